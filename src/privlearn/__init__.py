@@ -1,0 +1,76 @@
+"""privlearn: train deep models under differential privacy, and publish them with a certificate anyone can check.
+
+Every touch of private data is one release, charged to one ledger before its noise is drawn.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privlearn import errors as errors
+    from privlearn import models as models
+    from privlearn import schedules as schedules
+    from privlearn.accounting.accountant import Guarantee as Guarantee
+    from privlearn.accounting.adjacency import Adjacency as Adjacency
+    from privlearn.accounting.budget import Budget as Budget
+    from privlearn.accounting.ledger import Ledger as Ledger
+    from privlearn.clipping.bounded import Flat as Flat
+    from privlearn.clipping.bounded import PerLayer as PerLayer
+    from privlearn.data import Dataset as Dataset
+    from privlearn.data import load as load
+    from privlearn.mechanisms.pca import PCA as PCA
+    from privlearn.mechanisms.release import release as release
+    from privlearn.methods.dpsgd import dpsgd as dpsgd
+    from privlearn.methods.result import Result as Result
+    from privlearn.plan import Plan as Plan
+    from privlearn.publishing.bundle import publish as publish
+    from privlearn.publishing.certificate import verify as verify
+    from privlearn.rng import Streams as Streams
+    from privlearn.sampling import FullBatch as FullBatch
+    from privlearn.sampling import Partition as Partition
+    from privlearn.sampling import Poisson as Poisson
+    from privlearn.sampling import Shuffle as Shuffle
+
+__version__ = version("privlearn")
+
+# Names are imported when they are first used: planning and verifying must not wait for torch.
+_HOMES = {
+    "Adjacency": "accounting.adjacency",
+    "Budget": "accounting.budget",
+    "Dataset": "data",
+    "Flat": "clipping.bounded",
+    "FullBatch": "sampling",
+    "Guarantee": "accounting.accountant",
+    "Ledger": "accounting.ledger",
+    "PCA": "mechanisms.pca",
+    "Partition": "sampling",
+    "PerLayer": "clipping.bounded",
+    "Plan": "plan",
+    "Poisson": "sampling",
+    "Result": "methods.result",
+    "Shuffle": "sampling",
+    "Streams": "rng",
+    "dpsgd": "methods.dpsgd",
+    "load": "data",
+    "publish": "publishing.bundle",
+    "release": "mechanisms.release",
+    "verify": "publishing.certificate",
+}
+_MODULES = ("errors", "models", "schedules")
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"privlearn.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"privlearn.{name}")
+    raise AttributeError(f"module 'privlearn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,258 @@
+"""What was done to the data, as frozen values: the one thing that accountants read and certificates carry.
+
+An event is a tree. Its leaves are mechanisms (`Gaussian`), its inner nodes say how the data reached them
+(`PoissonSampled`, `Partitioned`, `FixedBatches`) and how often (`Repeated`, `Composed`). Events hold public numbers
+only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they stand in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+from privlearn._validate import count, positive, probability
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.errors import BadInput, UnsupportedEvent
+
+_ALL = frozenset(Adjacency)
+
+
+class Event:
+    """Anything that a ledger can be charged with. Final subclasses are frozen values that compare by content."""
+
+    __slots__ = ()
+
+    #: The kinds of neighbour under which a sound price is known.
+    adjacencies: frozenset[Adjacency] = _ALL
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Gaussian(Event):
+    """One Gaussian release on all the data: noise of standard deviation `noise_multiplier` x sensitivity."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        positive("noise_multiplier", self.noise_multiplier)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PoissonSampled(Event):
+    """One release on a batch into which each example fell independently with probability `sampling_rate`."""
+
+    sampling_rate: float
+    event: Gaussian
+
+    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
+
+    def __post_init__(self) -> None:
+        probability("sampling_rate", self.sampling_rate)
+        _require_gaussian(self)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Partitioned(Event):
+    """One epoch: each example falls into one of `batches` independently and uniformly; `event` on each batch.
+
+    The partition is drawn afresh for every epoch and is secret (balls in bins).
+    """
+
+    batches: int
+    event: Gaussian
+
+    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
+
+    def __post_init__(self) -> None:
+        count("batches", self.batches)
+        _require_gaussian(self)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedBatches(Event):
+    """One epoch over disjoint batches of fixed sizes, in fixed or shuffled order; `event` on each batch.
+
+    Covered where the number of examples is public. Removing an example would shift or refill other batches, so
+    add/remove is not (Yu et al. 2019, Thm 2, needs examples that are assigned independently).
+    """
+
+    event: Gaussian
+
+    adjacencies = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
+
+    def __post_init__(self) -> None:
+        _require_gaussian(self)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NonPrivate(Event):
+    """Something without any guarantee; a ledger that holds one can't be published."""
+
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Repeated(Event):
+    """`event`, `count` times, adaptively. The only place where a count stands."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        count("count", self.count, least=0)
+        _require_event(self.event)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Composed(Event):
+    """All of `events`, one after the other, adaptively."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple):
+            raise BadInput(f"events is a {type(self.events).__name__}: expected a tuple of events")
+        for event in self.events:
+            _require_event(event)
+
+
+def compose(events: Iterable[Event]) -> Composed:
+    """Compose `events` into the canonical tree: flat, with equal neighbours run-length coded.
+
+    Two compositions of the same leaves in the same order are equal, however they were nested.
+
+    >>> a = Gaussian(2.0)
+    >>> compose([Repeated(a, 2), Composed((a,))])
+    Composed(events=(Repeated(event=Gaussian(noise_multiplier=2.0), count=3),))
+    """
+    runs: list[tuple[Event, int]] = []
+    for leaf, times in walk(Composed(tuple(events))):
+        if runs and runs[-1][0] == leaf:
+            runs[-1] = (leaf, runs[-1][1] + times)
+        else:
+            runs.append((leaf, times))
+    return Composed(tuple(leaf if times == 1 else Repeated(leaf, times) for leaf, times in runs))
+
+
+def walk(event: Event) -> Iterator[tuple[Event, int]]:
+    """Yield the mechanisms of `event` in order, each with how often it runs there; never with a count of 0."""
+    match event:
+        case Composed(events):
+            for part in events:
+                yield from walk(part)
+        case Repeated(Composed(events), times) if len(events) > 1 and times > 1:
+            # Order matters to the ledger, so a repeated sequence is spelled out.
+            for _ in range(times):
+                yield from walk(Composed(events))
+        case Repeated(part, times):
+            yield from ((leaf, inner * times) for leaf, inner in walk(part) if times)
+        case _:
+            yield event, 1
+
+
+def tally(event: Event) -> dict[Event, int]:
+    """Count every mechanism of `event`. Prices depend on the tally alone: composition is order-free."""
+    match event:
+        case Composed(events):
+            total: dict[Event, int] = {}
+            for part in events:
+                for leaf, times in tally(part).items():
+                    total[leaf] = total.get(leaf, 0) + times
+            return total
+        case Repeated(part, times):
+            return {leaf: inner * times for leaf, inner in tally(part).items() if times}
+        case _:
+            return {event: 1}
+
+
+def require_adjacency(event: Event, adjacency: Adjacency) -> None:
+    """Raise `UnsupportedEvent` if a mechanism of `event` has no sound price under `adjacency`."""
+    for leaf in tally(event):
+        if adjacency not in leaf.adjacencies:
+            covered = ", ".join(sorted(leaf.adjacencies))
+            raise UnsupportedEvent(
+                f"{type(leaf).__name__} has no sound accounting for {adjacency.value} neighbours: it is covered for "
+                f"{covered}. Choose one of these adjacencies, or another way to draw batches",
+                event=leaf,
+                adjacency=adjacency,
+            )
+
+
+_KINDS: dict[str, type[Event]] = {
+    "gaussian": Gaussian,
+    "poisson_sampled": PoissonSampled,
+    "partitioned": Partitioned,
+    "fixed_batches": FixedBatches,
+    "non_private": NonPrivate,
+    "repeated": Repeated,
+    "composed": Composed,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+#: Version of the JSON form below. It changes whenever the meaning of a stored event would.
+JSON_VERSION = 1
+_DEEPEST = 32
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """Return `event` as plain JSON values, by a closed table of kinds."""
+    out: dict[str, Any] = {"kind": _NAMES[type(event)]}
+    for field in fields(event):  # type: ignore[arg-type]
+        value = getattr(event, field.name)
+        if isinstance(value, Event):
+            value = to_json(value)
+        elif isinstance(value, tuple):
+            value = [to_json(part) for part in value]
+        out[field.name] = value
+    return out
+
+
+def from_json(data: Any, *, _depth: int = 0) -> Event:
+    """Rebuild an event from `to_json`'s form.
+
+    Raises:
+        BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too deeply.
+    """
+    if not isinstance(data, dict) or _depth > _DEEPEST:
+        raise BadInput(f"an event is {str(data)[:60]!r}: expected a JSON object nested at most {_DEEPEST} deep")
+    name = data.get("kind")
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise BadInput(f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name)
+    expected = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    given = set(data) - {"kind"}
+    if given != expected:
+        raise BadInput(f"a {name} event has the fields {sorted(given)}: expected {sorted(expected)}")
+    values: dict[str, Any] = {}
+    for key in expected:
+        value = data[key]
+        if key == "event":
+            value = from_json(value, _depth=_depth + 1)
+        elif key == "events":
+            if not isinstance(value, list):
+                raise BadInput(f"events is {str(value)[:60]!r}: expected a list of events")
+            value = tuple(from_json(part, _depth=_depth + 1) for part in value)
+        elif key == "reason" and not isinstance(value, str):
+            raise BadInput(f"reason is {value!r}: expected text")
+        values[key] = value
+    return kind(**values)
+
+
+def _require_event(event: object) -> None:
+    if not isinstance(event, Event):
+        raise BadInput(f"{event!r} is a {type(event).__name__}: expected an event")
+
+
+def _require_gaussian(event: PoissonSampled | Partitioned | FixedBatches) -> None:
+    if not isinstance(event.event, Gaussian):
+        raise UnsupportedEvent(
+            f"{type(event).__name__} of a {type(event.event).__name__}: only Gaussian releases are priced inside "
+            "batches",
+            event=event.event,
+        )

@@ -1,0 +1,139 @@
+"""Zero-concentrated DP: the price of Gaussian releases, exact composition, and the ways back to (epsilon, delta).
+
+Sources: Bun and Steinke 2016 (zCDP, Prop 1.3); Yu et al. 2019 (Props 1 and 2, Thms 1 and 2); Balle and Wang 2018
+(the exact Gaussian curve); Balle et al. 2020 and Canonne et al. 2020 (the tighter conversion).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import log_ndtr, ndtr
+
+from privlearn._validate import delta as valid_delta
+from privlearn.accounting.events import (
+    Event,
+    FixedBatches,
+    Gaussian,
+    NonPrivate,
+    Partitioned,
+    PoissonSampled,
+    tally,
+)
+from privlearn.errors import UnsupportedEvent
+
+
+def rho(event: Event) -> float:
+    """The zCDP parameter rho of `event`.
+
+    A Gaussian release costs 1 / (2 noise_multiplier^2), and sums. An epoch over disjoint batches costs what one of
+    its releases costs (parallel composition, Yu et al. 2019, Thm 2).
+
+    Raises:
+        UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et al. 2019, eq. 13).
+    """
+    return math.fsum(times * _leaf_rho(leaf) for leaf, times in tally(event).items())
+
+
+def _leaf_rho(leaf: Event) -> float:
+    match leaf:
+        case Gaussian(noise_multiplier):
+            return 0.5 / noise_multiplier**2
+        case FixedBatches(step) | Partitioned(_, step):
+            return _leaf_rho(step)
+        case PoissonSampled():
+            raise UnsupportedEvent(
+                "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without the sampling rate "
+                "at high orders. Give a target epsilon and delta instead of rho, or use partition, shuffle or full "
+                "sampling",
+                event=leaf,
+            )
+        case NonPrivate(reason):
+            raise UnsupportedEvent(f"this event gives no privacy: {reason}", event=leaf)
+        case _:
+            raise UnsupportedEvent(f"{type(leaf).__name__} has no zCDP price here", event=leaf)
+
+
+def gaussian_mu(event: Event) -> float:
+    """The single Gaussian mechanism (sensitivity mu, noise 1) that `event`, all Gaussian, is dominated by: exact.
+
+    Raises:
+        UnsupportedEvent: as `rho`.
+    """
+    return math.sqrt(2.0 * rho(event))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta(epsilon) of a Gaussian mechanism with sensitivity over noise `mu`; exact (Balle and Wang 2018, Thm 8)."""
+    if mu == 0.0:
+        return 0.0
+    upper, lower = -epsilon / mu + mu / 2, -epsilon / mu - mu / 2
+    return float(max(0.0, ndtr(upper) - math.exp(min(epsilon + log_ndtr(lower), 0.0))))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """epsilon at `delta` of a Gaussian mechanism with sensitivity over noise `mu`; exact, never below."""
+    valid_delta(delta)
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    return _root_above(lambda epsilon: gaussian_delta(mu, epsilon) - delta, start=mu)
+
+
+def gaussian_mu_for(epsilon: float, delta: float) -> float:
+    """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above."""
+    valid_delta(delta)
+    excess: Callable[[float], float] = lambda mu: delta - gaussian_delta(mu, epsilon)  # noqa: E731
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        low, high = high, 2 * high
+    mu = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14))
+    while excess(mu) < 0:
+        mu *= 1 - 1e-14
+    return mu
+
+
+def epsilon_bun_steinke(rho: float, delta: float) -> float:
+    """epsilon = rho + 2 sqrt(rho ln(1/delta)): Bun and Steinke 2016, Prop 1.3; Yu et al. 2019, Prop 1."""
+    return rho + 2.0 * math.sqrt(rho * -math.log(valid_delta(delta)))
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """epsilon at `delta` of any rho-zCDP mechanism: the least, over orders, of the tight Renyi conversion."""
+    valid_delta(delta)
+    if rho == 0.0:
+        return 0.0
+
+    def at(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        order = 1.0 + excess
+        return rho * order + math.log(excess / order) - (math.log(delta) + math.log(order)) / excess
+
+    # The best order is near 1 + sqrt(ln(1/delta) / rho); any order gives a valid epsilon.
+    centre = 0.5 * math.log(-math.log(delta) / rho)
+    best = minimize_scalar(at, bounds=(centre - 12, centre + 12), method="bounded", options={"xatol": 1e-10})
+    return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))
+
+
+def rho_for(epsilon: float, delta: float) -> float:
+    """The largest rho that `epsilon_of_rho` turns into at most `epsilon`."""
+    high = 1.0
+    while epsilon_of_rho(high, delta) < epsilon:
+        high *= 2
+    excess: Callable[[float], float] = lambda rho: epsilon_of_rho(rho, delta) - epsilon  # noqa: E731
+    found = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-13))
+    while excess(found) > 0:
+        found *= 1 - 1e-12
+    return found
+
+
+def _root_above(decreasing: Callable[[float], float], start: float) -> float:
+    """The root of a decreasing function that is positive at 0, rounded up to where it is not positive."""
+    low, high = 0.0, max(start, 1e-6)
+    while decreasing(high) > 0:
+        low, high = high, 2 * high
+    root = float(brentq(decreasing, low, high, xtol=1e-15, rtol=1e-14))
+    while decreasing(root) > 0:
+        root = root * (1 + 1e-14) + 1e-300
+    return root

@@ -1,0 +1,163 @@
+"""The options of every command."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from privlearn.errors import BadInput
+
+_EPILOG = """examples:
+  privlearn train --data digits --epsilon 4 --out runs/digits
+  privlearn budget --examples 60000 --batch-size 600 --noise-multiplier 6 --epochs 400
+  privlearn verify runs/digits
+  privlearn predict runs/digits --data digits
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises `BadInput` where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}. See `{self.prog} --help`")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read a command line; `run` in the result is the command.
+
+    Raises:
+        BadInput: an option that is unknown, missing or cannot be read.
+    """
+    return _parser().parse_args(_with_config(argv))
+
+
+def _with_config(argv: list[str]) -> list[str]:
+    """Put the options of a --config file in front of those given by hand, which win."""
+    if "--config" not in argv:
+        return argv
+    at = argv.index("--config")
+    if at + 1 >= len(argv):
+        raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
+    path = Path(argv[at + 1])
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
+    given: list[str] = []
+    for key, value in settings.items():
+        if isinstance(value, dict | list):
+            raise BadInput(f"{key} in {path} is a {type(value).__name__}: expected one value, as on the command line")
+        option = "--" + key.replace("_", "-")
+        if value is True:
+            given.append(option)
+        elif value is not False:
+            given += [f"{option}={value}"]
+    return [argv[0], *given, *argv[1:at], *argv[at + 2 :]]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="privlearn",
+        description="Train models under differential privacy, and publish them with a certificate anyone can check.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    train = _command(commands, "train", "plan, train and publish a private model")
+    _add_data(train)
+    _add_plan(train)
+    _add_training(train)
+
+    budget = _command(commands, "budget", "what a plan costs, or the noise that meets a target; needs no data")
+    _add_plan(budget)
+
+    verify = _command(commands, "verify", "recompute the guarantee and the hashes of a published model")
+    verify.add_argument("folder", metavar="DIR", help="a published model")
+
+    predict = _command(commands, "predict", "use a published model; writes CSV")
+    predict.add_argument("folder", metavar="DIR", help="a published model")
+    predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set or an .npz with x")
+    predict.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
+    predict.add_argument("--part", choices=["train", "test"], help="rows of a named data set (default: test)")
+    predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
+    predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
+
+    data = _command(commands, "data", "the named data sets")
+    data.add_argument("action", choices=["list"], help="list: name every data set and say where it is")
+    data.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
+    return parser
+
+
+def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.set_defaults(run=_lazily(name))
+    if name != "predict":
+        parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
+    """Import a command's module only when it runs: most of them import torch."""
+
+    def run(options: argparse.Namespace) -> int:
+        code: int = import_module(f"privlearn.cli.{name}").run(options)
+        return code
+
+    return run
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    group.add_argument(
+        "--data", required=True, metavar="NAME_OR_PATH", help="a named data set, or an .npz with x and y"
+    )
+    group.add_argument("--data-dir", metavar="DIR", help="where named data sets lie (default: PRIVLEARN_DATA)")
+    group.add_argument("--classes", type=int, metavar="K", help="declared number of classes, for an .npz")
+    group.add_argument("--range", type=_range, metavar="LO,HI", help="declared range of the inputs, for an .npz")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    target = parser.add_argument_group("what may be spent")
+    target.add_argument("--epsilon", type=float, metavar="E", help="target epsilon, everything included")
+    target.add_argument("--rho", type=float, metavar="R", help="target rho (zCDP), in place of epsilon")
+    target.add_argument("--delta", type=float, default=1e-5, metavar="D", help="(default: 1e-5)")
+    target.add_argument("--adjacency", metavar="A", help="add_remove, zero_out or replace_one (default: the sampler's)")
+    target.add_argument("--examples", type=int, metavar="N", help="declared public number of examples")
+    plan = parser.add_argument_group("how it is spent")
+    plan.add_argument("--noise-multiplier", type=float, metavar="S", help="noise of the first epoch; else solved for")
+    plan.add_argument(
+        "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, full"
+    )
+    plan.add_argument("--batch-size", type=int, metavar="B", help="expected examples in a batch (default: by a rule)")
+    plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, or until the budget ends)")
+    plan.add_argument("--schedule", default="constant", metavar="SPEC", help="constant, time:k=0.05, exp:k=0.01, "
+                      "step:k=0.6,period=10, poly:k=3,end=2,period=100")  # fmt: skip
+    plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default) or layer")
+    plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
+    plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")
+    plan.add_argument("--pca-noise", type=float, default=16.0, metavar="S", help="their noise multiplier (default: 16)")
+    parser.add_argument("--config", metavar="F.toml", help="read options from a TOML file; those given by hand win")
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training")
+    group.add_argument("--method", default="dpsgd", choices=["dpsgd"], help="(default: dpsgd)")
+    group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
+                       "package.module:function")  # fmt: skip
+    group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD)")
+    group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
+    group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
+    group.add_argument("--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0)")
+    group.add_argument("--microbatch", type=int, metavar="N", help="rows computed at once; memory only")
+    group.add_argument("--seed", type=int, metavar="S", help="repeatable run; the certificate then warns")
+    group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(",")
+    return float(low), float(high)

@@ -1,0 +1,93 @@
+"""From options to a plan, without data and without torch."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from privlearn import defaults, sampling, schedules
+from privlearn._validate import count, positive
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.budget import Budget
+from privlearn.clipping import bounded
+from privlearn.errors import BadInput
+from privlearn.mechanisms.pca import PCA
+from privlearn.plan import Plan
+
+
+def make_plan(options: argparse.Namespace, examples: int) -> Plan:
+    """The plan that the options describe, settled: calibrated to a target, or run within it.
+
+    Args:
+        options: what was given.
+        examples: the public number of examples that rates are relative to.
+
+    Raises:
+        BadInput: numbers out of range, or no target and no noise.
+    """
+    count("examples", examples)
+    given = options.batch_size if options.batch_size is not None else defaults.batch_size(examples)
+    sampler = sampling.named(options.sampling, given, examples)
+    clip_norm = defaults.CLIP_NORM if options.clip_norm is None else options.clip_norm
+    plan = Plan(
+        sampling=sampler,
+        epochs=defaults.EPOCHS if options.epochs is None else options.epochs,
+        schedule=_schedule(options),
+        clip=bounded.named(options.clip, clip_norm),
+        adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
+        examples=options.examples,
+        before=() if options.pca is None else (PCA(options.pca, options.pca_noise),),
+    )
+    target = _target(options)
+    if target is None:
+        return plan
+    if options.noise_multiplier is None:
+        return plan.calibrate(epsilon=target.epsilon, delta=target.delta, rho=target.rho)
+    return plan.within(target, options.epochs)
+
+
+def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
+    """The guarantee of a plan as the JSON object that scripts rely on."""
+    found = plan.guarantees(delta)
+    best = found[0]
+    return {
+        "adjacency": best.adjacency.value,
+        "delta": delta,
+        "epsilon": best.epsilon,
+        "method": best.method,
+        "rho": best.rho,
+        "epochs": plan.epochs,
+        "steps": plan.epochs * plan.sampling.steps(examples),
+        "noise_multipliers": list(plan.noise_multipliers()),
+        "guarantees": [_row(guarantee) for guarantee in found],
+    }
+
+
+def _row(guarantee: Guarantee) -> dict[str, Any]:
+    return {"method": guarantee.method, "epsilon": guarantee.epsilon, "kind": guarantee.kind}
+
+
+def _schedule(options: argparse.Namespace) -> schedules.Schedule:
+    schedule = schedules.parse(options.schedule)
+    if options.noise_multiplier is None:
+        return schedule
+    sigma = positive("the noise multiplier", options.noise_multiplier)
+    if "start=" in options.schedule:
+        raise BadInput(
+            f"the schedule {options.schedule!r} has its own start, and --noise-multiplier is {sigma:g}: give one of the two"
+        )
+    return replace(schedule, start=sigma)  # type: ignore[type-var]
+
+
+def _target(options: argparse.Namespace) -> Budget | None:
+    if options.epsilon is None and options.rho is None:
+        if options.noise_multiplier is None:
+            raise BadInput(
+                "nothing says how much privacy may be spent: give --epsilon E (with --delta D), --rho R, or the noise "
+                "itself with --noise-multiplier S"
+            )
+        Budget(epsilon=1.0, delta=options.delta)
+        return None
+    return Budget(options.epsilon, options.delta, options.rho)

@@ -1,0 +1,69 @@
+"""`privlearn predict`: use a published model."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from privlearn.cli import screen
+from privlearn.data.dataset import as_tensor
+from privlearn.data.named import NAMES, load
+from privlearn.data.readers import read_inputs
+from privlearn.errors import BadInput
+from privlearn.publishing import bundle
+
+_ROWS_AT_ONCE = 4096
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write index, prediction and scores of every row."""
+    out = None if options.out is None else Path(options.out)
+    if out is not None and out.suffix not in (".csv", ".npz"):
+        raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
+    model, config = bundle.load(options.folder, options.model)
+    x = _inputs(options)
+    if list(x.shape[1:]) != config["input_shape"]:
+        raise BadInput(
+            f"the rows of {options.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
+        )
+    with torch.no_grad():
+        parts = as_tensor(x, whole_is_float=bool(config["transforms"])).split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
+        scores = torch.cat([model(part) for part in parts]).softmax(1).numpy()
+    chosen = scores.argmax(1)
+    if out is not None and out.suffix == ".npz":
+        np.savez(out, index=np.arange(len(x)), prediction=chosen, scores=scores)
+    else:
+        _write_csv(out, chosen, scores)
+    if out is not None:
+        screen.asides.print(f"{len(x)} predictions are in {out}")
+    return 0
+
+
+def _inputs(options: argparse.Namespace) -> NDArray[Any]:
+    if options.data in NAMES:
+        data = load(options.data, options.data_dir)
+        return np.asarray(data.x if options.part == "train" else data.x_test)
+    return read_inputs(Path(options.data))
+
+
+def _write_csv(out: Path | None, chosen: NDArray[Any], scores: NDArray[Any]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["index", "prediction", *(f"score_{c}" for c in range(scores.shape[1]))])
+    for index, row in enumerate(scores):
+        writer.writerow([index, int(chosen[index]), *(f"{score:.6g}" for score in row)])
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        try:
+            out.write_text(text.getvalue(), encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"{out} cannot be written: {error.strerror}") from error

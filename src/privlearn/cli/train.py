@@ -1,0 +1,132 @@
+"""`privlearn train`: plan, train, publish."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from rich.table import Table
+from torch import nn
+
+from privlearn import defaults, models, schedules
+from privlearn.cli import screen
+from privlearn.cli.planning import figures, make_plan
+from privlearn.data import Dataset, load
+from privlearn.errors import BadInput
+from privlearn.methods.dpsgd import dpsgd
+from privlearn.methods.result import Result
+from privlearn.plan import Plan
+from privlearn.publishing.bundle import publish, require_free
+from privlearn.rng import Streams
+
+_ROWS_AT_ONCE = 4096
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train and publish; print where, and what it is worth."""
+    started = time.perf_counter()
+    out = require_free(options.out)
+    data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
+    examples = options.examples or len(data.x)
+    plan = make_plan(options, examples)
+    answer = figures(plan, options.delta, len(data.x))
+    if options.delta * examples >= 1:
+        screen.asides.print(f"[yellow]warning[/]: delta {options.delta:g} is not below one over the {examples} examples: "
+                            "a mechanism may then give away a whole example and keep to it")  # fmt: skip
+    screen.asides.print(f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
+                        f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})")  # fmt: skip
+    result = _train(options, plan, data)
+    metrics = _test(result.model, data)
+    facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
+    publish(
+        result,
+        out,
+        delta=options.delta,
+        test_metrics=metrics,
+        data=facts,
+        model_spec=options.model,
+        classes=data.classes,
+    )
+    answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(out),
+               "seconds": time.perf_counter() - started}  # fmt: skip
+    if options.json:
+        screen.print_json(answer)
+    else:
+        _show(answer, plan, options)
+    return 0
+
+
+def _train(options: argparse.Namespace, plan: Plan, data: Dataset) -> Result:
+    streams = Streams.new(options.seed)
+    classes = data.classes
+    assert classes is not None
+    rates = schedules.Polynomial(k=1, end=0, period=plan.epochs)
+    with screen.progress_bar("training") as progress:
+        return dpsgd(
+            plan,
+            lambda shape: models.build(options.model, shape, classes, streams.initialisation),
+            nn.CrossEntropyLoss(reduction="none"),
+            data,
+            optimizer=_optimizer(options, plan, len(data.x)),
+            learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
+            streams=streams,
+            microbatch=options.microbatch,
+            progress=progress,
+        )
+
+
+def _optimizer(
+    options: argparse.Namespace, plan: Plan, examples: int
+) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    name = options.optimizer or "SGD"
+    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
+    if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
+        raise BadInput(f"optimizer {name!r} is unknown: expected a class of torch.optim, for example SGD or Adam")
+    settings = {
+        "lr": options.learning_rate
+        or defaults.learning_rate(kind.__name__, plan, examples, linear=options.model == "linear")
+    }
+    if options.momentum is not None:
+        settings["momentum"] = options.momentum
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        try:
+            made: torch.optim.Optimizer = kind(parameters, **settings)  # type: ignore[arg-type]
+            return made
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"optimizer {name} cannot be made with {settings}: {error}") from error
+
+    return make
+
+
+def _test(model: nn.Module, data: Dataset) -> dict[str, float]:
+    """Accuracy on the test rows, if there are any; computed exactly, so the test rows are not protected."""
+    if data.x_test is None:
+        return {}
+    x, y = data.test_tensors()
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(x), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            right += int((model(x[rows]).argmax(1) == y[rows]).sum())
+    return {"accuracy": right / len(y)}
+
+
+def _show(answer: dict[str, object], plan: Plan, options: argparse.Namespace) -> None:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    accuracy = answer["test_accuracy"]
+    rows = {
+        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
+        f"{answer['method']})",
+        "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
+        "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {screen.noise_text(plan)}",
+        "seconds": f"{answer['seconds']:.1f}",
+        "published in": f"[bold]{answer['out']}[/]",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    screen.answers.print(table)
+    screen.answers.print(f"\n{screen.meaning(answer)}")
+    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {answer['out']}")

@@ -1,0 +1,237 @@
+"""The clipped sum of per-example gradients: one backward pass, or `torch.func.vmap` where a layer has no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, grad, vmap
+
+from privlearn._validate import count
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.bounded import Bounded, Clip, Flat
+from privlearn.clipping.layers import Formed, LayerGradient, rule_for
+from privlearn.errors import BadInput, NotPerExample, PrivlearnError
+from privlearn.sampling import Sample
+
+#: A loss of a batch: (outputs, targets) to one value for each example, shape (batch,).
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: Shown each physical batch's losses and gradient norms, which are private.
+Observer = Callable[[Tensor, Tensor], None]
+
+#: Numbers that per-example gradients of one physical batch may hold, unless a micro-batch size is given.
+_ELEMENTS = 1 << 28
+
+
+class _NotLayerwise(PrivlearnError):
+    """The gradients can't be read off the layers' inputs and outputs."""
+
+
+@final
+class ClippedGradients:
+    """Computes sums of clipped per-example gradients of a model.
+
+    Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
+    whatever the example holds; an example whose gradient is not finite contributes zero.
+
+    Args:
+        model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
+        loss: (outputs, targets) to one loss for each example, shape (batch,).
+        clip: `Flat` or `PerLayer`.
+        adjacency: the kind of neighbour.
+        microbatch: rows that are computed at once; memory only, the result is the same.
+        observe: called with the losses and norms of each physical batch, for private diagnostics.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        clip: Clip,
+        adjacency: Adjacency,
+        *,
+        microbatch: int | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        self.model, self.loss, self.clip, self.adjacency = model, loss, clip, adjacency
+        self._observe = observe
+        # remove_duplicate: a tied parameter stands here once, under its first name.
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise BadInput("the model has no trainable parameter: set requires_grad on what is to be trained")
+        self._layer_of = {name: name.rpartition(".")[0] for name in self.parameters}
+        self._layers = sorted(set(self._layer_of.values()))
+        size = sum(p.numel() for p in self.parameters.values())
+        self._chunk = count("microbatch", microbatch) if microbatch else max(16, _ELEMENTS // size)
+        self._layerwise = self._has_rules()
+        self._probed = False
+
+    def __call__(self, sample: Sample, x: Tensor, y: Tensor) -> Bounded:
+        """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
+
+        Args:
+            sample: the batch that was drawn.
+            x: all inputs, shape (examples, ...).
+            y: all targets, shape (examples, ...).
+
+        Returns:
+            One tensor for each trainable parameter, in the model's order.
+
+        Raises:
+            NotPerExample: the loss is not one value for each example.
+        """
+        self._probe(x, y)
+        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        for start in range(0, len(sample), self._chunk):
+            rows = torch.from_numpy(sample.indices[start : start + self._chunk])
+            for name, part in self._clipped_sum(x[rows], y[rows]).items():
+                total[name] += part
+        norm = self.clip.norm(len(self._layers))
+        return Bounded(tuple(total.values()), self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+
+    def _clipped_sum(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        gradients, losses = self._gradients(x, y)
+        squares = torch.stack([gradients[layer].squared_norms() for layer in self._layers])  # (layers, batch)
+        finite = squares.isfinite().all(0) & losses.isfinite()
+        if not finite.all():
+            # Without the others' rows the rest comes out the same: the model is per-example.
+            return self._clipped_sum(x[finite], y[finite]) if finite.any() else {}
+        if self._observe:
+            self._observe(losses.detach(), squares.sum(0).sqrt())
+        norms = (squares.sum(0, keepdim=True) if isinstance(self.clip, Flat) else squares).sqrt()
+        weights = (self.clip.clip_norm / norms).clamp(max=1.0).expand_as(squares)
+        return {
+            f"{layer}.{name}" if layer else name: part
+            for layer, row in zip(self._layers, weights, strict=True)
+            for name, part in gradients[layer].weighted_sum(row).items()
+        }
+
+    def _gradients(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
+        return self._by_layers(x, y) if self._layerwise else self._by_vmap(x, y)
+
+    # One backward pass in which only gradients of activations flow.
+
+    def _has_rules(self) -> bool:
+        every = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
+        tied = len(every) != len(set(every))
+        return not tied and all(rule_for(self.model.get_submodule(layer)) for layer in self._layers)
+
+    def _by_layers(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
+        with self._recorded() as calls, torch.enable_grad():
+            losses = self._losses(self.model(x), y)
+        edges = [edge for _, edge, _ in calls.values()]
+        flows = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
+        found: dict[str, LayerGradient] = {}
+        for (layer, (inputs, _, version)), flow in zip(calls.items(), flows, strict=True):
+            module = self.model.get_submodule(layer)
+            if inputs._version != version or flow is None or len(inputs) != len(x) or len(flow) != len(x):
+                raise _NotLayerwise(f"layer {layer!r} was not called on rows of examples that stay as they were")
+            wanted = frozenset(n for n, p in module.named_parameters(recurse=False) if p.requires_grad)
+            rule = rule_for(module)
+            assert rule is not None
+            found[layer] = rule(module, inputs, flow, wanted)
+        if len(found) != len(self._layers):
+            raise _NotLayerwise("a layer was not called")
+        return found, losses.detach()
+
+    @contextmanager
+    def _recorded(self) -> Iterator[dict[str, tuple[Tensor, GradientEdge, int]]]:
+        """Record each layer's input and the place of its output in the graph, by hooks that end with the block."""
+        calls: dict[str, tuple[Tensor, GradientEdge, int]] = {}
+
+        def recorder(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+            def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+                if layer in calls or len(inputs) != 1:
+                    raise _NotLayerwise(f"layer {layer!r} was called twice, or by keyword")
+                calls[layer] = (inputs[0].detach(), get_gradient_edge(output), inputs[0]._version)
+
+            return record
+
+        hooks = [self.model.get_submodule(name).register_forward_hook(recorder(name)) for name in self._layers]
+        try:
+            yield calls
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    # The reference, and the way for every other layer.
+
+    def _by_vmap(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
+        frozen = {n: p.detach() for n, p in self.model.named_parameters() if n not in self.parameters}
+        frozen |= dict(self.model.named_buffers())
+
+        def single(parameters: dict[str, Tensor], row: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            output = functional_call(self.model, {**parameters, **frozen}, (row[None],))
+            value = self._losses(output, target[None])[0]
+            return value, value.detach()
+
+        trained = {name: p.detach() for name, p in self.parameters.items()}
+        each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        formed, losses = each(trained, x, y)
+        found: dict[str, LayerGradient] = {}
+        for layer in self._layers:
+            own = {n: g for n, g in formed.items() if self._layer_of[n] == layer}
+            found[layer] = Formed({name.rpartition(".")[2]: g for name, g in own.items()})
+        return found, losses
+
+    def _losses(self, output: Tensor, y: Tensor) -> Tensor:
+        losses = self.loss(output, y)
+        if losses.shape != y.shape[:1]:
+            raise NotPerExample(
+                f"the loss has shape {tuple(losses.shape)} for a batch of {len(y)}: expected one value for each example, "
+                f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
+                shape=tuple(losses.shape),
+            )
+        return losses
+
+    def _probe(self, x: Tensor, y: Tensor) -> None:
+        """Once, on made-up rows: see whether the layers' rules agree with the reference; else use the reference."""
+        if self._probed:
+            return
+        self._probed = True
+        made_up = torch.Generator().manual_seed(0)
+        rows = x.new_zeros(3, *x.shape[1:])
+        if x.is_floating_point():
+            rows += torch.randn(rows.shape, generator=made_up)
+        targets = y.new_zeros(3, *y.shape[1:])
+        with _evaluating(self.model):
+            try:
+                reference, _ = self._by_vmap(rows, targets)
+            except RuntimeError as error:
+                if self._layerwise:
+                    return
+                raise NotPerExample(
+                    "this model has a layer without a clipping rule, and torch.func.vmap cannot run it: "
+                    f"{str(error).splitlines()[0]}. Replace the layer, or freeze it",
+                ) from error
+            self._layerwise = self._layerwise and self._agrees(rows, targets, reference)
+
+    def _agrees(self, rows: Tensor, targets: Tensor, reference: dict[str, LayerGradient]) -> bool:
+        try:
+            found, losses = self._by_layers(rows, targets)
+        except (_NotLayerwise, RuntimeError):
+            return False
+        weights = torch.linspace(0.5, 1.0, len(losses)).to(losses)
+        for layer in self._layers:
+            expected = reference[layer].weighted_sum(weights)
+            for name, part in found[layer].weighted_sum(weights).items():
+                scale = float(expected[name].abs().max())
+                if not torch.allclose(part, expected[name], rtol=1e-3, atol=1e-3 * scale + 1e-12):
+                    return False
+        return True
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block (dropout would draw different masks for two computations), then as before."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,63 @@
+"""Bounded statistics of plain rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from privlearn._validate import positive
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.bounded import Bounded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.sampling import Sample
+
+
+def clip_rows(x: Tensor, norm: float) -> Tensor:
+    """Scale every row of `x` (rows, features) down to L2 norm at most `norm`; rows that are not finite become 0."""
+    lengths = x.norm(dim=1, keepdim=True)
+    usable = lengths.isfinite()
+    clipped: Tensor = x.where(usable, 0) * (norm / lengths.where(usable, 1).clamp(min=norm))
+    return clipped
+
+
+def second_moment(x: Tensor, norm: float, sample: Sample, adjacency: Adjacency) -> Bounded:
+    """The sum of x x^T over the rows of the sample, each row clipped to `norm`; sensitivity computed here.
+
+    The matrix is given as the vector of its upper triangle with the off-diagonal entries times sqrt(2), in which
+    Euclidean length is the matrix's Frobenius norm. One row has length |x|^2 <= norm^2 there, and two rows differ by
+    at most sqrt(2) norm^2.
+
+    Args:
+        x: all rows, shape (examples, features).
+        norm: the bound on each row's L2 norm; public.
+        sample: the batch; its indices select the rows.
+        adjacency: the kind of neighbour.
+
+    Returns:
+        One tensor of shape (features (features + 1) / 2,).
+    """
+    positive("norm", norm)
+    rows = clip_rows(x[sample.indices], norm)
+    gram = rows.T @ rows
+    upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
+    i, j = _upper_triangle(x.shape[1])
+    factor = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
+    return Bounded((upper[i, j],), factor * norm**2, adjacency, sample)
+
+
+def symmetric(vector: Tensor, features: int) -> Tensor:
+    """Undo `second_moment`'s layout: the symmetric (features, features) matrix."""
+    upper = vector.new_zeros(features, features)
+    i, j = _upper_triangle(features)
+    upper[i, j] = vector
+    return (upper.triu(1) + upper.triu(1).T) / math.sqrt(2) + upper.diag().diag()
+
+
+def _upper_triangle(features: int) -> tuple[Tensor, Tensor]:
+    import torch
+
+    i, j = torch.triu_indices(features, features)
+    return i, j

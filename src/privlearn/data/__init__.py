@@ -1,0 +1,6 @@
+"""Data: what a data set is, the named ones, and readers."""
+
+from privlearn.data.dataset import Dataset
+from privlearn.data.named import NAMES, load
+
+__all__ = ["NAMES", "Dataset", "load"]

@@ -1,0 +1,135 @@
+"""A data set: arrays in memory, with what is publicly known of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privlearn.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows to learn from, and declared public facts about them.
+
+    Attributes:
+        x: inputs, one row for each example.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification.
+        x_test: inputs to test on; not covered by any guarantee. None if there are none.
+        y_test: their targets.
+        classes: the declared number of classes; None if the targets are no classes.
+        low: declared lower bound of the inputs, a number or an array of one example's shape; None: leave as they are.
+        high: declared upper bound, likewise.
+        name: what to call it.
+        note: what is publicly known of where bounds and splits come from.
+    """
+
+    x: Any
+    y: Any
+    x_test: Any = None
+    y_test: Any = None
+    classes: int | None = None
+    low: float | NDArray[Any] | None = None
+    high: float | NDArray[Any] | None = None
+    name: str = "data"
+    note: str = ""
+
+    @classmethod
+    def of(cls, data: Dataset | tuple[Any, Any]) -> Dataset:
+        """Return `data`, made from a pair (inputs, targets) if need be.
+
+        Raises:
+            BadInput: neither, or rows that do not match.
+        """
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise BadInput(
+                f"the dataset is a {type(data).__name__}: expected a privlearn Dataset or a pair (inputs, targets) "
+                "of arrays or tensors"
+            )
+        x, y = data
+        if len(x) != len(y):
+            raise BadInput(f"there are {len(x)} inputs and {len(y)} targets: expected one target for each input")
+        return cls(x, y)
+
+    def checked(self) -> Dataset:
+        """Return itself if the data can be used: a check for the curator, before planning, outside any guarantee.
+
+        Raises:
+            BadInput: no rows, rows that do not match, values that are no finite numbers, or labels outside the
+                declared classes.
+        """
+        if len(self.x) == 0 or len(self.x) != len(self.y):
+            raise BadInput(
+                f"{self.name} has {len(self.x)} inputs and {len(self.y)} targets: expected equally many, and at least one"
+            )
+        for part, values in {"x": self.x, "x_test": self.x_test}.items():
+            if values is not None:
+                _require_finite(self.name, part, np.asarray(values))
+        if self.classes is not None:
+            for part, labels in {"y": self.y, "y_test": self.y_test}.items():
+                if labels is not None:
+                    _require_labels(self.name, part, np.asarray(labels), self.classes)
+        return self
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""
+        return as_tensor(self.x, whole_is_float=self.low is not None), as_tensor(self.y)
+
+    def test_tensors(self) -> tuple[Tensor, Tensor]:
+        """Test inputs and targets as tensors."""
+        return as_tensor(self.x_test, whole_is_float=self.low is not None), as_tensor(self.y_test)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The declared bounds as float32 tensors."""
+        import torch
+
+        return torch.as_tensor(self.low, dtype=torch.float32), torch.as_tensor(self.high, dtype=torch.float32)
+
+
+def as_tensor(values: Any, *, whole_is_float: bool = False) -> Tensor:
+    """`values` as a tensor: floats in float32, whole numbers in int64 (in float32 with `whole_is_float`).
+
+    Tensors stay as they are.
+    """
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
+
+
+def _require_finite(name: str, part: str, values: NDArray[Any]) -> None:
+    if values.dtype.kind not in "fiub":
+        raise BadInput(f"{part} of {name} holds {values.dtype} values: expected numbers")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        bad = int(np.argmin(np.isfinite(values.reshape(len(values), -1)).all(axis=1)))
+        raise BadInput(
+            f"{part} of {name} has a value that is not finite (NaN or infinity), first in row {bad}: "
+            "fill or drop such rows by a rule that does not look at the other rows, and give the file again",
+            row=bad,
+        )
+
+
+def _require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
+    whole = labels.dtype.kind in "iub" and labels.ndim == 1
+    if whole and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < classes:
+        return
+    found = f"{labels.dtype} values of shape {labels.shape}"
+    if whole and len(labels):
+        found = f"labels from {labels.min()} to {labels.max()}"
+    raise BadInput(
+        f"{part} of {name} has {found}: expected whole numbers from 0 to {classes - 1}, the {classes} declared classes "
+        "(--classes)",
+        classes=classes,
+    )

@@ -1,0 +1,43 @@
+"""Settings that nobody has to choose, as functions of public numbers only.
+
+The rules were fitted on 55,000 training images of MNIST, judged on the other 5,000, and checked on digits;
+docs/design.md has the study. Looking at results on private data to choose better ones would cost privacy.
+"""
+
+from __future__ import annotations
+
+import math
+
+from privlearn.plan import Plan
+
+#: Epochs where neither the user nor a budget says otherwise.
+EPOCHS = 30
+#: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
+CLIP_NORM = 0.1
+
+_ADAPTIVE_RATE = 0.015
+#: The noise that may gather in a weight over a run, before the learning rate decays.
+_GATHERED = 0.3
+_GATHERED_LINEAR = 0.6
+#: Below this noise multiplier the noise no longer limits the learning rate.
+_LEAST_NOISE = 1.0
+
+
+def batch_size(examples: int) -> int:
+    """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat around it."""
+    return min(examples, max(256, round(examples / 15)))
+
+
+def learning_rate(optimizer: str, plan: Plan, examples: int, *, linear: bool) -> float:
+    """A learning rate from the plan's public numbers.
+
+    Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
+    rate is set so that this gathers to 0.3 over the run (0.6 for linear models, which are convex and bear more).
+    Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
+    """
+    if optimizer != "SGD":
+        return _ADAPTIVE_RATE
+    sigmas = [max(sigma, _LEAST_NOISE) for sigma in plan.noise_multipliers()]
+    walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
+    gathered = _GATHERED_LINEAR if linear else _GATHERED
+    return gathered * plan.sampling.expected_batch_size(examples) / (plan.clip.clip_norm * walk)

@@ -1,0 +1,44 @@
+"""What can go wrong, each with its data, and each message with what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PrivlearnError(Exception):
+    """Base of every error that privlearn raises on purpose.
+
+    The message says what was given, what was expected and what to do; `data` carries the values behind it.
+    """
+
+    def __init__(self, message: str, **data: Any) -> None:
+        super().__init__(message)
+        self.data = data
+
+
+class BadInput(PrivlearnError, ValueError):
+    """A value, a file or an option that cannot be used as given."""
+
+
+class BudgetExceeded(PrivlearnError):
+    """A charge would take the ledger past its budget. Nothing was drawn and nothing was charged."""
+
+
+class SampleReused(PrivlearnError):
+    """A second release was asked of one sample. Release several quantities of one batch jointly."""
+
+
+class UnsupportedEvent(PrivlearnError):
+    """No sound accountant covers this event (under this adjacency, or in this measure)."""
+
+
+class AdjacencyMismatch(PrivlearnError):
+    """Two kinds of neighbour met in one computation. They never compose."""
+
+
+class NotPerExample(PrivlearnError):
+    """A model or a loss whose value for one example depends on other examples."""
+
+
+class CertificateMismatch(PrivlearnError):
+    """A published folder does not agree with its own certificate."""

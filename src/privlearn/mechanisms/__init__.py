@@ -1,0 +1,1 @@
+"""Mechanisms: where a bounded value meets its charge and its noise."""

@@ -1,0 +1,75 @@
+"""DP-PCA: principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4; Dwork et al. 2014)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from privlearn._validate import count, positive
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.rows import second_moment, symmetric
+from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.sampling import FullBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.models import Project
+
+
+@final
+@dataclass(frozen=True)
+class PCA:
+    """A release of the top principal directions, to stand in a plan's `before`.
+
+    Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,
+    whatever the number of components.
+
+    Attributes:
+        components: directions kept.
+        noise_multiplier: noise standard deviation over the sensitivity of the second-moment matrix.
+    """
+
+    components: int
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        count("components", self.components)
+        positive("the PCA's noise_multiplier", self.noise_multiplier)
+
+    def event(self) -> Event:
+        """What it costs."""
+        return Gaussian(self.noise_multiplier)
+
+    def run(self, x: Tensor, adjacency: Adjacency, ledger: Ledger, stream: np.random.Generator) -> Project:
+        """Release the directions of `x`, shape (examples, ...), and return the projection onto them.
+
+        Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
+        like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.
+
+        Raises:
+            BadInput: more components than features.
+            BudgetExceeded: by the ledger.
+        """
+        import torch
+
+        from privlearn.models import Project
+
+        rows = x.flatten(1)
+        features = rows.shape[1]
+        if self.components > features:
+            raise BadInput(
+                f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
+            )
+        (sample,) = FullBatch().draw(len(rows))
+        moment = second_moment(rows, 1.0, sample, adjacency)
+        ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
+        # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is noise.
+        values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
+        sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
+        return Project((vectors[:, -self.components :] / sizes).flip(1).to(rows))

@@ -1,0 +1,61 @@
+"""The release: the only place where a charge and noise meet."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privlearn.accounting.adjacency import require_same
+from privlearn.accounting.events import Gaussian
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.bounded import Bounded
+from privlearn.errors import BadInput, SampleReused
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def release(
+    *parts: Bounded, noise_multiplier: float, ledger: Ledger, stream: np.random.Generator
+) -> list[tuple[Tensor, ...]]:
+    """Release one or several bounded values of one sample, jointly, as one Gaussian event.
+
+    Guarantee: the event that the sample makes of Gaussian(noise_multiplier), for the adjacency of the parts. It is
+    charged first; if the ledger refuses, nothing is drawn. With m parts, part i gets noise of standard deviation
+    noise_multiplier x sqrt(m) x its sensitivity, so that together they are one release of sensitivity 1 (DP-MAC, sec. 3.2).
+
+    Args:
+        parts: values bounded by the clipping package, all of the same sample.
+        noise_multiplier: noise standard deviation over sensitivity; public.
+        ledger: charged before anything is drawn.
+        stream: the run's noise stream.
+
+    Returns:
+        For each part its tensors with noise added; free to use from here on.
+
+    Raises:
+        SampleReused: the sample was released before, or the parts come from different samples.
+        BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
+    """
+    if not parts:
+        raise BadInput("release() was given nothing: expected at least one bounded value")
+    sample, adjacency = parts[0].sample, parts[0].adjacency
+    for part in parts[1:]:
+        require_same(adjacency, part.adjacency, "this release")
+        if part.sample is not sample:
+            raise SampleReused("the parts of one release come from different samples: release each sample by itself")
+    mechanism = Gaussian(noise_multiplier)
+    due = sample.due(mechanism)
+    if due is not None:
+        ledger.charge(due, adjacency)
+    sample.spend(mechanism)
+    # Only from here on is anything drawn.
+    return [_noised(part, noise_multiplier * math.sqrt(len(parts)), stream) for part in parts]
+
+
+def _noised(part: Bounded, multiplier: float, stream: np.random.Generator) -> tuple[Tensor, ...]:
+    from privlearn.mechanisms.noise import gaussian
+
+    return tuple(value + gaussian(value, multiplier * part.sensitivity, stream) for value in part.values)

@@ -1,0 +1,1 @@
+"""The methods: plain functions over the spine. They do not know each other."""

@@ -1,0 +1,164 @@
+"""DP-SGD: clipped per-example gradients, one Gaussian release a batch (Abadi et al. 2016; Yu et al. 2019, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.gradients import ClippedGradients, Loss
+from privlearn.data.dataset import Dataset
+from privlearn.mechanisms.release import release
+from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.models import Scale, require_per_example
+from privlearn.plan import Plan
+from privlearn.rng import Streams
+from privlearn.schedules import Constant, Schedule, spec
+
+#: A factory of optimizers: parameters to a torch.optim optimizer.
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def dpsgd(
+    plan: Plan,
+    model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
+    loss: Loss,
+    dataset: Dataset | tuple[Any, Any],
+    *,
+    optimizer: OptimizerFactory = torch.optim.SGD,
+    learning_rate_schedule: Schedule = Constant(),  # noqa: B008 - a frozen value
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
+    microbatch: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Train `model` with differential privacy.
+
+    Guarantee: the returned model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for
+    the plan's adjacency; the unit is one example. The ledger is charged exactly `plan.event()`. Nothing else that is
+    returned is covered.
+
+    Args:
+        plan: what will be spent, and how.
+        model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
+        loss: (outputs, targets) to one loss for each example, shape (batch,).
+        dataset: a `Dataset`, or a pair (inputs, targets) of arrays or tensors with one row for each example.
+        optimizer: makes the optimizer from the parameters; any of torch.optim.
+        learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
+        ledger: what to charge; by default a new one with the plan's budget.
+        streams: the random streams; by default new ones, seeded by the operating system.
+        microbatch: rows computed at once; memory only.
+        progress: called with (steps done, steps in all) after each step.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
+        NotPerExample: the model or the loss couples examples.
+        BadInput: inputs and targets that do not fit each other, or the plan.
+    """
+    ledger = Ledger(plan.budget) if ledger is None else ledger
+    streams = streams or Streams.new()
+    ledger.approve(plan.event(), plan.neighbours)
+
+    data = Dataset.of(dataset)
+    x, y = data.tensors()
+    examples = plan.examples or len(x)
+    transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
+    x = _through(transforms, x)
+    for earlier in plan.before:
+        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
+        x = _through(transforms[-1:], x)
+
+    network = model if isinstance(model, nn.Module) else model(tuple(x.shape[1:]))
+    require_per_example(network, x)
+    network.train()
+    watched = _Watch()
+    gradients = ClippedGradients(network, loss, plan.clip, plan.neighbours, microbatch=microbatch, observe=watched.see)
+    parameters = list(gradients.parameters.values())
+    descent = optimizer(parameters)
+    rates = [group["lr"] for group in descent.param_groups]
+    divisor = plan.sampling.expected_batch_size(examples)
+    steps = plan.sampling.steps(len(x))
+
+    for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
+        for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+            clipped_sum = gradients(sample, x, y)
+            (noisy_sum,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
+            for parameter, total in zip(parameters, noisy_sum, strict=True):
+                parameter.grad = total / divisor
+            factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
+            for group, rate in zip(descent.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            descent.step()
+            if progress:
+                progress(epoch * steps + step + 1, plan.epochs * steps)
+        watched.end_epoch(plan.clip.clip_norm)
+    descent.zero_grad()
+    network.eval()
+
+    return Result(
+        model=nn.Sequential(*transforms, network).eval(),
+        ledger=ledger,
+        adjacency=plan.neighbours,
+        delta=plan.budget.delta if plan.budget else None,
+        budget=plan.budget,
+        method="dpsgd",
+        settings=_settings(
+            plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule
+        ),
+        architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])},
+        seeded=streams.seeded,
+        private_diagnostics=PrivateDiagnostics(watched.figures),
+    )
+
+
+def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """Apply public, per-example transforms to all rows."""
+    with torch.no_grad():
+        for transform in transforms:
+            x = transform(x)
+    return x
+
+
+class _Watch:
+    """Collects training loss and the share of clipped gradients: private, for the curator."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": []}
+        self._losses: list[Tensor] = []
+        self._norms: list[Tensor] = []
+
+    def see(self, losses: Tensor, norms: Tensor) -> None:
+        self._losses.append(losses)
+        self._norms.append(norms)
+
+    def end_epoch(self, clip_norm: float) -> None:
+        if self._losses:
+            self.figures["loss"].append(float(torch.cat(self._losses).mean()))
+            self.figures["clipped_share"].append(float((torch.cat(self._norms) > clip_norm).float().mean()))
+        self._losses, self._norms = [], []
+
+
+def _settings(
+    plan: Plan, examples: int, declared: bool, steps: int, descent: torch.optim.Optimizer, rates: Schedule
+) -> dict[str, Any]:
+    """The public numbers of the run, as plain values."""
+    defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
+    return {
+        "sampling": plan.sampling.describe(),
+        "epochs": plan.epochs,
+        "steps": steps,
+        "noise_multipliers": list(plan.noise_multipliers()),
+        "schedule": spec(plan.schedule),
+        "clip": {
+            "kind": "flat" if type(plan.clip).__name__ == "Flat" else "layer",
+            "clip_norm": plan.clip.clip_norm,
+        },
+        "examples": examples,
+        "examples_declared": declared,
+        "before": [{"kind": "pca", **vars(release)} for release in plan.before],
+        "optimizer": {"name": type(descent).__name__, **defaults},
+        "learning_rate_schedule": spec(rates),
+    }

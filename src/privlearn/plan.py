@@ -1,0 +1,149 @@
+"""The plan: public numbers that fix, before any data is touched, every event of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from privlearn._validate import count
+from privlearn.accounting import accountant
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibrate import largest, solve_noise
+from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
+from privlearn.clipping.bounded import Clip, Flat
+from privlearn.errors import BadInput
+from privlearn.mechanisms.pca import PCA
+from privlearn.sampling import Sampler
+from privlearn.schedules import Constant, Schedule
+
+#: Epochs that a plan runs at most when only its budget ends it.
+MOST_EPOCHS = 100_000
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """A DP-SGD run as public numbers; its event tree is known before training and equals the ledger's afterwards.
+
+    Attributes:
+        sampling: how batches are drawn, which also says what a release on them costs.
+        epochs: how many epochs run.
+        schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
+        clip: how gradients are clipped.
+        adjacency: the kind of neighbour; by default the sampler's.
+        examples: the declared, public number of examples that sums are divided by; None: the data's length.
+        before: releases that come before training, on the same ledger.
+        budget: what the plan was calibrated to; the limit of the ledger.
+
+    Raises:
+        UnsupportedEvent: the sampler is not priced for the adjacency.
+        BadInput: a number out of range.
+    """
+
+    sampling: Sampler
+    epochs: int = 30
+    schedule: Schedule = Constant()  # noqa: RUF009 - a frozen value
+    clip: Clip = Flat(0.1)  # noqa: RUF009 - a frozen value
+    adjacency: Adjacency | None = None
+    examples: int | None = None
+    before: tuple[PCA, ...] = ()
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        count("epochs", self.epochs)
+        if self.examples is not None:
+            count("examples", self.examples)
+        if self.adjacency is None:
+            object.__setattr__(self, "adjacency", self.sampling.default_adjacency)
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
+        require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The plan's adjacency, settled."""
+        assert self.adjacency is not None
+        return self.adjacency
+
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """The noise multiplier of each epoch.
+
+        Raises:
+            BadInput: the schedule reaches 0 within the epochs.
+        """
+        values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
+        if min(values) <= 0:
+            raise BadInput(
+                f"the noise schedule falls to 0 at epoch {values.index(min(values))}, which gives no privacy: "
+                "use end= above 0, a slower decay or fewer epochs"
+            )
+        return values
+
+    def event(self) -> Composed:
+        """Everything that the run will be charged, in order."""
+        epochs = [self.sampling.epoch_event(Gaussian(sigma)) for sigma in self.noise_multipliers()]
+        return compose([*(release.event() for release in self.before), *epochs])
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The tightest sound guarantee of the whole run at `delta`."""
+        return accountant.guarantee(self.event(), self.neighbours, delta)
+
+    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
+        """Every sound guarantee of the whole run at `delta`, the tightest first."""
+        return accountant.guarantees(self.event(), self.neighbours, delta)
+
+    def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
+        """Scale the schedule so that the whole run, earlier releases included, meets a target for its epochs.
+
+        What is spent ends at most at the target, and within 0.3% of it.
+
+        Raises:
+            BadInput: a target out of range, or one that the earlier releases alone exceed.
+            UnsupportedEvent: a target rho under Poisson sampling.
+        """
+        budget = Budget(epsilon, delta, rho)
+        self._require_room(budget)
+
+        def spent(factor: float) -> float:
+            return budget.spent(replace(self, schedule=self.schedule.scaled(factor)).event(), self.neighbours)
+
+        start = 1.0 / self.schedule(0)
+        factor = solve_noise(spent, budget.limit, start)
+        return replace(self, schedule=self.schedule.scaled(factor), budget=budget)
+
+    def within(self, budget: Budget, most: int | None = None) -> Plan:
+        """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
+
+        The last epoch that is run still fits as a whole (Yu et al. 2019, Algorithm 1, line 7).
+
+        Raises:
+            BadInput: not even one epoch fits.
+            UnsupportedEvent: a budget of rho under Poisson sampling.
+        """
+        self._require_room(budget)
+
+        def fits(epochs: int) -> bool:
+            return budget.covers(budget.spent(replace(self, epochs=epochs).event(), self.neighbours))
+
+        epochs = largest(fits, count("epochs", most) if most is not None else MOST_EPOCHS)
+        if epochs == 0:
+            raise BadInput(
+                f"not one epoch at noise multiplier {self.schedule(0):g} fits into {budget}: use more noise or a "
+                "larger budget",
+                budget=budget,
+            )
+        if epochs == MOST_EPOCHS and most is None:
+            raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
+        return replace(self, epochs=epochs, budget=budget)
+
+    def _require_room(self, budget: Budget) -> None:
+        """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
+        budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        spent = budget.spent(compose(release.event() for release in self.before), self.neighbours)
+        if spent >= budget.limit:
+            raise BadInput(
+                f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "
+                "more noise (--pca-noise), leave them out, or raise the budget",
+                budget=budget,
+            )

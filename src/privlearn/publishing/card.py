@@ -1,0 +1,90 @@
+"""The model card: what a reader of a published model needs to know, with the usual YAML header."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privlearn.accounting.accountant import Guarantee
+
+_NEIGHBOURS = {
+    "add_remove": "one example is added to or removed from the training data",
+    "zero_out": "one example is replaced by an empty one (the number of examples is public)",
+    "replace_one": "one example is replaced by any other (the number of examples is public)",
+}
+
+
+def write(guarantee: Guarantee, settings: dict[str, Any], seeded: bool, test_metrics: dict[str, float],
+          data: dict[str, str]) -> str:  # fmt: skip
+    """Return the card's text, Markdown with a YAML header."""
+    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data file"
+    lines = [
+        "---",
+        "library_name: privlearn",
+        "tags: [differential-privacy]",
+        f"epsilon: {guarantee.epsilon!r}",
+        f"delta: {guarantee.delta!r}",
+        f"adjacency: {guarantee.adjacency.value}",
+        "---",
+        "",
+        f"# A model trained with ({guarantee.epsilon:.3g}, {guarantee.delta:g}) differential privacy",
+        "",
+        "## What is guaranteed",
+        "",
+        f"Two training sets are neighbours if {_NEIGHBOURS[guarantee.adjacency.value]}. For any such pair, the "
+        f"probability of any outcome of the training differs by at most a factor e^{guarantee.epsilon:.4g}, plus "
+        f"{guarantee.delta:g}. What is protected is one example (one row of the training data): a person with several "
+        "rows is protected less.",
+        "",
+        "`privacy.json` lists every event in which the data took part, and `privlearn verify` recomputes epsilon from "
+        "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
+        "that the run described is the run that was made: that is the publisher's word.",
+        "",
+        "The guarantee covers the weights and the transforms stored with them. It does not cover choices made by looking "
+        "at the data or at earlier private results, nor the test figures below.",
+        "",
+    ]
+    if seeded:
+        lines += [
+            "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "
+            "the guarantee for data that matter.",
+            "",
+        ]
+    if test_metrics:
+        lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
+        lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
+        lines += [
+            "",
+            "Computed on separate test data, exactly: the test data are not protected by the guarantee.",
+            "",
+        ]
+    sigmas = settings["noise_multipliers"]
+    noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+    sampling = ", ".join(f"{key} {value}" for key, value in settings["sampling"].items() if key != "kind")
+    lines += [
+        "## How it was trained",
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {key} | {value} |" for key, value in data.items()),
+        f"| method | {settings['method']} |",
+        f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
+        f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
+        f"| noise multiplier | {noise} |",
+        f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
+        f"| examples (divisor of sums) | {settings['examples']}, {declared} |",
+        f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
+        f"| epsilon computed by | {guarantee.method} |",
+        "",
+        "## Use",
+        "",
+        "```",
+        "privlearn verify .",
+        "privlearn predict . --data DATA",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _before(part: dict[str, Any]) -> str:
+    return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"

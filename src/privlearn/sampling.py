@@ -1,0 +1,276 @@
+"""Samplers: each draws its own batches and says itself what a release on them amounts to.
+
+There is no second place where a sampling rate is written down, so what is charged is what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privlearn._validate import count, probability
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.errors import BadInput, PrivlearnError, SampleReused
+
+Indices = NDArray[np.int64]
+
+
+class _Unit:
+    """What is charged at once: a single batch, or an epoch at its first batch."""
+
+    def __init__(self, event: Callable[[Gaussian], Event]) -> None:
+        self._event = event
+        self._charged: Gaussian | None = None
+
+    def due(self, mechanism: Gaussian) -> Event | None:
+        """The event to charge before this release, or None if the unit was charged already."""
+        if self._charged is None:
+            return self._event(mechanism)
+        if self._charged != mechanism:
+            raise PrivlearnError(
+                f"this epoch was charged at noise multiplier {self._charged.noise_multiplier:g}, and a later batch of it "
+                f"asks for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches "
+                "need the same noise",
+                charged=self._charged,
+                given=mechanism,
+            )
+        return None
+
+    def settle(self, mechanism: Gaussian) -> None:
+        self._charged = mechanism
+
+
+@final
+class Sample:
+    """One drawn batch, good for one release.
+
+    Attributes:
+        indices: the rows that were drawn; private, like the data.
+    """
+
+    def __init__(self, indices: Indices, unit: _Unit) -> None:
+        self.indices = indices
+        self._unit = unit
+        self._used = False
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def due(self, mechanism: Gaussian) -> Event | None:
+        """The event that must be charged before `mechanism` is released on this sample; None if it is paid.
+
+        Raises:
+            SampleReused: the sample was released already.
+        """
+        if self._used:
+            raise SampleReused(
+                "this sample was released before. A sample is amplified for one release: release several quantities "
+                "of one batch jointly, in one call of release(), or draw another batch"
+            )
+        return self._unit.due(mechanism)
+
+    def spend(self, mechanism: Gaussian) -> None:
+        """Mark the sample as released under `mechanism`."""
+        self._unit.settle(mechanism)
+        self._used = True
+
+
+class Sampler:
+    """Draws the batches of an epoch, and prices them."""
+
+    #: The kinds of neighbour that it is priced for; the first is the default.
+    adjacencies: ClassVar[tuple[Adjacency, ...]]
+
+    @abstractmethod
+    def steps(self, examples: int) -> int:
+        """Batches in an epoch over `examples` rows."""
+
+    @abstractmethod
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch: the public divisor of sums."""
+
+    @abstractmethod
+    def event(self, mechanism: Gaussian) -> Event:
+        """What is charged at once when batches are released through `mechanism`: a batch, or a whole epoch."""
+
+    def epoch_event(self, mechanism: Gaussian) -> Event:
+        """All that is charged in an epoch."""
+        return self.event(mechanism)
+
+    @abstractmethod
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches over rows 0 .. examples - 1."""
+
+    @property
+    def default_adjacency(self) -> Adjacency:
+        """The kind of neighbour that a plan has unless it says otherwise."""
+        return self.adjacencies[0]
+
+    def describe(self) -> dict[str, Any]:
+        """The sampler's public numbers, for certificates."""
+        return {"kind": type(self).__name__.lower(), **vars(self)}
+
+
+@final
+@dataclass(frozen=True)
+class Poisson(Sampler):
+    """Each batch takes each example independently with probability `sampling_rate`. Batches may be empty.
+
+    An epoch is ceil(1 / sampling_rate) batches. Amplified by sampling, for add/remove and zero-out neighbours.
+    """
+
+    sampling_rate: float
+    adjacencies = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+
+    def __post_init__(self) -> None:
+        probability("sampling_rate", self.sampling_rate)
+
+    def steps(self, examples: int | None = None) -> int:
+        """Batches in an epoch; the number of examples does not matter."""
+        return math.ceil(1 / self.sampling_rate - 1e-9)
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch."""
+        return self.sampling_rate * examples
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """Every batch is a sampled release of its own."""
+        return PoissonSampled(self.sampling_rate, mechanism)
+
+    def epoch_event(self, mechanism: Gaussian) -> Event:
+        """One sampled release for each batch."""
+        return Repeated(self.event(mechanism), self.steps())
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        for _ in range(self.steps()):
+            chosen = np.flatnonzero(rng.random(examples) < self.sampling_rate)
+            yield Sample(chosen, _Unit(self.event))
+
+
+@final
+@dataclass(frozen=True)
+class Partition(Sampler):
+    """Each example falls into one of `batches` batches, independently and uniformly, afresh every epoch.
+
+    Every example is seen exactly once an epoch, and batches have random sizes (they may be empty). The epoch is the
+    unit: it is charged at its first batch.
+    """
+
+    batches: int
+    adjacencies = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+
+    def __post_init__(self) -> None:
+        count("batches", self.batches)
+
+    def steps(self, examples: int | None = None) -> int:
+        """Batches in an epoch."""
+        return self.batches
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The expected number of rows in a batch."""
+        return examples / self.batches
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The epoch, once."""
+        return Partitioned(self.batches, mechanism)
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        bins = rng.integers(self.batches, size=examples)
+        order = np.argsort(bins, kind="stable")
+        ends = np.cumsum(np.bincount(bins, minlength=self.batches))[:-1]
+        unit = _Unit(self.event)
+        for rows in np.split(order, ends):
+            yield Sample(rows, unit)
+
+
+@final
+@dataclass(frozen=True)
+class Shuffle(Sampler):
+    """Reshuffles every epoch and cuts batches of `batch_size` rows; the last one may be smaller.
+
+    The epoch is the unit, charged at its first batch. There is no amplification: a Poisson-style epsilon for shuffled
+    batches would be wrong (Yu et al. 2019; Chua et al. 2024).
+    """
+
+    batch_size: int
+    adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+
+    def __post_init__(self) -> None:
+        count("batch_size", self.batch_size)
+
+    def steps(self, examples: int) -> int:
+        """Batches in an epoch."""
+        return math.ceil(examples / self.batch_size)
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The number of rows in a full batch, also for the last one: a public constant."""
+        return float(min(self.batch_size, examples))
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The epoch, once."""
+        return FixedBatches(mechanism)
+
+    def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+        """Draw one epoch of batches."""
+        order = rng.permutation(examples)
+        unit = _Unit(self.event)
+        for start in range(0, examples, self.batch_size):
+            yield Sample(order[start : start + self.batch_size], unit)
+
+
+@final
+@dataclass(frozen=True)
+class FullBatch(Sampler):
+    """All the data in one batch."""
+
+    adjacencies = (Adjacency.ZERO_OUT, Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
+
+    def steps(self, examples: int | None = None) -> int:
+        """One."""
+        return 1
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The declared number of rows."""
+        return float(examples)
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The release itself."""
+        return mechanism
+
+    def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
+        """Yield all rows, once."""
+        yield Sample(np.arange(examples), _Unit(self.event))
+
+
+def named(name: str, batch_size: int, examples: int) -> Sampler:
+    """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
+
+    Raises:
+        BadInput: an unknown name, or a batch larger than the data.
+    """
+    count("the batch size", batch_size)
+    if batch_size > examples:
+        raise BadInput(
+            f"the batch size is {batch_size}, more than the {examples} examples: choose at most {examples}",
+            batch_size=batch_size,
+            examples=examples,
+        )
+    match name:
+        case "poisson":
+            return Poisson(batch_size / examples)
+        case "partition":
+            return Partition(math.ceil(examples / batch_size))
+        case "shuffle":
+            return Shuffle(batch_size)
+        case "full":
+            return FullBatch()
+    raise BadInput(f"sampling is {name!r}: expected one of poisson, partition, shuffle, full", sampling=name)
