@@ -28,16 +28,26 @@ def batch_size(examples: int) -> int:
     return min(examples, max(256, round(examples / 15)))
 
 
-def learning_rate(optimizer: str, plan: Plan, examples: int, *, linear: bool) -> float:
-    """A learning rate from the plan's public numbers.
+def learning_rate(optimizer: str, plan: Plan, examples: int, model: str, initial_norm: float) -> float:
+    """A learning rate from public numbers.
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
-    rate is set so that this gathers to 0.3 over the run (0.6 for linear models, which are convex and bear more).
+    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex). Networks other than
+    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are long.
     Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
+
+    Args:
+        optimizer: the name of a class of torch.optim.
+        plan: the settled plan.
+        examples: the declared number of examples.
+        model: the model's spec.
+        initial_norm: the L2 norm of the initial weights.
     """
     if optimizer != "SGD":
         return _ADAPTIVE_RATE
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in plan.noise_multipliers()]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
-    gathered = _GATHERED_LINEAR if linear else _GATHERED
-    return gathered * plan.sampling.expected_batch_size(examples) / (plan.clip.clip_norm * walk)
+    gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
+    step = gathered * plan.sampling.expected_batch_size(examples) / walk
+    limit = math.inf if model.partition(":")[0] in ("linear", "mlp") else initial_norm
+    return min(step, limit) / plan.clip.clip_norm

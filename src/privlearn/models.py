@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -32,8 +33,9 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale `x`, shape (batch, ...); the bounds are scalars or have the shape of one example."""
-        low, high = cast(Tensor, self.low), cast(Tensor, self.high)
-        return torch.clamp((x.to(low) - low) / (high - low), 0.0, 1.0)
+        low, high = self.get_buffer("low"), self.get_buffer("high")
+        unit = (x.to(low) - low) / (high - low)
+        return unit.clamp(0.0, 1.0)
 
 
 @final
@@ -50,11 +52,12 @@ class Project(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Project `x`, shape (batch, ...), to shape (batch, kept)."""
         rows = x.flatten(1)
-        components = cast(Tensor, self.components)
-        rows = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
+        components = self.get_buffer("components")
+        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1.0)
         kept = rows @ components
         tiny = torch.finfo(kept.dtype).tiny
-        return kept * (kept.shape[1] ** 0.5 / kept.norm(dim=1, keepdim=True).clamp(min=tiny))
+        lengths = torch.linalg.vector_norm(kept, dim=1, keepdim=True).clamp(min=tiny)
+        return cast(Tensor, kept / lengths * math.sqrt(kept.shape[1]))
 
 
 def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:

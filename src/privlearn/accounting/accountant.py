@@ -15,6 +15,9 @@ from privlearn.errors import UnsupportedEvent
 #: What a figure is: only a `bound` may be claimed.
 Kind = Literal["bound", "lower_bound", "estimate"]
 
+#: Share of delta above which the numerical allowances of a PLD may cost more than the slack of Renyi DP.
+_NOTICEABLE = 0.01
+
 
 @final
 @dataclass(frozen=True)
@@ -59,7 +62,11 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guaran
             "zcdp": zcdp.epsilon_of_rho(total, delta),
             "zcdp-2016": zcdp.epsilon_bun_steinke(total, delta),
         }
-    found = [Guarantee(epsilon, delta, adjacency, method, rho=total) for method, epsilon in figures.items()]
+    found = [
+        Guarantee(epsilon, delta, adjacency, method, rho=total)
+        for method, epsilon in figures.items()
+        if math.isfinite(epsilon)
+    ]
     return tuple(sorted(found, key=lambda guarantee: guarantee.epsilon))
 
 
@@ -75,7 +82,13 @@ def guarantee(event: Event, adjacency: Adjacency, delta: float) -> Guarantee:
     """
     total = _checked(event, adjacency, delta)
     if total is None:
-        return Guarantee(pld.epsilon(event, delta), delta, adjacency, "pld")
+        composed = pld.compose_event(event)
+        epsilon = composed.epsilon(delta)
+        if max(composed.p_inf, composed.q_inf) > _NOTICEABLE * delta:
+            by_rdp = rdp.epsilon(event, delta)
+            if by_rdp < epsilon:
+                return Guarantee(by_rdp, delta, adjacency, "rdp")
+        return Guarantee(epsilon, delta, adjacency, "pld")
     epsilon = zcdp.gaussian_epsilon(math.sqrt(2 * total), delta)
     return Guarantee(epsilon, delta, adjacency, "gaussian", rho=total)
 

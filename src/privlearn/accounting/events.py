@@ -220,23 +220,24 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
         BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too deeply.
     """
     if not isinstance(data, dict) or _depth > _DEEPEST:
-        raise BadInput(f"an event is {str(data)[:60]!r}: expected a JSON object nested at most {_DEEPEST} deep")
+        given = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
+        raise BadInput(f"an event is {given}: expected a JSON object, nested at most {_DEEPEST} deep")
     name = data.get("kind")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise BadInput(f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name)
-    expected = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    given = set(data) - {"kind"}
-    if given != expected:
-        raise BadInput(f"a {name} event has the fields {sorted(given)}: expected {sorted(expected)}")
+    expected = {"kind", *(field.name for field in fields(kind))}  # type: ignore[arg-type]
+    if set(data) != expected:
+        raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")
     values: dict[str, Any] = {}
-    for key in expected:
-        value = data[key]
+    for key, value in data.items():
+        if key == "kind":
+            continue
         if key == "event":
             value = from_json(value, _depth=_depth + 1)
         elif key == "events":
             if not isinstance(value, list):
-                raise BadInput(f"events is {str(value)[:60]!r}: expected a list of events")
+                raise BadInput(f"events is a {type(value).__name__}: expected a list of events")
             value = tuple(from_json(part, _depth=_depth + 1) for part in value)
         elif key == "reason" and not isinstance(value, str):
             raise BadInput(f"reason is {value!r}: expected text")

@@ -33,7 +33,7 @@ from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
 
-#: Mass that each entry pair may move to 0 and to infinity when it is put on the grid.
+#: Mass that all entries together may move to 0 and to infinity when they are put on the grid.
 _TAIL = 1e-12
 #: Mass outside the window of a composition, either side.
 _WINDOW_TAIL = 5e-12
@@ -70,7 +70,7 @@ class Pair:
         return np.asarray(self.h * np.arange(self.lo, self.lo + len(self.q)), dtype=np.float64)
 
 
-def poisson_pair(rate: float, sigma: float, h: float, tail: float = _TAIL) -> Pair:
+def poisson_pair(rate: float, sigma: float, h: float, tail: float) -> Pair:
     """The pair of one Poisson-sampled Gaussian release: Q = N(0, sigma^2), P = (1-rate) Q + rate N(1, sigma^2).
 
     With rate 1 it is the plain Gaussian release. Exact up to the mean-preserving split.
@@ -288,8 +288,11 @@ def compose_event(event: Event, h: float | None = None) -> Composition:
     for leaf, times in tally(event).items():
         law = _law(leaf)
         laws[law] = laws.get(law, 0) + times
+    if not laws:
+        return Composition(1.0, 0, np.ones(1), np.ones(1), 0.0, 0.0)
     step = h or _grid_step(laws)
-    return compose([poisson_pair(rate, sigma, step) for rate, sigma in laws], list(laws.values()))
+    tail = _TAIL / sum(laws.values())
+    return compose([poisson_pair(rate, sigma, step, tail) for rate, sigma in laws], list(laws.values()))
 
 
 def epsilon(event: Event, delta: float) -> float:

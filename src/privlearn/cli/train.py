@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from rich.table import Table
@@ -84,19 +86,19 @@ def _optimizer(
     kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
     if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
         raise BadInput(f"optimizer {name!r} is unknown: expected a class of torch.optim, for example SGD or Adam")
-    settings = {
-        "lr": options.learning_rate
-        or defaults.learning_rate(kind.__name__, plan, examples, linear=options.model == "linear")
-    }
-    if options.momentum is not None:
-        settings["momentum"] = options.momentum
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        found = list(parameters)
+        norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
+        rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm)
+        settings: dict[str, Any] = {"lr": options.learning_rate or rate}
+        if options.momentum is not None:
+            settings["momentum"] = options.momentum
         try:
-            made: torch.optim.Optimizer = kind(parameters, **settings)  # type: ignore[arg-type]
-            return made
+            made: torch.optim.Optimizer = kind(found, **settings)
         except (TypeError, ValueError) as error:
             raise BadInput(f"optimizer {name} cannot be made with {settings}: {error}") from error
+        return made
 
     return make
 

@@ -1,0 +1,723 @@
+"""Named checks of privacy properties. Tests run them on the code as it is; mutations must make them fail.
+
+Every check raises (an AssertionError or an error of privlearn's) if its property does not hold. All are seeded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import nn
+
+import privlearn as pv
+from privlearn import models, rng, sampling
+from privlearn.accounting import accountant, pld, zcdp
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.events import (
+    FixedBatches,
+    Gaussian,
+    Partitioned,
+    PoissonSampled,
+    Repeated,
+    compose,
+    tally,
+)
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping import gradients as clipping
+from privlearn.clipping.bounded import Bounded, Flat, PerLayer
+from privlearn.clipping.rows import second_moment, symmetric
+from privlearn.errors import (
+    AdjacencyMismatch,
+    BudgetExceeded,
+    NotPerExample,
+    PrivlearnError,
+    SampleReused,
+    UnsupportedEvent,
+)
+from privlearn.mechanisms import release as release_module
+from privlearn.methods import dpsgd as dpsgd_module
+from privlearn.plan import Plan
+from privlearn.publishing import bundle, certificate
+
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def must_raise(kind: type[Exception], action: Callable[[], Any]) -> Exception:
+    try:
+        action()
+    except kind as error:
+        return error
+    raise AssertionError(f"expected {kind.__name__}")
+
+
+class NoDraws:
+    """A noise stream that must not be drawn from."""
+
+    def standard_normal(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("noise was drawn")
+
+
+def one_sample(sampler: sampling.Sampler | None = None, examples: int = 8) -> sampling.Sample:
+    return next(iter((sampler or sampling.FullBatch()).draw(examples, np.random.default_rng(0))))
+
+
+def bounded(value: torch.Tensor, sensitivity: float = 1.0, sample: sampling.Sample | None = None) -> Bounded:
+    return Bounded((value,), sensitivity, Adjacency.ADD_REMOVE, sample or one_sample())
+
+
+def cross_entropy(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, y, reduction="none")
+
+
+def small_net(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()
+
+
+def small_data(rows: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    made_up = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 5, generator=made_up, dtype=torch.float64)
+    return x, torch.randint(3, (rows,), generator=made_up)
+
+
+def flat_norm(parts: tuple[torch.Tensor, ...]) -> float:
+    return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
+
+
+def clipped(
+    clip: Any, adjacency: Adjacency, x: torch.Tensor, y: torch.Tensor, net: nn.Module | None = None, **options: Any
+) -> Bounded:
+    net = net or small_net()
+    return clipping.ClippedGradients(net, cross_entropy, clip, adjacency, **options)(one_sample(examples=len(x)), x, y)
+
+
+# Noise and release
+
+
+@check
+def check_noise_has_the_stated_scale() -> None:
+    """Two-sided: 200,000 draws; a scale 2% off on either side fails, false alarms are below 1e-6."""
+    for sensitivity, multiplier in ((1.0, 1.0), (0.1, 4.0), (3.0, 0.5)):
+        value = torch.zeros(200_000, dtype=torch.float64)
+        ((noisy,),) = release_module.release(
+            bounded(value, sensitivity),
+            noise_multiplier=multiplier,
+            ledger=Ledger(),
+            stream=rng.Streams.new(1).noise,
+        )
+        require_standard_deviation(noisy.numpy(), multiplier * sensitivity)
+
+
+def require_standard_deviation(draws: np.ndarray[Any, Any], std: float) -> None:
+    chi2 = float((draws**2).sum()) / std**2
+    low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(draws))
+    assert low < chi2 < high, f"standard deviation {draws.std()} where {std} was stated"
+    assert abs(draws.mean()) < 5.4 * std / math.sqrt(len(draws))
+
+
+@check
+def check_joint_release_pays_for_its_parts() -> None:
+    sample = one_sample()
+    parts = [bounded(torch.zeros(100_000, dtype=torch.float64), s, sample) for s in (1.0, 2.0, 0.5)]
+    ledger = Ledger()
+    found = release_module.release(*parts, noise_multiplier=1.5, ledger=ledger, stream=rng.Streams.new(2).noise)
+    assert ledger.event == compose([Gaussian(1.5)])
+    # The joint sensitivity in units of each part's noise is what the charge says.
+    total = 0.0
+    for (noisy,), part in zip(found, parts, strict=True):
+        total += (part.sensitivity / float(noisy.std())) ** 2
+        require_standard_deviation(noisy.numpy(), 1.5 * math.sqrt(3) * part.sensitivity)
+    assert math.isclose(total, 1 / 1.5**2, rel_tol=0.02)
+
+
+@check
+def check_nothing_is_drawn_over_budget() -> None:
+    ledger = Ledger(Budget(rho=0.1))
+    must_raise(
+        BudgetExceeded,
+        lambda: release_module.release(
+            bounded(torch.zeros(3)),
+            noise_multiplier=1.0,
+            ledger=ledger,
+            stream=NoDraws(),  # type: ignore[arg-type]
+        ),
+    )
+    assert ledger.event.events == ()
+
+
+@check
+def check_every_release_is_charged() -> None:
+    ledger = Ledger()
+    stream = rng.Streams.new(3).noise
+    for _ in range(3):
+        release_module.release(bounded(torch.zeros(2)), noise_multiplier=2.0, ledger=ledger, stream=stream)
+    assert tally(ledger.event) == {Gaussian(2.0): 3}
+
+
+@check
+def check_a_sample_is_good_for_one_release() -> None:
+    for sampler in SAMPLERS:
+        sample = one_sample(sampler)
+        ledger, stream = Ledger(), rng.Streams.new(4).noise
+        part = Bounded((torch.zeros(2),), 1.0, sampler.default_adjacency, sample)
+        release_module.release(part, noise_multiplier=1.0, ledger=ledger, stream=stream)
+        before = ledger.event
+        must_raise(
+            SampleReused,
+            lambda part=part, ledger=ledger, stream=stream: release_module.release(
+                part, noise_multiplier=1.0, ledger=ledger, stream=stream
+            ),
+        )
+        assert ledger.event == before
+
+
+@check
+def check_noise_is_fresh_and_streams_are_apart() -> None:
+    streams = rng.Streams.new(5)
+    first, second = (noise_of(streams, 20_000) for _ in range(2))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.04
+    again = rng.Streams.new(5)
+    firsts = [stream.random(2000) for stream in (again.sampling, again.noise, again.initialisation)]
+    for i in range(3):
+        for j in range(i):
+            assert abs(np.corrcoef(firsts[i], firsts[j])[0, 1]) < 0.12
+    one, other = (rng.Streams.new().noise.standard_normal(1000) for _ in range(2))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.17
+
+
+def noise_of(streams: rng.Streams, size: int) -> np.ndarray[Any, Any]:
+    part = bounded(torch.zeros(size, dtype=torch.float64))
+    ((noisy,),) = release_module.release(part, noise_multiplier=1.0, ledger=Ledger(), stream=streams.noise)
+    return noisy.numpy()
+
+
+# Clipping
+
+
+@check
+def check_sensitivity_follows_clip_and_adjacency() -> None:
+    x, y = small_data()
+    factor = {Adjacency.ADD_REMOVE: 1, Adjacency.ZERO_OUT: 1, Adjacency.REPLACE_ONE: 2}
+    for adjacency in Adjacency:
+        assert clipped(Flat(0.3), adjacency, x, y).sensitivity == 0.3 * factor[adjacency]
+        per_layer = clipped(PerLayer(0.3), adjacency, x, y).sensitivity
+        assert math.isclose(per_layer, 0.3 * math.sqrt(2) * factor[adjacency])
+
+
+@check
+def check_one_example_moves_the_sum_by_at_most_the_sensitivity() -> None:
+    """Adversarial examples: opposite, huge, tiny; and the bound is attained within 1%."""
+    x, y = small_data()
+    for clip in (Flat(0.5), PerLayer(0.5)):
+        for adjacency in Adjacency:
+            worst = 0.0
+            for scale in (1e-3, 1.0, 1e3, 1e6):
+                for target in range(3):
+                    worst = max(worst, *_moves(clip, adjacency, x, y, scale, target))
+            bound = clipped(clip, adjacency, x, y).sensitivity
+            assert worst <= bound * (1 + 1e-9), (clip, adjacency, worst, bound)
+            reached = 0.9 if isinstance(clip, PerLayer) or adjacency is Adjacency.REPLACE_ONE else 0.99
+            assert worst >= bound * reached, (clip, adjacency, worst, bound)
+
+
+def _moves(
+    clip: Any, adjacency: Adjacency, x: torch.Tensor, y: torch.Tensor, scale: float, target: int
+) -> Iterator[float]:
+    base = clipped(clip, adjacency, x, y).values
+    if adjacency is Adjacency.REPLACE_ONE:
+        for other in range(3):
+            one, two = x.clone(), x.clone()
+            one[0] = two[0] = x[0].sign() * scale
+            labels, others = y.clone(), y.clone()
+            labels[0], others[0] = target, other
+            before, after = (clipped(clip, adjacency, a, b).values for a, b in ((one, labels), (two, others)))
+            yield flat_norm(tuple(a - b for a, b in zip(before, after, strict=True)))
+    else:
+        more = torch.cat([x, x[:1].sign() * scale]), torch.cat([y, torch.tensor([target])])
+        yield flat_norm(tuple(a - b for a, b in zip(clipped(clip, adjacency, *more).values, base, strict=True)))
+
+
+@check
+def check_examples_that_are_not_finite_contribute_zero() -> None:
+    x, y = small_data()
+    expected = clipped(Flat(0.5), Adjacency.ADD_REMOVE, x, y).values
+    for bad in (math.nan, math.inf, -math.inf, 1e300):
+        row = torch.full((1, 5), bad, dtype=torch.float64)
+        row[0, 2:] = 0.5
+        found = clipped(Flat(0.5), Adjacency.ADD_REMOVE, torch.cat([x, row]), torch.cat([y, y[:1]])).values
+        moved = flat_norm(tuple(a - b for a, b in zip(found, expected, strict=True)))
+        assert moved <= 0.5 * (1 + 1e-9), f"an example of {bad} moved the sum by {moved}"
+        if not math.isfinite(bad):
+            assert moved <= 1e-12
+
+
+@check
+def check_microbatches_change_nothing() -> None:
+    x, y = small_data(13)
+    for clip in (Flat(0.2), PerLayer(0.2)):
+        whole = clipped(clip, Adjacency.ADD_REMOVE, x, y).values
+        for size in (1, 2, 5, 13, 100):
+            parts = clipped(clip, Adjacency.ADD_REMOVE, x, y, microbatch=size).values
+            for a, b in zip(whole, parts, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+@check
+def check_repeated_tokens_are_merged_before_the_norm() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)).double()
+    net[2].requires_grad_(False)
+    tokens = torch.tensor([[1, 1, 1], [2, 3, 2]])
+    found = clipped(Flat(1e-3), Adjacency.ADD_REMOVE, tokens, torch.tensor([0, 1]), net)
+    for row in range(2):
+        alone = clipped(Flat(1e-3), Adjacency.ADD_REMOVE, tokens[row : row + 1], torch.tensor([row]), net)
+        assert math.isclose(flat_norm(alone.values), 1e-3, rel_tol=1e-9)
+    assert flat_norm(found.values) <= 2e-3
+
+
+@check
+def check_pca_moment_is_bounded() -> None:
+    made_up = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 6, generator=made_up, dtype=torch.float64)
+    for adjacency, factor in ((Adjacency.ADD_REMOVE, 1.0), (Adjacency.REPLACE_ONE, math.sqrt(2))):
+        worst = 0.0
+        for scale in (0.1, 1.0, 50.0):
+            other = x.clone()
+            if adjacency is Adjacency.REPLACE_ONE:
+                x = x.clone()
+                x[0] = scale * torch.eye(6, dtype=torch.float64)[0]
+                other[0] = scale * torch.eye(6, dtype=torch.float64)[1]
+            else:
+                other = torch.cat([x, scale * x[:1].sign()])
+            one, two = (second_moment(rows, 1.0, one_sample(examples=len(rows)), adjacency) for rows in (x, other))
+            worst = max(worst, float((one.values[0] - two.values[0]).norm()))
+        assert one.sensitivity == factor
+        assert 0.999 * factor <= worst <= factor * (1 + 1e-12)
+    rows = x / x.norm(dim=1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(symmetric(one.values[0], 6), rows.T @ rows)
+
+
+@check
+def check_models_that_couple_examples_are_refused() -> None:
+    class Centred(nn.Module):
+        def __init__(self, weight: float) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+            self.weight = weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.layer(x)
+            return out - self.weight * out.mean(0)
+
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+            self.register_buffer("seen", torch.zeros(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += x.detach().mean(0)
+            return self.layer(x)
+
+    norm = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    for net in (norm, Centred(1.0), Centred(1e-4), Remembers()):
+        must_raise(NotPerExample, lambda net=net: models.require_per_example(net, x))
+    fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
+    models.require_per_example(fine, x)
+
+
+# Samplers
+
+SAMPLERS: list[sampling.Sampler] = [
+    sampling.Poisson(0.3),
+    sampling.Partition(4),
+    sampling.Shuffle(3),
+    sampling.FullBatch(),
+]
+
+
+@check
+def check_poisson_draws_independently_at_its_rate() -> None:
+    """Each example's frequency, each pair's, and the spread of batch sizes; false alarms below 1e-6 each."""
+    examples, rate, batches = 40, 0.15, 4000
+    sampler = sampling.Poisson(rate)
+    stream = rng.Streams.new(6).sampling
+    taken = np.zeros((batches, examples))
+    drawn: list[sampling.Sample] = []
+    while len(drawn) < batches:
+        drawn += list(sampler.draw(examples, stream))
+    for row, sample in zip(taken, drawn, strict=False):
+        row[sample.indices] = 1
+    assert len(list(sampler.draw(examples, stream))) == math.ceil(1 / rate)
+    spread = 5.5 * math.sqrt(rate * (1 - rate) / batches)
+    assert np.abs(taken.mean(0) - rate).max() < spread
+    pairs = taken.T @ taken / batches - rate**2
+    np.fill_diagonal(pairs, 0)
+    assert np.abs(pairs).max() < 6 * rate * (1 - rate) / math.sqrt(batches)
+    sizes = taken.sum(1)
+    variance = examples * rate * (1 - rate)
+    assert abs(sizes.var() / variance - 1) < 6 * math.sqrt(2 / batches)
+
+
+@check
+def check_empty_batches_are_drawn() -> None:
+    sampler = sampling.Poisson(0.01)
+    sizes = [len(sample) for sample in sampler.draw(5, rng.Streams.new(7).sampling)]
+    assert len(sizes) == 100
+    assert sizes.count(0) > 50
+    sizes = [len(sample) for sample in sampling.Partition(50).draw(5, rng.Streams.new(7).sampling)]
+    assert len(sizes) == 50
+    assert sum(sizes) == 5
+
+
+@check
+def check_partition_assigns_independently() -> None:
+    examples, batches, epochs = 30, 5, 3000
+    stream = rng.Streams.new(8).sampling
+    bins = np.zeros((epochs, examples), dtype=int)
+    for row in bins:
+        for index, sample in enumerate(sampling.Partition(batches).draw(examples, stream)):
+            row[sample.indices] = index
+    counts = np.stack([(bins == b).mean(0) for b in range(batches)])
+    assert np.abs(counts - 1 / batches).max() < 5.5 * math.sqrt(0.16 / epochs)
+    together = (bins[:, :1] == bins[:, 1:]).mean(0)
+    assert np.abs(together - 1 / batches).max() < 5.5 * math.sqrt(0.16 / epochs)
+    sizes = np.stack([(bins == b).sum(1) for b in range(batches)])
+    variance = examples / batches * (1 - 1 / batches)
+    assert abs(sizes.var() / variance - 1) < 0.15
+
+
+@check
+def check_samplers_state_their_own_event() -> None:
+    g = Gaussian(1.5)
+    assert sampling.Poisson(0.3).event(g) == PoissonSampled(0.3, g)
+    assert sampling.Partition(4).event(g) == Partitioned(4, g)
+    assert sampling.Shuffle(3).event(g) == FixedBatches(g)
+    assert sampling.FullBatch().event(g) == g
+
+
+@check
+def check_an_epoch_keeps_its_noise() -> None:
+    for sampler in (sampling.Partition(4), sampling.Shuffle(3)):
+        first, second, *_ = sampler.draw(9, np.random.default_rng(0))
+        ledger, stream = Ledger(), rng.Streams.new(9).noise
+        parts = [Bounded((torch.zeros(1),), 1.0, sampler.default_adjacency, s) for s in (first, second)]
+        release_module.release(parts[0], noise_multiplier=2.0, ledger=ledger, stream=stream)
+        must_raise(
+            PrivlearnError,
+            lambda parts=parts, ledger=ledger: release_module.release(
+                parts[1],
+                noise_multiplier=1.0,
+                ledger=ledger,
+                stream=NoDraws(),  # type: ignore[arg-type]
+            ),
+        )
+
+
+# Training
+
+
+def train(plan: Plan, rows: int = 12, streams: rng.Streams | None = None, **options: Any) -> Any:
+    return dpsgd_module.dpsgd(
+        plan,
+        small_net(),
+        cross_entropy,
+        small_data(rows),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        streams=streams or rng.Streams.new(0),
+        **options,
+    )
+
+
+@check
+def check_the_ledger_ends_where_the_plan_said() -> None:
+    for sampler in SAMPLERS:
+        for before in ((), (pv.PCA(3, 5.0),)):
+            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before)
+            network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
+            result = dpsgd_module.dpsgd(plan, network, cross_entropy, small_data(), streams=rng.Streams.new(0))
+            assert result.ledger.event == plan.event()
+            assert result.ledger.adjacency is sampler.default_adjacency
+
+
+@check
+def check_every_step_is_noisy_and_paid() -> None:
+    """With nearly empty batches the parameters still move at every step, by noise over the public divisor."""
+    plan = Plan(sampling.Poisson(0.02), epochs=1, schedule=pv.schedules.Constant(1.0), clip=Flat(1.0), examples=500)
+    moves = recorded_updates(plan, *small_data(3), seed=1)
+    assert len(moves) == 50
+    draws = torch.stack(moves).flatten().numpy()
+    # Three examples of norm at most 1 hardly show; noise 1 over the declared 10 a batch does.
+    assert 0.09 < draws.std() < 0.11
+
+
+@check
+def check_the_divisor_is_public() -> None:
+    """With the same noise, one example more changes the update by its gradient over the declared number, no more."""
+    x, y = small_data(6)
+    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1e-9), clip=Flat(1e9), examples=10,
+                adjacency=Adjacency.ADD_REMOVE)  # fmt: skip
+    five, six = (recorded_updates(plan, x[:rows], y[:rows]) for rows in (5, 6))
+    own = clipped(Flat(1e9), Adjacency.ADD_REMOVE, x[5:], y[5:]).values
+    torch.testing.assert_close(six[0] - five[0], torch.cat([g.flatten() for g in own]) / 10, rtol=0, atol=1e-9)
+
+
+def recorded_updates(plan: Plan, x: torch.Tensor, y: torch.Tensor, seed: int = 0) -> list[torch.Tensor]:
+    """The noisy averages that the optimizer was given, step by step."""
+    seen: list[torch.Tensor] = []
+
+    class Recorder(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            seen.append(torch.cat([p.grad.flatten().clone() for p in self.param_groups[0]["params"]]))
+            super().step(closure)
+
+    dpsgd_module.dpsgd(
+        plan, small_net(), cross_entropy, (x, y), optimizer=lambda p: Recorder(p, lr=0.1), streams=rng.Streams.new(seed)
+    )
+    return seen
+
+
+@check
+def check_neighbouring_runs_differ_only_by_the_released_sums() -> None:
+    """Record and replay with the same randomness: one step on neighbours moves each update by at most C / divisor."""
+    x, y = small_data(12)
+    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(0.7), clip=Flat(0.25), examples=12,
+                adjacency=Adjacency.ADD_REMOVE)  # fmt: skip
+    eleven, twelve = (recorded_updates(plan, x[:rows], y[:rows], seed=3) for rows in (11, 12))
+    moved = float((eleven[0] - twelve[0]).norm())
+    assert 0 < moved <= 0.25 / 12 * (1 + 1e-9)
+
+
+@check
+def check_training_refuses_before_touching_data() -> None:
+    class Untouchable:
+        def __len__(self) -> int:
+            raise AssertionError("data was touched")
+
+    plan = Plan(sampling.FullBatch(), epochs=5, schedule=pv.schedules.Constant(1.0))
+    must_raise(
+        BudgetExceeded,
+        lambda: dpsgd_module.dpsgd(
+            plan, small_net(), cross_entropy, (Untouchable(), Untouchable()), ledger=Ledger(Budget(rho=1.0))
+        ),
+    )
+
+
+# Accounting and ledger
+
+
+@check
+def check_counts_are_priced() -> None:
+    for leaf in (Gaussian(3.0), FixedBatches(Gaussian(3.0)), Partitioned(7, Gaussian(3.0))):
+        assert math.isclose(zcdp.rho(Repeated(leaf, 20)), 20 / 18)
+        assert math.isclose(zcdp.rho(Repeated(Repeated(leaf, 4), 5)), 20 / 18)
+    step = PoissonSampled(0.01, Gaussian(1.0))
+    assert 1.82 < pld.epsilon(Repeated(step, 1000), 1e-5) < 1.835
+    assert math.isclose(pld.epsilon(Repeated(Repeated(step, 10), 100), 1e-5), pld.epsilon(Repeated(step, 1000), 1e-5))
+
+
+@check
+def check_epsilon_is_never_below_the_exact_gaussian() -> None:
+    for sigma in (0.5, 1.0, 8.0, 60.0):
+        for times in (1, 7, 400):
+            exact = zcdp.gaussian_epsilon(math.sqrt(times) / sigma, 1e-5)
+            found = pld.epsilon(Repeated(Gaussian(sigma), times), 1e-5)
+            assert exact <= found * (1 + 1e-12)
+            assert found <= exact * 1.001 + 1e-9
+
+
+@check
+def check_shuffling_is_not_amplified() -> None:
+    epoch = FixedBatches(Gaussian(6.0))
+    found = accountant.guarantee(Repeated(epoch, 400), Adjacency.ZERO_OUT, 1e-5)
+    assert found.epsilon >= 19.13
+    must_raise(UnsupportedEvent, lambda: accountant.guarantee(epoch, Adjacency.ADD_REMOVE, 1e-5))
+    must_raise(
+        UnsupportedEvent,
+        lambda: accountant.guarantee(PoissonSampled(0.1, Gaussian(1.0)), Adjacency.REPLACE_ONE, 1e-5),
+    )
+
+
+@check
+def check_adjacencies_never_mix() -> None:
+    ledger = Ledger()
+    ledger.charge(Gaussian(1.0), Adjacency.ADD_REMOVE)
+    must_raise(AdjacencyMismatch, lambda: ledger.charge(Gaussian(1.0), Adjacency.ZERO_OUT))
+    sample = one_sample()
+    parts = [Bounded((torch.zeros(1),), 1.0, kind, sample) for kind in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)]
+    must_raise(
+        AdjacencyMismatch,
+        lambda: release_module.release(
+            *parts,
+            noise_multiplier=1.0,
+            ledger=Ledger(),
+            stream=NoDraws(),  # type: ignore[arg-type]
+        ),
+    )
+
+
+@check
+def check_the_ledger_holds_its_budget() -> None:
+    ledger = Ledger(Budget(rho=1.0))
+    for _ in range(4):
+        ledger.charge(Gaussian(math.sqrt(2)), Adjacency.ADD_REMOVE)
+    must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(1000.0), Adjacency.ADD_REMOVE))
+    assert tally(ledger.event) == {Gaussian(math.sqrt(2)): 4}
+    ledger = Ledger(Budget(epsilon=1.0, delta=1e-5))
+    step = PoissonSampled(0.05, Gaussian(1.5))
+    with contextlib.suppress(BudgetExceeded):
+        for _ in range(500):
+            ledger.charge(step, Adjacency.ADD_REMOVE)
+    count = tally(ledger.event)[step]
+    assert pld.epsilon(Repeated(step, count), 1e-5) <= 1.0 < pld.epsilon(Repeated(step, count + 1), 1e-5)
+
+
+@check
+def check_approval_covers_only_what_was_approved() -> None:
+    ledger = Ledger(Budget(rho=1.0))
+    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    for _ in range(8):
+        ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE)
+    must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE))
+    ledger = Ledger(Budget(rho=1.0))
+    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(0.5), Adjacency.ADD_REMOVE))
+
+
+@check
+def check_spending_is_never_forked() -> None:
+    ledger = Ledger(Budget(rho=1.0))
+    for other in (copy.copy(ledger), copy.deepcopy(ledger), copy.deepcopy({"inside": ledger})["inside"]):
+        other.charge(Gaussian(3.0), Adjacency.ADD_REMOVE)
+    assert tally(ledger.event) == {Gaussian(3.0): 3}
+    must_raise(TypeError, lambda: pickle.dumps(ledger))
+
+
+@check
+def check_calibration_stays_below_its_target() -> None:
+    for sampler in (sampling.Poisson(0.05), sampling.Partition(20), sampling.Shuffle(10), sampling.FullBatch()):
+        for schedule in (pv.schedules.Constant(), pv.schedules.Exponential(k=0.05), pv.schedules.Polynomial(k=3)):
+            plan = Plan(sampler, epochs=12, schedule=schedule, before=(pv.PCA(4, 16.0),))
+            plan = plan.calibrate(epsilon=2.0, delta=1e-5)
+            assert 1.994 <= plan.guarantee(1e-5).epsilon <= 2.0
+
+
+@check
+def check_table_two_of_yu() -> None:
+    """Yu et al. 2019, Table II: the epochs at which a budget of rho 0.78125 ends."""
+    specs = {"constant:start=8": 100, "time:k=0.05": 38, "step:k=0.6,period=10": 31, "exp:k=0.01": 71}
+    specs["poly:k=3,end=2,period=100"] = 44
+    for spec, epochs in specs.items():
+        plan = Plan(sampling.Shuffle(600), schedule=pv.schedules.parse(spec)).within(Budget(rho=0.78125))
+        assert plan.epochs == epochs, (spec, plan.epochs)
+
+
+# Publishing
+
+
+@check
+def check_changes_to_a_published_model_are_found() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Plan(sampling.Poisson(0.25), epochs=2).calibrate(epsilon=3.0, delta=1e-5)
+        result = train(plan)
+        out = bundle.publish(result, Path(folder) / "model")
+        assert certificate.verify(out).ok
+        for change in CHANGES:
+            _require_found(out, change)
+        weights = (out / "model.safetensors").read_bytes()
+        (out / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+        found = certificate.verify(out)
+        assert not found.ok
+        assert "model.safetensors" in " ".join(found.problems)
+
+
+def _halve_count(body: dict[str, Any]) -> None:
+    body["event"]["events"][0]["count"] //= 2
+
+
+def _drop_event(body: dict[str, Any]) -> None:
+    body["event"]["events"] = []
+
+
+def _more_noise(body: dict[str, Any]) -> None:
+    body["event"]["events"][0]["event"]["event"]["noise_multiplier"] *= 1.001
+
+
+def _smaller_claim(body: dict[str, Any]) -> None:
+    body["claim"]["epsilon"] *= 0.999
+
+
+def _larger_claim(body: dict[str, Any]) -> None:
+    body["claim"]["epsilon"] *= 1.01
+
+
+def _other_neighbours(body: dict[str, Any]) -> None:
+    body["claim"]["adjacency"] = "replace_one"
+
+
+def _unseeded(body: dict[str, Any]) -> None:
+    body["randomness"] = "operating system"
+
+
+CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim, _other_neighbours, _unseeded]
+
+
+def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = out / "privacy.json"
+    original = path.read_text()
+    for forge in (False, True):
+        body = json.loads(original)
+        change(body)
+        if forge:  # a careful forger mends the digests too; the arithmetic remains
+            body["digests"] = {part: certificate._digest(body[part]) for part in body["digests"]}
+        path.write_text(json.dumps(body))
+        found = certificate.verify(out)
+        path.write_text(original)
+        if not forge or change is not _unseeded:
+            assert not found.ok, f"{change.__name__} went unnoticed"
+            assert found.problems
+
+
+@check
+def check_private_figures_are_not_published() -> None:
+    plan = Plan(sampling.FullBatch(), epochs=2).calibrate(epsilon=3.0, delta=1e-5)
+    result = train(plan)
+    assert set(result.private_diagnostics) == {"loss", "clipped_share"}
+    assert "0." not in repr(result.private_diagnostics)
+    with tempfile.TemporaryDirectory() as folder:
+        must_raise(
+            PrivlearnError,
+            lambda: bundle.publish(result, Path(folder) / "a", data=result.private_diagnostics),  # type: ignore
+        )
+        out = bundle.publish(result, Path(folder) / "b")
+        text = " ".join(path.read_bytes().decode("latin-1") for path in out.iterdir())
+        for figure in result.private_diagnostics["loss"]:
+            assert f"{figure:.6f}"[:8] not in text
+
+
+@check
+def check_seeded_runs_say_so() -> None:
+    plan = Plan(sampling.FullBatch(), epochs=1).calibrate(epsilon=3.0, delta=1e-5)
+    with tempfile.TemporaryDirectory() as folder:
+        seeded = bundle.publish(train(plan, streams=rng.Streams.new(0)), Path(folder) / "seeded")
+        fresh = bundle.publish(train(plan, streams=rng.Streams.new()), Path(folder) / "fresh")
+        assert any("seed" in warning for warning in certificate.verify(seeded).warnings)
+        assert certificate.verify(fresh).warnings == []

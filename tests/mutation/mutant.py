@@ -1,0 +1,57 @@
+"""Planted bugs: a piece of source is changed in memory for one test, never on disk."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug: in `target` ("module:function" or "module:Class.method"), `old` becomes `new`.
+
+    `caught_by` is the named check that must fail.
+    """
+
+    name: str
+    target: str
+    old: str
+    new: str
+    caught_by: str
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        module_name, _, path = self.target.partition(":")
+        module = importlib.import_module(module_name)
+        *outer, name = path.split(".")
+        owner: Any = module
+        for part in outer:
+            owner = getattr(owner, part)
+        found = inspect.getattr_static(owner, name)
+        kind = type(found) if isinstance(found, classmethod | staticmethod | property) else None
+        function = found.fget if kind is property else (found.__func__ if kind else found)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.old) >= 1, f"{self.name}: {self.old!r} is not in {self.target} any more"
+        namespace: dict[str, Any] = {}
+        changed_source = "from __future__ import annotations\n" + source.replace(self.old, self.new)
+        code = compile(changed_source, f"<mutant {self.name}>", "exec", dont_inherit=True)
+        exec(code, vars(module), namespace)
+        changed = namespace[name]
+        patch.setattr(owner, name, changed)
+        if not outer:
+            _replace_imports(patch, function, changed)
+
+
+def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
+    """Where other modules imported the function by name, they get the mutant too."""
+    import sys
+
+    for name, module in list(sys.modules.items()):
+        if (name == "checks" or name.startswith("privlearn")) and module is not None:
+            for key, value in list(vars(module).items()):
+                if value is old:
+                    patch.setattr(module, key, new)

@@ -1,0 +1,12 @@
+"""Every named privacy check holds on the code as it is."""
+
+from __future__ import annotations
+
+import pytest
+from checks import CHECKS
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_check_holds(name: str) -> None:
+    CHECKS[name]()
+    assert name.startswith("check_")

@@ -1,0 +1,105 @@
+"""`privlearn budget`, through the command line's own function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from privlearn.cli import main
+
+
+def budget(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert main(["budget", *options, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+SHUFFLED = ("--examples", "60000", "--sampling", "shuffle", "--batch-size", "600", "--rho", "0.78125")
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs"),
+    [
+        (("--noise-multiplier", "8"), 100),
+        (("--noise-multiplier", "10", "--schedule", "exp:k=0.01"), 71),
+        (("--noise-multiplier", "10", "--schedule", "time:k=0.05"), 38),
+        (("--noise-multiplier", "10", "--schedule", "step:k=0.6,period=10"), 31),
+        (("--noise-multiplier", "10", "--schedule", "poly:k=3,end=2,period=100"), 44),
+    ],
+)
+def test_table_two(capsys: pytest.CaptureFixture[str], options: tuple[str, ...], epochs: int) -> None:
+    found = budget(capsys, *SHUFFLED, *options)
+    assert found["epochs"] == epochs
+    assert found["steps"] == 100 * epochs
+    assert len(found["noise_multipliers"]) == epochs
+    assert found["adjacency"] == "zero_out"
+    assert found["rho"] <= 0.78125 * (1 + 1e-12)
+
+
+def test_keys_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    found = budget(capsys, "--examples", "60000", "--batch-size", "600", "--noise-multiplier", "6", "--epochs", "400")
+    assert set(found) == {
+        "adjacency", "delta", "epsilon", "method", "rho", "epochs", "steps", "noise_multipliers", "guarantees",
+    }  # fmt: skip
+    assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
+    assert found["rho"] is None
+    assert found["method"] == "pld"
+    assert {row["kind"] for row in found["guarantees"]} == {"bound"}
+    assert min(row["epsilon"] for row in found["guarantees"]) == found["epsilon"]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "partition", "shuffle", "full"])
+def test_a_target_is_met_from_below(capsys: pytest.CaptureFixture[str], sampling: str) -> None:
+    found = budget(
+        capsys, "--examples", "5000", "--sampling", sampling, "--batch-size", "250", "--epsilon", "3", "--epochs", "20",
+        "--schedule", "step:k=0.8,period=5",
+    )  # fmt: skip
+    assert 2.991 <= found["epsilon"] <= 3
+    assert len(set(found["noise_multipliers"])) == 4
+
+
+def test_a_target_with_given_noise_ends_training(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--examples", "5000", "--batch-size", "250", "--epsilon", "1", "--noise-multiplier", "2")
+    longest = budget(capsys, *options)["epochs"]
+    assert budget(capsys, *options, "--epochs", "3")["epochs"] == 3
+    plain = ("--examples", "5000", "--batch-size", "250", "--noise-multiplier", "2", "--epochs")
+    assert budget(capsys, *plain, str(longest))["epsilon"] <= 1 < budget(capsys, *plain, str(longest + 1))["epsilon"]
+
+
+def test_per_layer_clipping_costs_the_same_for_the_same_multiplier(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--examples", "600", "--batch-size", "60", "--noise-multiplier", "2")
+    assert budget(capsys, *options, "--clip", "layer") == budget(capsys, *options)
+
+
+def test_a_configuration_file_gives_options_and_the_command_line_wins(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text('examples = 60000\nbatch-size = 600\nnoise_multiplier = 6.0\nepochs = 400\nsampling = "shuffle"\n')
+    assert budget(capsys, "--config", str(path))["adjacency"] == "zero_out"
+    found = budget(capsys, "--config", str(path), "--sampling", "poisson")
+    assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
+
+
+def test_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["budget", "--examples", "60000", "--batch-size", "600", "--epsilon", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "pld" in shown
+    assert "the tightest" in shown
+    assert "no outcome becomes more than" in shown
+
+
+def test_planning_and_verifying_never_import_torch() -> None:
+    code = (
+        "import sys; from privlearn.cli import main;"
+        "main(['budget', '--examples', '1000', '--batch-size', '100', '--epsilon', '2', '--pca', '5']);"
+        "main(['verify', 'nowhere']); main(['data', 'list']);"
+        "import privlearn; privlearn.Plan; privlearn.verify; privlearn.Flat; privlearn.schedules;"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
