@@ -82,7 +82,7 @@ def guarantee(event: Event, adjacency: Adjacency, delta: float) -> Guarantee:
     """
     total = _checked(event, adjacency, delta)
     if total is None:
-        composed = pld.compose_event(event)
+        composed = pld.compose_event(event, negligible=1e-3 * delta)
         epsilon = composed.epsilon(delta)
         if max(composed.p_inf, composed.q_inf) > _NOTICEABLE * delta:
             by_rdp = rdp.epsilon(event, delta)

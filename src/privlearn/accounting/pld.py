@@ -1,14 +1,8 @@
-"""Privacy loss distributions: pessimistic, on one grid, composed by Fourier transform.
+"""Privacy loss distributions: dominating pairs on one grid, composed by Fourier transform.
 
-A mechanism is dominated by a pair of laws (P with the example, Q without). Everything follows from the law of the
-likelihood ratio R = dP/dQ under Q, kept on the grid R = e^{k h}. Both hockey-stick curves are convex in R:
-
-    remove  H_g(P||Q) = E_Q (R - g)_+        add  H_g(Q||P) = E_Q (1 - g R)_+
-
-so moving mass from a point to the two ends of its cell *while keeping its mean* (a mean-preserving split) can only
-raise both of them, at once, and the error is of second order in the cell width. Mass beyond the grid goes to R = 0
-or R = infinity in the same way. Convex order survives products of independent ratios, so composition is safe too
-(Doroshenko et al. 2022 call the split "connect the dots"; Zhu et al. 2021 for composing dominating pairs).
+Convex order survives products of independent ratios, so composing dominating pairs cell by cell is safe in both
+directions (`pairs` says how one mechanism gets onto the grid; Zhu et al. 2021 for composition by domination). Each
+direction is composed with itself, and the larger epsilon is the answer.
 
 Errors of floating point in the transforms are not part of that proof; an allowance for them is added to the mass
 at infinity.
@@ -17,104 +11,27 @@ at infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
-from scipy.special import ndtr, ndtri
 
 from privlearn._validate import delta as valid_delta
+from privlearn.accounting import partition
 from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, tally
+from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
+from privlearn.accounting.pairs import Array, Pair, poisson_pair, ratio_range
 from privlearn.errors import UnsupportedEvent
 
-Array = NDArray[np.float64]
-
-#: Mass that all entries together may move to 0 and to infinity when they are put on the grid.
-_TAIL = 1e-12
-#: Mass outside the window of a composition, either side.
-_WINDOW_TAIL = 5e-12
-#: Allowance per cell for the rounding of a Fourier transform (measured errors stay 17 times below it).
-_FLOOR = 2e-18
+#: Share of delta that numerical allowances (tails, windows) may use together.
+_NEGLIGIBLE = 1e-3
 #: Grid step in units of the root mean square width of the entries.
 _FINENESS = 0.03
 #: Cells beyond which a coarser (still pessimistic) grid is taken.
 _MOST_CELLS = 1 << 21
-
-
-@final
-@dataclass(frozen=True)
-class Pair:
-    """A dominating pair on the grid of losses k h, k = lo, lo + 1, ...
-
-    Attributes:
-        h: the grid step.
-        lo: index of the first cell.
-        q: Q-mass of the cells; the P-mass is q e^{k h}.
-        q0: Q-mass where P has none (an infinite loss in the add direction).
-        p_inf: P-mass where Q has none (an infinite loss in the remove direction).
-    """
-
-    h: float
-    lo: int
-    q: Array
-    q0: float
-    p_inf: float
-
-    @property
-    def losses(self) -> Array:
-        """The losses of the cells."""
-        return np.asarray(self.h * np.arange(self.lo, self.lo + len(self.q)), dtype=np.float64)
-
-
-def poisson_pair(rate: float, sigma: float, h: float, tail: float) -> Pair:
-    """The pair of one Poisson-sampled Gaussian release: Q = N(0, sigma^2), P = (1-rate) Q + rate N(1, sigma^2).
-
-    With rate 1 it is the plain Gaussian release. Exact up to the mean-preserving split.
-    """
-    sd, centre = 1.0 / sigma, -0.5 / sigma**2
-    # R = 1 - rate + rate e^{centre + sd u} with u standard normal under Q, and N(sd, 1) under N(1, sigma^2).
-    # P-mass beyond top is at most tail by the union over both parts.
-    top = max(-ndtri(tail / 2), sd - ndtri(min(0.5, tail / (2 * rate))))
-    high = _log_mixture(rate, centre + sd * top)
-    low = _log_mixture(rate, centre + sd * ndtri(tail))
-    first, last = math.floor(low / h), math.ceil(high / h)
-    x = np.exp(h * np.arange(first, last + 1))
-    with np.errstate(divide="ignore"):
-        u = (np.log(np.maximum(x - (1 - rate), 0.0) / rate) - centre) / sd
-    q_below, q_above = ndtr(u), ndtr(-u)
-    p_below = (1 - rate) * q_below + rate * ndtr(u - sd)
-    p_above = (1 - rate) * q_above + rate * ndtr(sd - u)
-    return _split(h, first, x, _mass_between(q_below, q_above), _mass_between(p_below, p_above), q_below[0],
-                  p_below[0], q_above[-1], p_above[-1])  # fmt: skip
-
-
-def _log_mixture(rate: float, loss: float) -> float:
-    """ln(1 - rate + rate e^loss)."""
-    return float(np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, math.log(rate) + loss))
-
-
-def _mass_between(below: Array, above: Array) -> Array:
-    """Mass in each cell, from whichever tail is smaller there: differences near 1 lose all digits."""
-    return np.maximum(np.where(below[1:] < 0.5, np.diff(below), -np.diff(above)), 0.0)
-
-
-def _split(h: float, first: int, x: Array, dq: Array, dp: Array, q_below: float, p_below: float, q_above: float,
-           p_above: float) -> Pair:  # fmt: skip
-    """Split every cell's mass onto its ends so that the mean of R = dP/dQ stays: the pessimistic discretisation."""
-    right = np.clip((dp - x[:-1] * dq) / np.diff(x), 0.0, dq)
-    q = np.zeros(len(x))
-    q[:-1] += dq - right
-    q[1:] += right
-    # Below the grid: onto 0 and x[0]. Above it: onto x[-1] and infinity.
-    q[0] += p_below / x[0]
-    q0 = max(0.0, q_below - p_below / x[0])
-    q[-1] += q_above
-    p_inf = max(0.0, p_above - x[-1] * q_above)
-    return Pair(h, first, q, q0, p_inf)
 
 
 @final
@@ -175,13 +92,16 @@ def _epsilon(losses: Array, mass: Array, infinite: float, h: float, delta: float
     return max(0.0, float(losses[first] + math.log(need / discounted[first])))
 
 
-def compose(pairs: Sequence[Pair], counts: Sequence[int]) -> Composition:
-    """Compose independent dominating pairs on one grid, pair i `counts[i]` times (adaptively, by domination)."""
+def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Composition:
+    """Compose independent dominating pairs on one grid, pair i `counts[i]` times (adaptively, by domination).
+
+    `tail` is the mass that may fall outside the window, on either side.
+    """
     h, total = pairs[0].h, sum(counts)
-    low, high = _window(pairs, counts)
+    low, high = _window(pairs, counts, tail)
     size = next_fast_len(high - low + 1, real=True)
     cells = np.arange(low, high + 1)
-    rounding = _FLOOR * math.log2(max(size, 2)) * math.sqrt(total)
+    rounding = ROUNDING * math.log2(max(size, 2)) * math.sqrt(total)
     exponents = h * cells.astype(float)
     if max(abs(low), abs(high)) * h < 12:
         # One transform of sqrt(P Q) serves both directions while e^{|loss|/2} stays small.
@@ -195,7 +115,7 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int]) -> Composition:
         p_floor = q_floor = rounding * size
     p_inf = -math.expm1(sum(n * math.log1p(-pair.p_inf) for pair, n in zip(pairs, counts, strict=True)))
     q_inf = -math.expm1(sum(n * math.log1p(-pair.q0) for pair, n in zip(pairs, counts, strict=True)))
-    return Composition(h, low, p, q, p_inf + _WINDOW_TAIL + p_floor, q_inf + _WINDOW_TAIL + q_floor)
+    return Composition(h, low, p, q, p_inf + tail + p_floor, q_inf + tail + q_floor)
 
 
 def _power(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float) -> Array:
@@ -204,25 +124,13 @@ def _power(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float)
     for pair, n in zip(pairs, counts, strict=True):
         index = np.arange(pair.lo, pair.lo + len(pair.q)) % size
         folded = np.bincount(index, weights=pair.q * np.exp(tilt * pair.losses), minlength=size)
-        product *= _integer_power(rfft(folded), n)
+        product *= fourier_power(rfft(folded), n)
     return np.asarray(np.maximum(irfft(product, size), 0.0), dtype=np.float64)
 
 
-def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """base ** exponent by repeated squaring: complex powers through logarithms lose the phase."""
-    out = np.ones_like(base)
-    while exponent:
-        if exponent & 1:
-            out *= base
-        exponent >>= 1
-        if exponent:
-            base = base * base
-    return out
-
-
-def _window(pairs: Sequence[Pair], counts: Sequence[int]) -> tuple[int, int]:
-    """Cells outside which the composition has P-mass (above) and Q-mass (below) at most `_WINDOW_TAIL`: Chernoff."""
-    h, need = pairs[0].h, -math.log(_WINDOW_TAIL)
+def _window(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> tuple[int, int]:
+    """Cells outside which the composition has P-mass (above) and Q-mass (below) at most `tail`: Chernoff."""
+    h, need = pairs[0].h, -math.log(tail)
     upper = [(_blocks(pair, tilt=1.0), n) for pair, n in zip(pairs, counts, strict=True)]
     lower = [(_blocks(pair, tilt=0.0), n) for pair, n in zip(pairs, counts, strict=True)]
     high = _chernoff(upper, need, sign=+1.0)
@@ -254,84 +162,84 @@ def _chernoff(laws: Sequence[tuple[tuple[Array, Array], int]], need: float, sign
     """The least bound found on the (1 - e^-need) quantile of the sum of sign x loss."""
 
     def bound(order: float) -> float:
-        moments = (n * _log_moment(points, mass, sign * order) for (points, mass), n in laws)
+        moments = (n * log_moment(points, mass, sign * order) for (points, mass), n in laws)
         return (math.fsum(moments) + need) / order
 
     variance = sum(
         n * float(mass @ (points - float(mass @ points)) ** 2) for (points, mass), n in laws if len(points)
     )  # fmt: skip
-    order = math.sqrt(2 * need / max(variance, 1e-300))
-    best = bound(order)
-    for factor in (4.0, 0.25, 1.6, 0.6, 1.2, 0.85):
-        while (trial := bound(order * factor)) < best:
-            order, best = order * factor, trial
-    return best
+    return least_bound(bound, math.sqrt(2 * need / max(variance, 1e-300)))
 
 
-def _log_moment(points: Array, mass: Array, order: float) -> float:
-    exponents = order * points
-    top = float(exponents.max())
-    return top + math.log(float(mass @ np.exp(exponents - top)))
+@final
+@dataclass(frozen=True)
+class _Entry:
+    """How a mechanism gets onto a grid: its builder (step, tail), the spread of its loss, and the width of its grid."""
+
+    build: Callable[[float, float], Pair]
+    spread: float
+    reach: float
 
 
-def compose_event(event: Event, h: float | None = None) -> Composition:
+def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9) -> Composition:
     """Compose all mechanisms of `event` on one grid.
 
     Args:
-        event: Gaussian releases, Poisson-sampled ones, and epochs over disjoint batches.
-        h: the grid step; by default fine enough for a relative error of about 0.03% of epsilon.
+        event: a tree of mechanisms that have a dominating pair.
+        h: the grid step; by default fine enough for a relative error of about 0.01% of epsilon.
+        negligible: the mass that tails and windows may move to infinity, in all.
 
     Raises:
-        UnsupportedEvent: for a mechanism without a PLD here.
+        UnsupportedEvent: for a mechanism without a dominating pair here.
     """
-    laws: dict[tuple[float, float], int] = {}
-    for leaf, times in tally(event).items():
-        law = _law(leaf)
-        laws[law] = laws.get(law, 0) + times
-    if not laws:
+    counts = _counts(event)
+    if not counts:
         return Composition(1.0, 0, np.ones(1), np.ones(1), 0.0, 0.0)
-    step = h or _grid_step(laws)
-    tail = _TAIL / sum(laws.values())
-    return compose([poisson_pair(rate, sigma, step, tail) for rate, sigma in laws], list(laws.values()))
+    entries = [_entry(leaf) for leaf in counts]
+    total = sum(counts.values())
+    step = h or _grid_step(entries, list(counts.values()))
+    pairs = [entry.build(step, negligible / (2 * total)) for entry in entries]
+    return compose(pairs, list(counts.values()), negligible / 4)
 
 
 def epsilon(event: Event, delta: float) -> float:
-    """epsilon of `event` at `delta`, an upper bound in both directions."""
-    valid_delta(delta)
-    return compose_event(event).epsilon(delta)
+    """epsilon of `event` at `delta`, an upper bound in both directions; infinite where allowances exceed delta."""
+    return compose_event(event, negligible=_NEGLIGIBLE * valid_delta(delta)).epsilon(delta)
 
 
-def _law(leaf: Event) -> tuple[float, float]:
-    """(sampling rate, noise multiplier) of the pair that dominates `leaf`."""
+def _counts(event: Event) -> dict[Event, int]:
+    """The tally of `event`, with mechanisms that have the same pair put together."""
+    counts: dict[Event, int] = {}
+    for leaf, times in tally(event).items():
+        match leaf:
+            case FixedBatches(step) | PoissonSampled(1.0, step) | Partitioned(1, step):
+                # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
+                leaf = step  # noqa: PLW2901
+        counts[leaf] = counts.get(leaf, 0) + times
+    return counts
+
+
+def _entry(leaf: Event) -> _Entry:
     match leaf:
         case Gaussian(sigma):
-            return 1.0, sigma
-        case PoissonSampled(rate, step):
-            return rate, step.noise_multiplier
-        case FixedBatches(step) | Partitioned(_, step):
-            # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
-            return 1.0, step.noise_multiplier
+            return _Entry(lambda h, tail: poisson_pair(1.0, sigma, h, tail), 1 / sigma, ratio_range(1.0, sigma))
+        case PoissonSampled(rate, Gaussian(sigma)):
+            # ln(1 + Var R), which is exact for the plain Gaussian
+            variance = math.log1p(rate**2 * math.expm1(min(sigma**-2, 700.0)))
+            return _Entry(
+                lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), ratio_range(rate, sigma)
+            )
+        case Partitioned(batches, Gaussian(sigma)):
+            spread = partition.spread(batches, sigma)
+            reach = ratio_range(1 / batches, sigma) + 16 * spread
+            return _Entry(lambda h, tail: partition.partition_pair(batches, sigma, h, tail), spread, reach)
         case _:
             raise UnsupportedEvent(f"{type(leaf).__name__} has no privacy loss distribution here", event=leaf)
 
 
-def _grid_step(laws: Mapping[tuple[float, float], int]) -> float:
+def _grid_step(entries: Sequence[_Entry], counts: Sequence[int]) -> float:
     """A step fine against the entries' spread, unless that would need too many cells."""
-    total = sum(laws.values())
-    variance = sum(n * _entry_variance(rate, sigma) for (rate, sigma), n in laws.items())
-    spread = 16 * math.sqrt(variance) + variance
-    widest = max(_reach(rate, sigma) for rate, sigma in laws)
-    step = _FINENESS * math.sqrt(variance / total)
-    return max(step, spread / _MOST_CELLS, widest / _MOST_CELLS)
-
-
-def _entry_variance(rate: float, sigma: float) -> float:
-    """Roughly the variance of the loss: ln(1 + Var R), which is exact for the plain Gaussian."""
-    return math.log1p(rate**2 * math.expm1(min(sigma**-2, 700.0)))
-
-
-def _reach(rate: float, sigma: float) -> float:
-    """The width of the entry's grid."""
-    high = _log_mixture(rate, 0.5 / sigma**2 + 8 / sigma)
-    low = _log_mixture(rate, -0.5 / sigma**2 - 8 / sigma)
-    return high - low
+    variance = sum(n * entry.spread**2 for entry, n in zip(entries, counts, strict=True))
+    window = 16 * math.sqrt(variance) + variance
+    widest = max(entry.reach for entry in entries)
+    return max(_FINENESS * math.sqrt(variance / sum(counts)), window / _MOST_CELLS, widest / _MOST_CELLS)

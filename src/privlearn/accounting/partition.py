@@ -1,0 +1,221 @@
+"""Balls in bins: the dominating pair of one epoch in which each example falls into one of t batches at random.
+
+Q = N(0, s^2 I_t) and P = (1/t) sum_i N(e_i, s^2 I_t) dominate the epoch in both directions (Chua et al. 2024; Feldman
+and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variables L_i with mean 1 under Q. A
+mean-preserving split of the L_i raises their mean in convex order, so one discretised law bounds both directions at once
+(`pairs`). Two ways of adding up the t variables:
+
+- by doubling on a geometric grid: positive arithmetic only, any s and t;
+- by Fourier transform on a linear grid, much faster, where s >= 0.75 and t >= 16.
+
+It covers a fresh, independent, secret partition every epoch, for add/remove and zero-out neighbours. It does not cover
+shuffles with fixed batch sizes, nor a partition that is used twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtr, ndtri
+
+from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
+from privlearn.accounting.pairs import Array, Pair, poisson_pair
+
+#: Cell width of intermediate grids over the spread of what is on them.
+_GAMMA = 0.05
+
+
+def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:
+    """The pair of one epoch over `batches` random batches, each released with noise multiplier `sigma`.
+
+    Args:
+        batches: t, 1 or more.
+        sigma: the noise multiplier of the epoch.
+        h: the grid step of losses.
+        tail: the mass that may be moved to 0 and to infinity, in all.
+    """
+    if batches == 1:
+        return poisson_pair(1.0, sigma, h, tail)
+    if sigma >= 0.75 and batches >= 16:
+        pair = _by_fourier(batches, sigma, h, tail)
+        if pair.p_inf <= 2 * tail:
+            return pair
+    return _by_doubling(batches, sigma, h, tail)
+
+
+def spread(batches: int, sigma: float) -> float:
+    """Roughly the standard deviation of the loss: sqrt(ln(1 + Var R))."""
+    return math.sqrt(math.log1p(_variance(sigma) / batches))
+
+
+def _variance(sigma: float) -> float:
+    """The variance of each L_i."""
+    return math.expm1(min(sigma**-2, 700.0))
+
+
+# Doubling on a geometric grid
+
+
+def _by_doubling(batches: int, sigma: float, h: float, tail: float) -> Pair:
+    def step(bins: int) -> float:
+        """A power of two times h, fine against the spread of a mean over `bins`; grids are nested."""
+        return float(h * 2 ** max(0, math.floor(math.log2(_GAMMA * spread(bins, sigma) / h))))
+
+    part = tail / (batches.bit_length() + batches.bit_count() + 1)
+    current = poisson_pair(1.0, sigma, step(1), part / batches)
+    total: Pair | None = None
+    done = size = 0
+    size = 1
+    while True:
+        if batches & size:
+            total = current if total is None else _weighted(total, current, done, size, step(done + size), part)
+            done += size
+        if done == batches:
+            break
+        current = _double(current, round(current.h / min(current.h, step(2 * size))), part)
+        size *= 2
+    assert total is not None
+    return _refine(total, h)
+
+
+def _double(pair: Pair, ratio: int, tail: float) -> Pair:
+    """The mean of two independent copies of R, on a grid `ratio` times as fine."""
+    h, n = pair.h / ratio, len(pair.q)
+    # R_i and R_{i+k} have the mean e^{i h} (1 + e^{k h}) / 2; one shift serves all i.
+    offsets = np.logaddexp(0.0, pair.h * np.arange(n)) - math.log(2)
+    cells = np.floor(offsets / h).astype(int)
+    cells[0] = 0
+    shares = np.expm1(offsets - cells * h) / math.expm1(h)
+    shares[0] = 0.0
+    halved = math.floor(-math.log(2) / h)  # a copy at 0 halves the other
+    out = np.zeros(ratio * (n - 1) + 2 - halved)
+    for k in range(n):
+        mass = (1.0 if k == 0 else 2.0) * pair.q[: n - k] * pair.q[k:]
+        start = cells[k] - halved
+        out[start : start + ratio * (n - k - 1) + 1 : ratio] += (1 - shares[k]) * mass
+        out[start + 1 : start + ratio * (n - k - 1) + 2 : ratio] += shares[k] * mass
+    if pair.q0:
+        share = math.expm1(-math.log(2) - halved * h) / math.expm1(h)
+        mass = 2 * pair.q0 * pair.q
+        out[: ratio * (n - 1) + 1 : ratio] += (1 - share) * mass
+        out[1 : ratio * (n - 1) + 2 : ratio] += share * mass
+    return _trim(Pair(h, ratio * pair.lo + halved, out, pair.q0**2, pair.p_inf), tail)
+
+
+def _weighted(first: Pair, second: Pair, m: int, n: int, h: float, tail: float) -> Pair:
+    """The law of (m R + n R') / (m + n) for independent R and R', on the grid of step h."""
+    a, b = m / (m + n), n / (m + n)
+    x, p = np.append(a * np.exp(first.losses), 0.0), np.append(first.q, first.q0)
+    y, q = np.append(b * np.exp(second.losses), 0.0), np.append(second.q, second.q0)
+    low = math.floor(math.log(min(x[0], y[0])) / h) - 1
+    size = math.ceil(math.log(x[-2] + y[-2]) / h) - low + 3
+    out = np.zeros(size)
+    for chunk in np.array_split(np.arange(len(x)), max(1, len(x) * len(y) // 2_000_000)):
+        values, mass = np.add.outer(x[chunk], y).ravel(), np.multiply.outer(p[chunk], q).ravel()
+        used = (mass > 0) & (values > 0)
+        values, mass = values[used], mass[used]
+        cells = np.floor(np.log(values) / h).astype(int)
+        shares = np.clip(np.expm1(np.log(values) - cells * h) / math.expm1(h), 0.0, 1.0)
+        out += np.bincount(cells - low, mass * (1 - shares), size) + np.bincount(cells - low + 1, mass * shares, size)
+    p_inf = a * first.p_inf + b * second.p_inf
+    return _trim(Pair(h, low, out, first.q0 * second.q0, p_inf), tail)
+
+
+def _refine(pair: Pair, h: float) -> Pair:
+    """The same law on a finer, nested grid."""
+    ratio = round(pair.h / h)
+    q = np.zeros(ratio * (len(pair.q) - 1) + 1)
+    q[::ratio] = pair.q
+    return Pair(h, ratio * pair.lo, q, pair.q0, pair.p_inf)
+
+
+def _trim(pair: Pair, tail: float) -> Pair:
+    """Fold the cells of least mass at both ends inward, onto 0 and onto infinity, keeping the mean."""
+    x, q = np.exp(pair.losses), pair.q
+    low = int(np.searchsorted(np.cumsum(q), tail))
+    high = len(q) - int(np.searchsorted(np.cumsum((q * x)[::-1]), tail))
+    low, high = min(low, len(q) - 1), max(high, 1)
+    if high <= low:
+        return pair
+    kept = q[low:high].copy()
+    mass, mean = q[:low].sum(), (q * x)[:low].sum()
+    kept[0] += mean / x[low]
+    q0 = pair.q0 + max(0.0, mass - mean / x[low])
+    mass, mean = q[high:].sum(), (q * x)[high:].sum()
+    kept[-1] += mass
+    p_inf = pair.p_inf + max(0.0, mean - x[high - 1] * mass)
+    return Pair(pair.h, pair.lo + low, kept, float(q0), float(p_inf))
+
+
+# Fourier transform on a linear grid
+
+
+def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
+    width = _GAMMA * math.sqrt(_variance(sigma)) * min(1.0, math.sqrt(batches) / 8)
+    values, mass, beyond = _log_normal(sigma, width, tail / 4)
+    low, high = _sum_window(values, mass, batches, tail / 4)
+    first, last = math.floor(low / width), math.ceil(high / width)
+    size = next_fast_len(max(last - first + 1, len(mass) + 1), real=True)
+    transform, weighted = rfft(mass, size), rfft(mass * values, size)
+    others = fourier_power(transform, batches - 1)
+    cells = np.arange(first, last + 1)
+    # By exchangeability the P-law of the sum is E[L_1; sum]: one factor weighted by its own value.
+    q_law = irfft(transform * others, size)[cells % size]
+    p_law = irfft(weighted * others, size)[cells % size]
+    ratio = cells * width / batches
+    rounding = ROUNDING * math.log2(size) * math.sqrt(batches)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = np.where(ratio > 1, p_law / ratio, q_law)
+    q = np.where(q > rounding, q, 0.0)
+    allowance = tail / 4 + rounding * len(cells)
+    zero = float(q[0]) if first == 0 else 0.0
+    positive = slice(1, None) if first == 0 else slice(None)
+    pair = _spread_onto(np.log(ratio[positive]), q[positive], h)
+    return Pair(h, pair.lo, pair.q, min(1.0, zero + allowance), min(1.0, beyond + allowance))
+
+
+def _log_normal(sigma: float, width: float, tail: float) -> tuple[Array, Array, float]:
+    """L on the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses, and the mean cut off."""
+    sd, centre = 1 / sigma, -0.5 / sigma**2
+    cells = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
+    x = width * np.arange(cells + 1)
+    with np.errstate(divide="ignore"):
+        u = (np.log(x) - centre) / sd
+    dq = np.where(u[1:] < 0, np.diff(ndtr(u)), -np.diff(ndtr(-u)))
+    dp = np.where(u[1:] - sd < 0, np.diff(ndtr(u - sd)), -np.diff(ndtr(sd - u)))
+    right = np.clip((dp - x[:-1] * dq) / width, 0.0, dq)
+    mass = np.zeros(cells + 1)
+    mass[:-1] += dq - right
+    mass[1:] += right
+    mass[-1] += ndtr(-u[-1])
+    return x, mass, float(max(0.0, ndtr(sd - u[-1]) - x[-1] * ndtr(-u[-1])))
+
+
+def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[float, float]:
+    """A window with P-mass of the sum above it, and Q-mass below it, at most `tail`: Chernoff."""
+    need = -math.log(tail)
+    mean, variance = float(mass @ values), float(mass @ values**2) - float(mass @ values) ** 2
+    guess = math.sqrt(2 * need / (batches * max(variance, 1e-300)))
+
+    def above(order: float) -> float:
+        return (
+            log_moment(values, mass * values, order) + (batches - 1) * log_moment(values, mass, order) + need
+        ) / order
+
+    def below(order: float) -> float:
+        return (batches * log_moment(values, mass, -order) + need) / order
+
+    high = least_bound(above, guess)
+    low = -least_bound(below, guess)
+    return max(0.0, min(low, batches * mean)), max(high, batches * mean)
+
+
+def _spread_onto(losses: Array, q: Array, h: float) -> Pair:
+    """Atoms at the ratios e^losses, split onto the grid of step h."""
+    cells = np.floor(losses / h).astype(int)
+    shares = np.clip(np.expm1(losses - cells * h) / math.expm1(h), 0.0, 1.0)
+    low, size = int(cells[0]), int(cells[-1] - cells[0]) + 2
+    out = np.bincount(cells - low, q * (1 - shares), size) + np.bincount(cells - low + 1, q * shares, size)
+    return Pair(h, low, np.asarray(out, dtype=np.float64), 0.0, 0.0)
