@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -12,14 +11,22 @@ from privlearn.accounting import accountant
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import (
     _KINDS,
+    ZCDP,
     Composed,
     Event,
+    Filter,
     FixedBatches,
     Gaussian,
+    Laplace,
     NonPrivate,
+    Parallel,
     Partitioned,
     PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    RepeatAndSelect,
     Repeated,
+    Selection,
     compose,
     from_json,
     require_adjacency,
@@ -33,6 +40,14 @@ PRICED: dict[str, Event] = {
     "poisson_sampled": PoissonSampled(0.05, Gaussian(1.2)),
     "partitioned": Partitioned(8, Gaussian(4.0)),
     "fixed_batches": FixedBatches(Gaussian(4.0)),
+    "laplace": Laplace(2.0),
+    "randomised_response": RandomisedResponse(0.5, 4),
+    "selection": Selection(0.4),
+    "pure_dp": PureDP(0.3),
+    "zcdp": ZCDP(0.02),
+    "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.0), 3), mean=5.0, shape=1.0),
+    "parallel": Parallel((Gaussian(4.0), PoissonSampled(0.1, Gaussian(1.5)))),
+    "filter": Filter(rho=0.03),
 }
 OTHERS: dict[str, Event] = {
     "non_private": NonPrivate("released in the clear"),
@@ -74,12 +89,49 @@ def test_prices_rise_with_repetition_and_fall_with_delta(kind: str) -> None:
     assert price(event, 1e-9) > once > price(event, 1e-2) >= 0
 
 
+#: For every kind a slightly more private version of the registered event.
+MORE_PRIVATE: dict[str, Event] = {
+    "gaussian": Gaussian(3.03),
+    "poisson_sampled": PoissonSampled(0.05, Gaussian(1.212)),
+    "partitioned": Partitioned(8, Gaussian(4.04)),
+    "fixed_batches": FixedBatches(Gaussian(4.04)),
+    "laplace": Laplace(2.02),
+    "randomised_response": RandomisedResponse(0.495, 4),
+    "selection": Selection(0.396),
+    "pure_dp": PureDP(0.297),
+    "zcdp": ZCDP(0.0198),
+    "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.2), 3), mean=5.0, shape=1.0),
+    "parallel": Parallel((Gaussian(4.04), PoissonSampled(0.1, Gaussian(1.515)))),
+    "filter": Filter(rho=0.0297),
+}
+
+
 @pytest.mark.parametrize("kind", PRICED)
 def test_prices_fall_with_noise(kind: str) -> None:
-    event = PRICED[kind]
-    inner = event if isinstance(event, Gaussian) else event.event  # type: ignore[attr-defined]
-    noisier = Gaussian(inner.noise_multiplier * 1.01)
-    assert price(noisier if isinstance(event, Gaussian) else replace(event, event=noisier)) < price(event)  # type: ignore
+    assert price(MORE_PRIVATE[kind]) < price(PRICED[kind])
+    assert price(Repeated(MORE_PRIVATE[kind], 30)) < price(Repeated(PRICED[kind], 30))
+
+
+@pytest.mark.parametrize("kind", PRICED)
+def test_every_sound_method_is_above_the_tightest(kind: str) -> None:
+    for times in (1, 25):
+        event = Repeated(PRICED[kind], times)
+        adjacency = next(a for a in Adjacency if a in PRICED[kind].adjacencies)
+        found = accountant.guarantees(event, adjacency, 1e-6)
+        assert [g.epsilon for g in found] == sorted(g.epsilon for g in found)
+        assert all(g.kind == "bound" for g in found)
+        assert accountant.epsilon_bound(event, adjacency, 1e-6) >= found[0].epsilon
+
+
+@pytest.mark.parametrize("kind", PRICED)
+def test_groups_cost_more_than_their_members(kind: str) -> None:
+    adjacency = next(a for a in Adjacency if a in PRICED[kind].adjacencies)
+    one, two, five = (accountant.guarantee(PRICED[kind], adjacency, 1e-6, k).epsilon for k in (1, 2, 5))
+    assert one < two < five
+    if kind == "gaussian":
+        assert two == pytest.approx(price(Gaussian(1.5), 1e-6), rel=1e-9)
+    if kind in ("pure_dp", "randomised_response"):
+        assert five <= 5.0001 * PRICED[kind].epsilon  # type: ignore[attr-defined]
 
 
 def test_prices_rise_with_the_sampling_rate() -> None:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, final
 
+from privlearn._validate import count
 from privlearn._validate import delta as valid_delta
-from privlearn.accounting import pld, rdp, zcdp
+from privlearn.accounting import estimate, groups, rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import Event, NonPrivate, PoissonSampled, require_adjacency, tally
+from privlearn.accounting.events import (
+    Event,
+    Laplace,
+    NonPrivate,
+    PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    Selection,
+    require_adjacency,
+    tally,
+)
 from privlearn.errors import UnsupportedEvent
 
 #: What a figure is: only a `bound` may be claimed.
 Kind = Literal["bound", "lower_bound", "estimate"]
-
-#: Share of delta above which the numerical allowances of a PLD may cost more than the slack of Renyi DP.
-_NOTICEABLE = 0.01
 
 
 @final
@@ -24,7 +33,7 @@ _NOTICEABLE = 0.01
 class Guarantee:
     """An (epsilon, delta) statement, for one kind of neighbour, by one method.
 
-    The unit of protection is one example (one row of the training data).
+    The unit of protection is one example (one row of the training data), or `group_size` of them together.
     """
 
     epsilon: float
@@ -33,71 +42,118 @@ class Guarantee:
     method: str
     kind: Kind = "bound"
     rho: float | None = None
+    group_size: int = 1
 
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
-        return f"({sign}{self.epsilon:.4g}, {self.delta:g})-DP for {self.adjacency.value} neighbours, by {self.method}"
+        unit = f", {self.group_size} examples together" if self.group_size > 1 else ""
+        return f"({sign}{self.epsilon:.4g}, {self.delta:g})-DP for {self.adjacency.value} neighbours{unit}, by {self.method}"
 
 
 def rho(event: Event) -> float | None:
-    """The zCDP parameter of `event`, or None where sampling leaves it without one."""
-    if any(isinstance(leaf, PoissonSampled) for leaf in tally(event)):
+    """The zCDP parameter of `event`, or None where it has none."""
+    try:
+        return zcdp.rho(event)
+    except UnsupportedEvent:
         return None
-    return zcdp.rho(event)
 
 
-def guarantees(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:
+def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> tuple[Guarantee, ...]:
     """Every sound guarantee of `event` at `delta`, the tightest first.
+
+    Args:
+        event: what was done.
+        adjacency: the kind of neighbour.
+        delta: where epsilon is stated.
+        group_size: how many examples one person has at most; the guarantee is then for the person.
 
     Raises:
         UnsupportedEvent: no sound accountant covers `event` under `adjacency`.
-        BadInput: `delta` is outside (0, 1).
+        BadInput: `delta` is outside (0, 1), or the group size is below 1.
     """
-    total = _checked(event, adjacency, delta)
-    if total is None:
-        figures = {"pld": pld.epsilon(event, delta), "rdp": rdp.epsilon(event, delta)}
-    else:
-        figures = {
-            "gaussian": zcdp.gaussian_epsilon(math.sqrt(2 * total), delta),
-            "zcdp": zcdp.epsilon_of_rho(total, delta),
-            "zcdp-2016": zcdp.epsilon_bun_steinke(total, delta),
-        }
+    _require_priceable(event, adjacency, delta)
+    total = rho(event)
     found = [
-        Guarantee(epsilon, delta, adjacency, method, rho=total)
-        for method, epsilon in figures.items()
+        Guarantee(
+            epsilon, delta, adjacency, method, "bound", None if total is None else total * group_size**2, group_size
+        )
+        for method, epsilon in _figures(event, delta, count("group_size", group_size))
         if math.isfinite(epsilon)
     ]
+    if not found:
+        raise UnsupportedEvent(
+            f"no accountant gives a finite epsilon at delta {delta:g}: use a larger delta or more noise"
+        )
     return tuple(sorted(found, key=lambda guarantee: guarantee.epsilon))
 
 
-def guarantee(event: Event, adjacency: Adjacency, delta: float) -> Guarantee:
-    """The tightest sound guarantee of `event` at `delta`; the same figure as the first of `guarantees`.
-
-    Exact for Gaussian releases and epochs over disjoint batches; by privacy loss distributions where there is
-    Poisson sampling.
-
-    Raises:
-        UnsupportedEvent: no sound accountant covers `event` under `adjacency`.
-        BadInput: `delta` is outside (0, 1).
-    """
-    total = _checked(event, adjacency, delta)
-    if total is None:
-        composed = pld.compose_event(event, negligible=1e-3 * delta)
-        epsilon = composed.epsilon(delta)
-        if max(composed.p_inf, composed.q_inf) > _NOTICEABLE * delta:
-            by_rdp = rdp.epsilon(event, delta)
-            if by_rdp < epsilon:
-                return Guarantee(by_rdp, delta, adjacency, "rdp")
-        return Guarantee(epsilon, delta, adjacency, "pld")
-    epsilon = zcdp.gaussian_epsilon(math.sqrt(2 * total), delta)
-    return Guarantee(epsilon, delta, adjacency, "gaussian", rho=total)
+def guarantee(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> Guarantee:
+    """The tightest sound guarantee of `event` at `delta`: the first of `guarantees`."""
+    return guarantees(event, adjacency, delta, group_size)[0]
 
 
-def _checked(event: Event, adjacency: Adjacency, delta: float) -> float | None:
-    """Check that `event` can be priced; return its rho if it has one."""
+def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> float:
+    """An epsilon that `guarantee` never exceeds and nearly always equals, in one computation: for searches."""
+    _require_priceable(event, adjacency, delta)
+    for _, epsilon in _figures(event, delta, group_size):
+        if math.isfinite(epsilon):
+            return epsilon
+    return math.inf
+
+
+def estimates(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:
+    """Figures that are no guarantees, each labelled so; none where their own conditions fail."""
+    try:
+        return (Guarantee(estimate.epsilon(event, delta), delta, adjacency, "yu-2019", "estimate"),)
+    except UnsupportedEvent:
+        return ()
+
+
+def _figures(event: Event, delta: float, group_size: int) -> Iterator[tuple[str, float]]:
+    """The methods that cover `event` with their epsilon, the usually tightest first, computed as they are asked for."""
+    for method, compute in _methods(event, delta, group_size).items():
+        try:
+            yield method, compute()
+        except UnsupportedEvent:
+            continue
+
+
+def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float]]:
+    mu, total = zcdp.gaussian_mu(event), rho(event)
+    methods: dict[str, Callable[[], float]] = {}
+    if mu is not None:
+        methods["gaussian"] = lambda: zcdp.gaussian_epsilon(k * mu, delta)
+    else:
+        methods["pld"] = lambda: groups.by_pld(event, delta, k)
+        methods["rdp"] = lambda: groups.by_rdp(event, delta, k)
+    pure = _pure_epsilon(event)
+    if pure is not None:
+        methods["pure"] = lambda: k * pure
+    if total is not None:
+        methods["zcdp"] = lambda: zcdp.epsilon_of_rho(k**2 * total, delta)
+        methods["zcdp-2016"] = lambda: zcdp.epsilon_bun_steinke(k**2 * total, delta)
+    if k == 1 and any(isinstance(leaf, PoissonSampled) for leaf in tally(event)):
+        methods["moments-2016"] = lambda: rdp.epsilon_by_moments(event, delta)
+    return methods
+
+
+def _pure_epsilon(event: Event) -> float | None:
+    """The sum of epsilons at delta 0 where every mechanism has one."""
+    total = 0.0
+    for leaf, times in tally(event).items():
+        match leaf:
+            case PureDP(epsilon) | RandomisedResponse(epsilon) | Selection(epsilon):
+                total += times * epsilon
+            case Laplace(noise_multiplier):
+                total += times / noise_multiplier
+            case _:
+                return None
+    return total
+
+
+def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
     valid_delta(delta)
     require_adjacency(event, adjacency)
     for leaf in tally(event):
         if isinstance(leaf, NonPrivate):
             raise UnsupportedEvent(f"there is no guarantee to give: {leaf.reason}", event=leaf)
-    return rho(event)

@@ -56,7 +56,7 @@ class Budget:
             require_adjacency(event, adjacency)
             return zcdp.rho(event)
         assert self.delta is not None
-        return accountant.guarantee(event, adjacency, self.delta).epsilon
+        return accountant.epsilon_bound(event, adjacency, self.delta)
 
     def covers(self, spent: float) -> bool:
         """Whether `spent`, in the unit of the budget, stays within it."""

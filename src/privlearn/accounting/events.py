@@ -90,6 +90,129 @@ class FixedBatches(Event):
 
 @final
 @dataclass(frozen=True, slots=True)
+class Laplace(Event):
+    """One Laplace release on all the data: scale `noise_multiplier` x L1 sensitivity."""
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        positive("noise_multiplier", self.noise_multiplier)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PureDP(Event):
+    """Any mechanism that is epsilon-DP with delta 0."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ZCDP(Event):
+    """Any mechanism that is rho-zCDP."""
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        positive("rho", self.rho)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomisedResponse(Event):
+    """Each example reports one of `categories`, its own with e^epsilon times the probability of each other."""
+
+    epsilon: float
+    categories: int
+
+    adjacencies = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        count("categories", self.categories, least=2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Selection(Event):
+    """One draw of the exponential mechanism whose privacy loss has a range of at most `epsilon`.
+
+    With scores of sensitivity 1, probabilities proportional to exp(epsilon score / 2), or exp(epsilon score) where all
+    scores move in one direction between neighbours. One-shot Gumbel top-m is m of these (Durfee and Rogers 2019).
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RepeatAndSelect(Event):
+    """`event` run a random number of times, and only the best outcome shown (Papernot and Steinke 2022).
+
+    The number of runs has mean `mean` and a truncated negative binomial law of this `shape` (0: logarithmic,
+    1: geometric, infinity: Poisson).
+    """
+
+    event: Event
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        _require_event(self.event)
+        positive("mean", self.mean)
+        if isinstance(self.shape, bool) or not isinstance(self.shape, int | float) or not self.shape >= 0:
+            raise BadInput(f"shape is {self.shape!r}: expected a number of at least 0, or infinity")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parallel(Event):
+    """`events` on disjoint blocks of the data, to which examples were assigned independently of each other.
+
+    One example meets one block, so the whole costs the maximum (Yu et al. 2019, Thm 2).
+    """
+
+    events: tuple[Event, ...]
+
+    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
+
+    def __post_init__(self) -> None:
+        _require_events(self.events)
+        if not self.events:
+            raise BadInput("events is empty: expected at least one block's event")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Filter(Event):
+    """Releases chosen adaptively under a filter that was fixed beforehand; what is claimed is its limit.
+
+    Either `rho` (a zCDP filter), or Renyi divergences at most `bounds[i]` at `orders[i]` (a Renyi filter).
+    """
+
+    rho: float | None
+    orders: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):
+            raise BadInput("a filter needs either rho, or orders and as many bounds: give exactly one of the two")
+        if self.rho is not None:
+            positive("rho", self.rho)
+        for order, bound in zip(self.orders, self.bounds, strict=True):
+            positive("a Renyi order minus 1", positive("a Renyi order", order) - 1)
+            positive("a bound at a Renyi order", bound)
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class NonPrivate(Event):
     """Something without any guarantee; a ledger that holds one can't be published."""
 
@@ -117,10 +240,7 @@ class Composed(Event):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.events, tuple):
-            raise BadInput(f"events is a {type(self.events).__name__}: expected a tuple of events")
-        for event in self.events:
-            _require_event(event)
+        _require_events(self.events)
 
 
 def compose(events: Iterable[Event]) -> Composed:
@@ -175,6 +295,11 @@ def tally(event: Event) -> dict[Event, int]:
 def require_adjacency(event: Event, adjacency: Adjacency) -> None:
     """Raise `UnsupportedEvent` if a mechanism of `event` has no sound price under `adjacency`."""
     for leaf in tally(event):
+        match leaf:
+            case Parallel(events):
+                require_adjacency(Composed(events), adjacency)
+            case RepeatAndSelect(inner):
+                require_adjacency(inner, adjacency)
         if adjacency not in leaf.adjacencies:
             covered = ", ".join(sorted(leaf.adjacencies))
             raise UnsupportedEvent(
@@ -190,6 +315,14 @@ _KINDS: dict[str, type[Event]] = {
     "poisson_sampled": PoissonSampled,
     "partitioned": Partitioned,
     "fixed_batches": FixedBatches,
+    "laplace": Laplace,
+    "randomised_response": RandomisedResponse,
+    "selection": Selection,
+    "repeat_and_select": RepeatAndSelect,
+    "pure_dp": PureDP,
+    "zcdp": ZCDP,
+    "parallel": Parallel,
+    "filter": Filter,
     "non_private": NonPrivate,
     "repeated": Repeated,
     "composed": Composed,
@@ -208,7 +341,7 @@ def to_json(event: Event) -> dict[str, Any]:
         if isinstance(value, Event):
             value = to_json(value)
         elif isinstance(value, tuple):
-            value = [to_json(part) for part in value]
+            value = [to_json(part) if isinstance(part, Event) else part for part in value]
         out[field.name] = value
     return out
 
@@ -235,12 +368,12 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
             continue
         if key == "event":
             value = from_json(value, _depth=_depth + 1)
-        elif key == "events":
+        elif key in ("events", "orders", "bounds"):
             if not isinstance(value, list):
-                raise BadInput(f"events is a {type(value).__name__}: expected a list of events")
-            value = tuple(from_json(part, _depth=_depth + 1) for part in value)
+                raise BadInput(f"{key} is a {type(value).__name__}: expected a list")
+            value = tuple(from_json(part, _depth=_depth + 1) if key == "events" else part for part in value)
         elif key == "reason" and not isinstance(value, str):
-            raise BadInput(f"reason is {value!r}: expected text")
+            raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value
     return kind(**values)
 
@@ -248,6 +381,13 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
 def _require_event(event: object) -> None:
     if not isinstance(event, Event):
         raise BadInput(f"{event!r} is a {type(event).__name__}: expected an event")
+
+
+def _require_events(events: object) -> None:
+    if not isinstance(events, tuple):
+        raise BadInput(f"events is a {type(events).__name__}: expected a tuple of events")
+    for event in events:
+        _require_event(event)
 
 
 def _require_gaussian(event: PoissonSampled | Partitioned | FixedBatches) -> None:

@@ -180,7 +180,7 @@ def _log_normal(sigma: float, width: float, tail: float) -> tuple[Array, Array, 
     """L on the points 0, width, 2 width, ... by mean-preserving splits: points, Q-masses, and the mean cut off."""
     sd, centre = 1 / sigma, -0.5 / sigma**2
     cells = math.ceil(math.exp(centre + sd * (sd - ndtri(tail))) / width) + 1
-    x = width * np.arange(cells + 1)
+    x = np.asarray(width * np.arange(cells + 1), dtype=np.float64)
     with np.errstate(divide="ignore"):
         u = (np.log(x) - centre) / sd
     dq = np.where(u[1:] < 0, np.diff(ndtr(u)), -np.diff(ndtr(-u)))

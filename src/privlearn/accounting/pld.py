@@ -21,9 +21,28 @@ from scipy.signal import lfilter
 
 from privlearn._validate import delta as valid_delta
 from privlearn.accounting import partition
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, tally
+from privlearn.accounting.events import (
+    Event,
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    Selection,
+    tally,
+)
 from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
-from privlearn.accounting.pairs import Array, Pair, poisson_pair, ratio_range
+from privlearn.accounting.pairs import (
+    Array,
+    Pair,
+    laplace_pair,
+    poisson_pair,
+    pure_pair,
+    randomised_response_pair,
+    ratio_range,
+)
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.
@@ -214,7 +233,10 @@ def _counts(event: Event) -> dict[Event, int]:
         match leaf:
             case FixedBatches(step) | PoissonSampled(1.0, step) | Partitioned(1, step):
                 # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
-                leaf = step  # noqa: PLW2901
+                leaf = step
+            case Selection(eps):
+                # A loss of range eps is eps-DP; its tighter prices are in Renyi DP and zCDP.
+                leaf = PureDP(eps)
         counts[leaf] = counts.get(leaf, 0) + times
     return counts
 
@@ -233,8 +255,14 @@ def _entry(leaf: Event) -> _Entry:
             spread = partition.spread(batches, sigma)
             reach = ratio_range(1 / batches, sigma) + 16 * spread
             return _Entry(lambda h, tail: partition.partition_pair(batches, sigma, h, tail), spread, reach)
+        case Laplace(b):
+            return _Entry(lambda h, tail: laplace_pair(b, h), min(1 / b, 1.0), 2 / b)
+        case PureDP(eps):
+            return _Entry(lambda h, tail: pure_pair(eps, h), eps, 2 * eps)
+        case RandomisedResponse(eps, categories):
+            return _Entry(lambda h, tail: randomised_response_pair(eps, categories, h), eps, 2 * eps)
         case _:
-            raise UnsupportedEvent(f"{type(leaf).__name__} has no privacy loss distribution here", event=leaf)
+            raise UnsupportedEvent(f"{type(leaf).__name__} has no privacy loss distribution", event=leaf)
 
 
 def _grid_step(entries: Sequence[_Entry], counts: Sequence[int]) -> float:

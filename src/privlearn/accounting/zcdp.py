@@ -14,12 +14,19 @@ from scipy.special import log_ndtr, ndtr
 
 from privlearn._validate import delta as valid_delta
 from privlearn.accounting.events import (
+    ZCDP,
     Event,
+    Filter,
     FixedBatches,
     Gaussian,
+    Laplace,
     NonPrivate,
+    Parallel,
     Partitioned,
     PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    Selection,
     tally,
 )
 from privlearn.errors import UnsupportedEvent
@@ -29,10 +36,12 @@ def rho(event: Event) -> float:
     """The zCDP parameter rho of `event`.
 
     A Gaussian release costs 1 / (2 noise_multiplier^2), and sums. An epoch over disjoint batches costs what one of
-    its releases costs (parallel composition, Yu et al. 2019, Thm 2).
+    its releases costs, and disjoint blocks cost their maximum (parallel composition, Yu et al. 2019, Thm 2). Pure
+    epsilon-DP costs epsilon^2 / 2, and selection of bounded range epsilon^2 / 8 (Cesar and Rogers 2021).
 
     Raises:
-        UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et al. 2019, eq. 13).
+        UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et al. 2019, eq. 13),
+            and for whatever else has no such price.
     """
     return math.fsum(times * _leaf_rho(leaf) for leaf, times in tally(event).items())
 
@@ -43,6 +52,18 @@ def _leaf_rho(leaf: Event) -> float:
             return 0.5 / noise_multiplier**2
         case FixedBatches(step) | Partitioned(_, step):
             return _leaf_rho(step)
+        case PureDP(epsilon) | RandomisedResponse(epsilon):
+            return epsilon**2 / 2
+        case Laplace(noise_multiplier):
+            return 0.5 / noise_multiplier**2
+        case Selection(epsilon):
+            return epsilon**2 / 8
+        case ZCDP(found):
+            return found
+        case Filter(float(found)):
+            return found
+        case Parallel(events):
+            return max(rho(event) for event in events)
         case PoissonSampled():
             raise UnsupportedEvent(
                 "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without the sampling rate "
@@ -53,16 +74,22 @@ def _leaf_rho(leaf: Event) -> float:
         case NonPrivate(reason):
             raise UnsupportedEvent(f"this event gives no privacy: {reason}", event=leaf)
         case _:
-            raise UnsupportedEvent(f"{type(leaf).__name__} has no zCDP price here", event=leaf)
+            raise UnsupportedEvent(f"{type(leaf).__name__} has no zCDP price", event=leaf)
 
 
-def gaussian_mu(event: Event) -> float:
-    """The single Gaussian mechanism (sensitivity mu, noise 1) that `event`, all Gaussian, is dominated by: exact.
+def gaussian_mu(event: Event) -> float | None:
+    """The one Gaussian mechanism (sensitivity mu, noise 1) that `event` amounts to, exactly; None if it is no Gaussian.
 
-    Raises:
-        UnsupportedEvent: as `rho`.
+    Gaussian releases compose exactly: mu^2 adds up. An epoch over fixed disjoint batches is one release.
     """
-    return math.sqrt(2.0 * rho(event))
+    total = 0.0
+    for leaf, times in tally(event).items():
+        match leaf:
+            case Gaussian(noise_multiplier) | FixedBatches(Gaussian(noise_multiplier)):
+                total += times / noise_multiplier**2
+            case _:
+                return None
+    return math.sqrt(total)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
