@@ -10,13 +10,13 @@ from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.calibrate import largest, solve_noise
+from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
 from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
 from privlearn.clipping.bounded import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
-from privlearn.sampling import Sampler
-from privlearn.schedules import Constant, Schedule
+from privlearn.sampling import Partition, Poisson, Sampler, named
+from privlearn.schedules import Constant, Polynomial, Schedule, Step
 
 #: Epochs that a plan runs at most when only its budget ends it.
 MOST_EPOCHS = 100_000
@@ -136,6 +136,56 @@ class Plan:
         if epochs == MOST_EPOCHS and most is None:
             raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
         return replace(self, epochs=epochs, budget=budget)
+
+    def with_rate(self, budget: Budget) -> Plan:
+        """Keep start, epochs and batches, and solve for the schedule's rate k.
+
+        Raises:
+            BadInput: a constant schedule, or no k meets the budget.
+        """
+        self._require_room(budget)
+        schedule = self.schedule
+        if isinstance(schedule, Constant):
+            raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
+
+        def at(k: float) -> Plan:
+            return replace(self, schedule=replace(schedule, k=k))  # type: ignore[type-var]
+
+        step = isinstance(schedule, Step)
+        k = solve_rate(
+            lambda k: budget.spent(at(k).event(), self.neighbours),
+            budget.limit,
+            more_is_louder=not step,
+            below_one=step,
+            start=0.9 if step else 1.0 if isinstance(schedule, Polynomial) else 0.05,
+        )
+        return replace(at(k), budget=budget)
+
+    def with_batch_size(self, budget: Budget, examples: int) -> Plan:
+        """Keep noise and epochs, and solve for the largest batch size that the budget allows.
+
+        One example a batch more would overshoot.
+
+        Raises:
+            BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
+        """
+        if not isinstance(self.sampling, Poisson | Partition):
+            raise BadInput(
+                f"with {type(self.sampling).__name__.lower()} batches the guarantee does not depend on their size: solve for "
+                "the noise or the epochs, or use poisson or partition sampling"
+            )
+        kind = type(self.sampling).__name__.lower()
+        self._require_room(budget)
+
+        def at(size: int) -> Plan:
+            return replace(self, sampling=named(kind, size, examples))
+
+        size = largest(lambda size: budget.covers(budget.spent(at(size).event(), self.neighbours)), examples)
+        if size == 0:
+            raise BadInput(
+                f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
+            )
+        return replace(at(size), budget=budget)
 
     def _require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""

@@ -134,8 +134,8 @@ _SPECS: dict[str, type[Schedule]] = {
 }
 
 
-def parse(text: str) -> Schedule:
-    """Read a schedule's spec.
+def parse(text: str, *, free_rate: bool = False) -> Schedule:
+    """Read a schedule's spec; with `free_rate` its k may be left out, to be solved for.
 
     >>> parse("exp:k=0.01")(1)
     9.900498337491681
@@ -153,6 +153,8 @@ def parse(text: str) -> Schedule:
     kind = _SPECS[name]
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     unknown = [key for key in numbers if key not in known]
+    if free_rate and "k" in known:
+        numbers.setdefault("k", 0.5)
     if unknown or ("k" in known and "k" not in numbers):
         problem = f"has no parameter {unknown[0]!r}" if unknown else "needs k"
         raise BadInput(f"schedule {text!r}: {name} {problem}. Its parameters are {', '.join(known)}", spec=text)

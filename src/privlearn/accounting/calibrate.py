@@ -43,8 +43,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
         step *= 1.6
         if not math.log(_LOWEST) <= x <= math.log(_HIGHEST):
             raise BadInput(
-                f"no noise scale between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: a release that is "
-                "not scaled (an earlier one, or a large delta) may fix the cost. Change the target, or the plan",
+                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being solved "
+                "for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change the "
+                "target, or the plan",
                 target=target,
             )
         at = error(x)
@@ -84,6 +85,36 @@ def _cost(spent: Callable[[float], float], scale: float) -> float:
         return spent(scale)
     except OverflowError:
         return math.inf
+
+
+def solve_rate(
+    spent: Callable[[float], float],
+    target: float,
+    *,
+    more_is_louder: bool,
+    below_one: bool = False,
+    start: float = 0.05,
+) -> float:
+    """Find a schedule's rate k at which what is spent lies in [(1 - GAP) target, target].
+
+    Args:
+        spent: the cost as a function of k, monotone.
+        target: the most that may be spent.
+        more_is_louder: whether a larger k costs more (less noise), or less.
+        below_one: whether k lies in (0, 1), not in (0, infinity).
+        start: a first guess.
+
+    Raises:
+        BadInput: no k meets the target.
+    """
+
+    def rate(scale: float) -> float:
+        """k such that a larger `scale` always means more noise."""
+        free = 1 / scale if more_is_louder else scale
+        return free / (1 + free) if below_one else free
+
+    guess = start / (1 - start) if below_one else start
+    return rate(solve_noise(lambda scale: spent(rate(scale)), target, 1 / guess if more_is_louder else guess))
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, Protocol, final
 
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
@@ -10,6 +10,14 @@ from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, walk
 from privlearn.errors import BudgetExceeded
+
+
+class Account(Protocol):
+    """Anything that releases can be charged to: a ledger, or a filter opened on one."""
+
+    def charge(self, event: Event, adjacency: Adjacency) -> None:
+        """Add `event`, or raise and leave everything as it was."""
+        ...
 
 
 @final

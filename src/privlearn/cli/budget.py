@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from privlearn.cli import screen
 from privlearn.cli.planning import figures, make_plan
 from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.schedules import Constant, spec
 
 
 def run(options: argparse.Namespace) -> int:
@@ -14,19 +17,36 @@ def run(options: argparse.Namespace) -> int:
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     plan = make_plan(options, options.examples)
-    answer = figures(plan, options.delta, options.examples)
+    answer = figures(plan, options.delta, options.examples, options.group_size)
+    if options.plot:
+        from privlearn.cli.plots import draw_plan
+
+        draw_plan(plan, options.delta, options.plot)
     if options.json:
         screen.print_json(answer)
         return 0
+    _show(answer, plan, options)
+    return 0
+
+
+def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> None:
     out = screen.answers
     kind = plan.sampling.describe()
-    numbers = ", ".join(f"{key} {value:.6g}" for key, value in kind.items() if key != "kind")
-    out.print(f"[bold]{answer['epochs']}[/] epochs of {plan.sampling.steps(options.examples)} {kind['kind']} batches"
-              f"{' (' + numbers + ')' if numbers else ''}, noise multiplier [bold]{screen.noise_text(plan)}[/]")  # fmt: skip
+    numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items() if key != "kind")
+    steps = plan.sampling.steps(options.examples)
+    out.print(
+        f"[bold]{answer['epochs']}[/] epochs of {steps} {kind['kind']} batches{' (' + numbers + ')' if numbers else ''}, "
+        f"noise multiplier [bold]{screen.noise_text(plan)}[/]"
+    )
+    if not isinstance(plan.schedule, Constant):
+        out.print(f"schedule {spec(plan.schedule)}")
     for earlier in plan.before:
         out.print(f"before it a PCA with noise multiplier {earlier.noise_multiplier:g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"
     out.print(f"delta {answer['delta']:g}, {answer['adjacency']} neighbours{rho}\n")
     out.print(screen.guarantee_table(answer))
     out.print(f"\n{screen.meaning(answer)}")
-    return 0
+    if answer["unspent"] is not None:
+        out.print(f"Of the target, {max(0.0, answer['unspent']):.2%} is left unspent.")
+    if options.plot:
+        out.print(f"The plot is in {options.plot}.")

@@ -75,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 
     budget = _command(commands, "budget", "what a plan costs, or the noise that meets a target; needs no data")
     _add_plan(budget)
+    budget.add_argument("--group-size", type=int, default=1, metavar="K", help="examples that one person may have")
+    budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
 
     verify = _command(commands, "verify", "recompute the guarantee and the hashes of a published model")
     verify.add_argument("folder", metavar="DIR", help="a published model")
@@ -130,6 +132,12 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--examples", type=int, metavar="N", help="declared public number of examples")
     plan = parser.add_argument_group("how it is spent")
     plan.add_argument("--noise-multiplier", type=float, metavar="S", help="noise of the first epoch; else solved for")
+    plan.add_argument(
+        "--solve",
+        choices=["noise", "rate", "epochs", "batch-size"],
+        help="what meets the target: the noise (default), the epochs (default with --noise-multiplier), the "
+        "schedule's k, or the batch size",
+    )
     plan.add_argument(
         "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, full"
     )

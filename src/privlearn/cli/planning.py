@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from privlearn import defaults, sampling, schedules
 from privlearn._validate import count, positive
+from privlearn.accounting import accountant, shuffle
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
@@ -41,16 +43,36 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         before=() if options.pca is None else (PCA(options.pca, options.pca_noise),),
     )
     target = _target(options)
-    if target is None:
-        return plan
-    if options.noise_multiplier is None:
-        return plan.calibrate(epsilon=target.epsilon, delta=target.delta, rho=target.rho)
+    return plan if target is None else _solve(options, plan, target, examples)
+
+
+def _solve(options: argparse.Namespace, plan: Plan, target: Budget, examples: int) -> Plan:
+    """Settle the one number that the options leave open."""
+    unknown = _unknown(options)
+    if (unknown == "noise") != (options.noise_multiplier is None):
+        advice = "leave out" if unknown == "noise" else "give"
+        raise BadInput(
+            f"to solve for the {unknown}, {advice} --noise-multiplier: one number is solved for, the rest given"
+        )
+    match unknown:
+        case "noise":
+            return plan.calibrate(epsilon=target.epsilon, delta=target.delta, rho=target.rho)
+        case "rate":
+            return plan.with_rate(target)
+        case "batch-size":
+            return plan.with_batch_size(target, examples)
     return plan.within(target, options.epochs)
 
 
-def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
-    """The guarantee of a plan as the JSON object that scripts rely on."""
-    found = plan.guarantees(delta)
+def _unknown(options: argparse.Namespace) -> str:
+    default = "noise" if options.noise_multiplier is None else "epochs"
+    return str(options.solve or default)
+
+
+def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dict[str, Any]:
+    """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
+    event = plan.event()
+    found = accountant.guarantees(event, plan.neighbours, delta, group_size)
     best = found[0]
     return {
         "adjacency": best.adjacency.value,
@@ -61,8 +83,21 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": list(plan.noise_multipliers()),
-        "guarantees": [_row(guarantee) for guarantee in found],
+        "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples, group_size))],
+        "group_size": group_size,
+        "unspent": None if plan.budget is None else 1 - plan.budget.spent(event, plan.neighbours) / plan.budget.limit,
     }
+
+
+def _asides(plan: Plan, delta: float, examples: int, group_size: int) -> Iterator[Guarantee]:
+    """Estimates and lower bounds: never what is claimed."""
+    if group_size > 1:
+        return
+    event = plan.event()
+    yield from accountant.estimates(event, plan.neighbours, delta)
+    if isinstance(plan.sampling, sampling.Shuffle):
+        least = shuffle.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+        yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")
 
 
 def _row(guarantee: Guarantee) -> dict[str, Any]:
@@ -70,7 +105,7 @@ def _row(guarantee: Guarantee) -> dict[str, Any]:
 
 
 def _schedule(options: argparse.Namespace) -> schedules.Schedule:
-    schedule = schedules.parse(options.schedule)
+    schedule = schedules.parse(options.schedule, free_rate=_unknown(options) == "rate")
     if options.noise_multiplier is None:
         return schedule
     sigma = positive("the noise multiplier", options.noise_multiplier)

@@ -30,23 +30,33 @@ def print_json(figures: dict[str, Any]) -> None:
 
 
 def guarantee_table(figures: dict[str, Any]) -> Table:
-    """One row for each sound method, the tightest marked."""
-    table = Table(box=None, padding=(0, 2), title_justify="left", header_style="bold")
+    """One row for each sound method, the tightest marked; estimates and lower bounds set apart."""
+    table = Table(box=None, padding=(0, 2), header_style="bold")
     table.add_column("method")
     table.add_column("epsilon", justify="right")
     table.add_column("")
+    bounds = [row for row in figures["guarantees"] if row["kind"] == "bound"]
+    for row in bounds:
+        best = row is bounds[0]
+        mark = "[bold]<- the tightest sound bound: the guarantee[/]" if best else ""
+        table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{row['epsilon']:.4f}", mark)
     for row in figures["guarantees"]:
-        best = row["method"] == figures["method"]
-        name = f"[bold]{row['method']}[/]" if best else row["method"]
-        table.add_row(name, f"{row['epsilon']:.4f}", "[bold]<- the tightest; this is the guarantee[/]" if best else "")
+        if row["kind"] != "bound":
+            what = "an estimate, no guarantee" if row["kind"] == "estimate" else "a lower bound: the truth is above"
+            table.add_row(f"[dim]{row['method']}[/]", f"[dim]{row['epsilon']:.4f}[/]", f"[dim]{what}[/]")
     return table
 
 
 def meaning(figures: dict[str, Any]) -> str:
     """One sentence that says what the number means."""
+    change = _NEIGHBOURS[figures["adjacency"]]
+    size = figures.get("group_size", 1)
+    if size > 1:
+        change = change.replace("one example is", f"up to {size} examples are").replace(" an empty one", " empty ones")
+        change = change.replace(" another", " others")
     return (
-        f"If {_NEIGHBOURS[figures['adjacency']]}, no outcome becomes more than e^{figures['epsilon']:.3g} times as likely, "
-        f"but for a probability of {figures['delta']:g}."
+        f"If {change}, no outcome becomes more than e^{figures['epsilon']:.3g} times as likely, but for a probability of "
+        f"{figures['delta']:g}."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from privlearn._validate import count, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Gaussian
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Account
 from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
@@ -46,7 +46,7 @@ class PCA:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
 
-    def run(self, x: Tensor, adjacency: Adjacency, ledger: Ledger, stream: np.random.Generator) -> Project:
+    def run(self, x: Tensor, adjacency: Adjacency, ledger: Account, stream: np.random.Generator) -> Project:
         """Release the directions of `x`, shape (examples, ...), and return the projection onto them.
 
         Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of

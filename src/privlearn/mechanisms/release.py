@@ -9,7 +9,7 @@ import numpy as np
 
 from privlearn.accounting.adjacency import require_same
 from privlearn.accounting.events import Gaussian
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Account
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def release(
-    *parts: Bounded, noise_multiplier: float, ledger: Ledger, stream: np.random.Generator
+    *parts: Bounded, noise_multiplier: float, ledger: Account, stream: np.random.Generator
 ) -> list[tuple[Tensor, ...]]:
     """Release one or several bounded values of one sample, jointly, as one Gaussian event.
 
@@ -29,7 +29,7 @@ def release(
     Args:
         parts: values bounded by the clipping package, all of the same sample.
         noise_multiplier: noise standard deviation over sensitivity; public.
-        ledger: charged before anything is drawn.
+        ledger: a ledger, or a filter on one; charged before anything is drawn.
         stream: the run's noise stream.
 
     Returns:

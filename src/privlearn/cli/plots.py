@@ -1,0 +1,57 @@
+"""Pictures of plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from privlearn.accounting import accountant
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+
+_POINTS = 24
+
+
+def draw_plan(plan: Plan, delta: float, path: str) -> None:
+    """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
+    epochs = range(1, plan.epochs + 1)
+    noise.step(epochs, plan.noise_multipliers(), where="mid", color="tab:blue")
+    noise.set(xlabel="epoch", ylabel="noise multiplier", title="Noise")
+    noise.set_ylim(bottom=0)
+    for method, points in _spending(plan, delta).items():
+        spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
+    spending.set(xlabel="epoch", ylabel=f"epsilon at delta {delta:g}", title="Spent by the end of the epoch")
+    spending.set_ylim(bottom=0)
+    if plan.budget is not None and plan.budget.epsilon is not None:
+        spending.axhline(plan.budget.epsilon, color="grey", linestyle=":", label="target")
+    spending.legend(frameon=False, loc="best")
+    for axes in (noise, spending):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    try:
+        figure.savefig(Path(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the plot cannot be written to {path}: {error}. Give a file that ends in .png") from error
+    finally:
+        plt.close(figure)
+
+
+def _spending(plan: Plan, delta: float) -> dict[str, list[tuple[int, float]]]:
+    """For each accountant (epoch, epsilon) at up to two dozen epochs."""
+    stops = sorted({max(1, round(plan.epochs * i / _POINTS)) for i in range(1, _POINTS + 1)})
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for epochs in stops:
+        event = replace(plan, epochs=epochs).event()
+        for guarantee in accountant.guarantees(event, plan.neighbours, delta):
+            lines.setdefault(guarantee.method, []).append((epochs, guarantee.epsilon))
+    return lines
