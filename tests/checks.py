@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,57 @@ def check_microbatches_change_nothing() -> None:
 
 
 @check
+def check_rules_agree_with_the_loop() -> None:
+    """The rules are compared with the loop over single examples, and are then what is used."""
+    torch.manual_seed(0)
+    tokens = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)).double()
+    images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3))
+    rows = torch.randint(6, (9, 3)), torch.randn(9, 1, 4, 4, dtype=torch.float64)
+    for net, x in zip((tokens, images.double()), rows, strict=True):
+        clipper = clipping.ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
+        clipper(one_sample(examples=9), x, torch.arange(9) % 3)
+        assert clipper._compute == clipper._by_layers
+
+
+@check
+def check_norms_do_not_underflow() -> None:
+    """A huge input and a tiny gradient, whose squares leave single precision."""
+    net = nn.Linear(1000, 1000, bias=False)
+    x, y = torch.full((1, 1000), 5e17), torch.zeros(1, 1000)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (2.6e-23 * output).sum(1)
+
+    clipper = clipping.ClippedGradients(net, loss, Flat(1e-3), Adjacency.ADD_REMOVE)
+    assert flat_norm(clipper(one_sample(examples=1), x, y).values) <= 1e-3 * 1.0001
+
+
+@check
+def check_losses_that_couple_examples_are_harmless() -> None:
+    """A loss over the batch is computed example by example, or refused: one example never moves more than its bound."""
+
+    def centred(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(output - output.mean(0), target)
+
+    def weighted(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(output, target) / (target > 0).sum().clamp(min=1)
+
+    x, y = small_data(12)
+    y[:-1] = 0
+    y[-1] = 1
+    for loss in (centred, weighted):
+        found = []
+        for rows in (11, 12):
+            clipper = clipping.ClippedGradients(small_net(), loss, Flat(0.01), Adjacency.ADD_REMOVE)
+            try:
+                found.append(clipper(one_sample(examples=rows), x[:rows], y[:rows]).values)
+            except NotPerExample:
+                break
+        if len(found) == 2:
+            assert flat_norm(tuple(a - b for a, b in zip(*found, strict=True))) <= 0.01 * (1 + 1e-9)
+
+
+@check
 def check_repeated_tokens_are_merged_before_the_norm() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)).double()
@@ -336,9 +388,34 @@ def check_models_that_couple_examples_are_refused() -> None:
             self.seen += x.detach().mean(0)
             return self.layer(x)
 
+    class InTraining(nn.Module):
+        """Couples in training only, forward in time, for large batches, or at some values."""
+
+        def __init__(self, how: str) -> None:
+            super().__init__()
+            self.layer, self.how = nn.Linear(5, 3), how
+            self.kept = nn.Parameter(torch.zeros(5), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = self.layer(x)
+            if self.how == "training" and self.training:
+                return out - out.mean(0)
+            if self.how == "causal":
+                return out.cumsum(0)
+            if self.how == "size":
+                return out - out.mean(0) if len(x) > 16 else out
+            if self.how == "value":
+                return out / 255 if bool(x.max() > 10) else out
+            if self.how == "divided":
+                return out / len(x)
+            if self.how == "frozen":
+                self.kept.data.copy_(x[0].float())
+            return out
+
     norm = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    for net in (norm, Centred(1.0), Centred(1e-4), Remembers()):
+    ways = [InTraining(how).eval() for how in ("training", "causal", "size", "value", "divided", "frozen")]
+    for net in (norm, Centred(1.0), Centred(1e-4), Remembers(), *ways):
         must_raise(NotPerExample, lambda net=net: models.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
     models.require_per_example(fine, x)
@@ -416,20 +493,65 @@ def check_samplers_state_their_own_event() -> None:
 
 @check
 def check_an_epoch_keeps_its_noise() -> None:
+    """Later batches of an epoch need the same noise, ledger and neighbours as the first, which paid."""
     for sampler in (sampling.Partition(4), sampling.Shuffle(3)):
         first, second, *_ = sampler.draw(9, np.random.default_rng(0))
-        ledger, stream = Ledger(), rng.Streams.new(9).noise
-        parts = [Bounded((torch.zeros(1),), 1.0, sampler.default_adjacency, s) for s in (first, second)]
-        release_module.release(parts[0], noise_multiplier=2.0, ledger=ledger, stream=stream)
-        must_raise(
-            PrivlearnError,
-            lambda parts=parts, ledger=ledger: release_module.release(
-                parts[1],
-                noise_multiplier=1.0,
-                ledger=ledger,
-                stream=NoDraws(),  # type: ignore[arg-type]
-            ),
-        )
+        ledger, kind = Ledger(), sampler.default_adjacency
+        released(Bounded((torch.zeros(1),), 1.0, kind, first), 2.0, ledger)
+        other_kind = next(a for a in Adjacency if a is not kind)
+        for noise, account, neighbours in ((1.0, ledger, kind), (2.0, Ledger(), kind), (2.0, ledger, other_kind)):
+            later = Bounded((torch.zeros(1),), 1.0, neighbours, second)
+            must_raise(PrivlearnError, lambda a=(later, noise, account): refused_release(*a))
+        released(Bounded((torch.zeros(1),), 1.0, kind, second), 2.0, ledger)
+        assert ledger.event == compose([sampler.event(Gaussian(2.0))])
+
+
+def released(part: Bounded, noise: float, account: Ledger) -> None:
+    release_module.release(part, noise_multiplier=noise, ledger=account, stream=rng.Streams.new(9).noise)
+
+
+def refused_release(part: Bounded, noise: float, account: Ledger) -> None:
+    release_module.release(part, noise_multiplier=noise, ledger=account, stream=NoDraws())  # type: ignore[arg-type]
+
+
+@check
+def check_a_refused_sample_is_not_used_up() -> None:
+    poor, part = Ledger(Budget(rho=0.1)), bounded(torch.zeros(1))
+    must_raise(BudgetExceeded, lambda: refused_release(part, 1.0, poor))
+    released(part, 3.0, poor)
+    assert tally(poor.event) == {Gaussian(3.0): 1}
+
+
+@check
+def check_samples_and_streams_are_never_copied() -> None:
+    sample = one_sample(sampling.Poisson(0.5))
+    for other in (copy.copy(sample), copy.deepcopy(sample)):
+        assert other is sample
+    must_raise(TypeError, lambda: pickle.dumps(sample))
+    streams = rng.Streams.new(0)
+    first = copy.deepcopy(streams).noise.standard_normal(100)
+    assert abs(np.corrcoef(first, streams.noise.standard_normal(100))[0, 1]) < 0.6
+    must_raise(TypeError, lambda: pickle.dumps(streams))
+
+
+@check
+def check_one_sample_is_released_once_by_many_threads() -> None:
+    for trial in range(30):
+        part, ledger = bounded(torch.zeros(1), 1.0, one_sample(sampling.Poisson(0.5))), Ledger()
+        done: list[int] = []
+
+        def work(part: Bounded = part, ledger: Ledger = ledger, done: list[int] = done) -> None:
+            with contextlib.suppress(SampleReused):
+                released(part, 1.0, ledger)
+                done.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == 1, trial
+        assert sum(tally(ledger.event).values()) == 1
 
 
 # Training
@@ -473,10 +595,10 @@ def check_every_step_is_noisy_and_paid() -> None:
 def check_the_divisor_is_public() -> None:
     """With the same noise, one example more changes the update by its gradient over the declared number, no more."""
     x, y = small_data(6)
-    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1e-9), clip=Flat(1e9), examples=10,
+    plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(1e-6), clip=Flat(1e6), examples=10,
                 adjacency=Adjacency.ADD_REMOVE)  # fmt: skip
     five, six = (recorded_updates(plan, x[:rows], y[:rows]) for rows in (5, 6))
-    own = clipped(Flat(1e9), Adjacency.ADD_REMOVE, x[5:], y[5:]).values
+    own = clipped(Flat(1e6), Adjacency.ADD_REMOVE, x[5:], y[5:]).values
     torch.testing.assert_close(six[0] - five[0], torch.cat([g.flatten() for g in own]) / 10, rtol=0, atol=1e-9)
 
 

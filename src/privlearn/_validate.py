@@ -15,10 +15,20 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
-def count(name: str, value: int, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number of at least `least`, else raise `BadInput`."""
+def between(name: str, value: float, low: float, high: float) -> float:
+    """Return `value` as a float if it is a number from `low` to `high`, else raise `BadInput`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        given = f"{value!r}" if len(repr(value)) < 40 else f"a {type(value).__name__} out of range"
+        raise BadInput(f"{name} is {given}: expected a number from {low:g} to {high:g}", name=name)
+    return float(value)
+
+
+def count(name: str, value: int, *, least: int = 1, most: int = 10**15) -> int:
+    """Return `value` if it is a whole number from `least` to `most`, else raise `BadInput`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"{name} is {value!r}: expected a whole number of at least {least}", name=name, value=value)
+    if value > most:
+        raise BadInput(f"{name} is above {most:.3g}: expected a whole number from {least} to {most:.3g}", name=name)
     return value
 
 

@@ -6,7 +6,8 @@ import copy
 import importlib
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast, final
@@ -76,7 +77,15 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
     make = _builder(spec)
     with torch.random.fork_rng():
         torch.manual_seed(int(rng.integers(2**63)))
-        model = make(input_shape=tuple(input_shape), classes=classes)
+        try:
+            model = make(input_shape=tuple(input_shape), classes=classes)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"model {spec!r} failed with input_shape={tuple(input_shape)}, classes={classes}: "
+                f"{type(error).__name__}: {_first_line(error)}"
+            ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module")
     return model
@@ -152,11 +161,13 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def require_per_example(model: nn.Module, x: Tensor) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
-    Known offenders are refused by name; then a copy of the model, in float64 and in its own mode, runs on made-up rows of the
-    shape and type of `x`: the first output must not move when the other rows change, and no buffer may change.
+    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
+    type of `x`, of several scales: each row of small and larger batches must come out as it does by itself (for a
+    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
+        BadInput: the model cannot run on such inputs at all.
     """
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
@@ -167,44 +178,95 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
                 f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
                 module=name,
             )
-    twin = copy.deepcopy(model).double()
-    before = {name: buffer.clone() for name, buffer in twin.named_buffers()}
-    first, second = _made_up_rows(x)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(0)
-        one = twin(first)
-        torch.manual_seed(0)
-        two = twin(second)
-    if not isinstance(one, Tensor) or one.shape[:1] != first.shape[:1]:
-        shape = tuple(one.shape) if isinstance(one, Tensor) else type(one).__name__
-        raise NotPerExample(
-            f"the model turns a batch of {len(first)} into {shape}: expected one output tensor with a row for each example"
-        )
-    scale = float(one[0].abs().max()) + 1e-300
-    if not torch.allclose(one[0], two[0], rtol=0, atol=1e-9 * scale):
+    try:
+        twin = copy.deepcopy(model).double().train()
+    except RuntimeError as error:
+        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {_first_line(error)}") from error
+    before = {name: value.clone() for name, value in twin.state_dict().items()}
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
+            coupled = any(_rows_depend_on_others(twin, x, size) for size in (5, 40))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise BadInput(
+            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {_first_line(error)}"
+        ) from error
+    if coupled:
         raise NotPerExample(
             "the model's output for one example moves when other examples of the batch change. Look for an operation "
             "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
         )
-    for name, buffer in twin.named_buffers():
-        if not torch.equal(buffer, before[name]):
+    for name, value in twin.state_dict().items():
+        if not torch.equal(value, before[name]):
             raise NotPerExample(
-                f"the buffer {name!r} changes when the model runs: it would carry the data into the published model. Remove "
-                "it, or keep it fixed",
-                buffer=name,
+                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, or "
+                "keep it fixed",
+                state=name,
             )
 
 
-def _made_up_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Two batches with the same first row and different others."""
-    shape = (4, *x.shape[1:])
-    if not x.is_floating_point():
-        first = x.new_zeros(shape)
-        second = first.clone()
-        second[1:] = 1
-        return first, second
+def _rows_depend_on_others(model: nn.Module, x: Tensor, size: int) -> bool:
+    """Whether a row's output changes with the batch around it."""
+    batch, _ = made_up_batch(x, torch.zeros(1, dtype=torch.int64), size)
+    batch = batch.double() if batch.is_floating_point() else batch
+    out = _seeded(model, batch, 0)
+    if not isinstance(out, Tensor) or out.shape[:1] != batch.shape[:1]:
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise NotPerExample(
+            f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
+        )
+    draws = not _same(out, _seeded(model, batch, 1))
+    for row in sorted({0, 1, 2, 3, size // 2, size - 1}):
+        if draws:
+            # Its random numbers depend on the batch's shape: keep the shape, and change all other rows.
+            others = batch.flip(0).roll(1, 0)
+            others[row] = batch[row]
+            single = _seeded(model, others, 0)[row]
+        else:
+            single = _seeded(model, batch[row : row + 1], 0)[0]
+        if not _same(out[row], single):
+            return True
+    return False
+
+
+def _seeded(model: nn.Module, batch: Tensor, seed: int) -> Any:
+    torch.manual_seed(seed)
+    return model(batch)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    scale = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=1e-9 * scale + 1e-300, equal_nan=True)
+
+
+def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
+    """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
     made_up = torch.Generator().manual_seed(0)
-    first = torch.randn(shape, generator=made_up, dtype=torch.float64)
-    second = first.clone()
-    second[1:] = 3.0 * torch.randn((3, *x.shape[1:]), generator=made_up, dtype=torch.float64) + 1.0
-    return first, second
+    if x.is_floating_point():
+        scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
+        rows = torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
+        rows = rows.to(x.dtype)
+    else:
+        rows = torch.randint(2, (size, *x.shape[1:]), generator=made_up).to(x.dtype)
+    if y.is_floating_point():
+        targets = torch.rand((size, *y.shape[1:]), generator=made_up).to(y.dtype)
+    else:
+        targets = (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:]).to(y.dtype)
+    return rows.to(x.device), targets.to(y.device)
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Dropout off for the block: two computations would draw different masks. All other modes stay as they are."""
+    kind = nn.modules.dropout._DropoutNd
+    switched = [module for module in model.modules() if isinstance(module, kind) and module.training]
+    for module in switched:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in switched:
+            module.training = True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200]

@@ -18,8 +18,9 @@ from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
 from privlearn.schedules import Constant, Polynomial, Schedule, Step
 
-#: Epochs that a plan runs at most when only its budget ends it.
+#: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
+_LEAST_NOISE = 1e-3
 
 
 @final
@@ -52,7 +53,7 @@ class Plan:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        count("epochs", self.epochs)
+        count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)
         if self.adjacency is None:
@@ -124,6 +125,8 @@ class Plan:
         self._require_room(budget)
 
         def fits(epochs: int) -> bool:
+            if self.schedule(epochs - 1) < _LEAST_NOISE:
+                return False
             return budget.covers(budget.spent(replace(self, epochs=epochs).event(), self.neighbours))
 
         epochs = largest(fits, count("epochs", most) if most is not None else MOST_EPOCHS)

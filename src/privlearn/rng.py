@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import final
+from typing import Any, NoReturn, final
 
 import numpy as np
 from randomgen import AESCounter
@@ -33,7 +33,7 @@ class Streams:
 
     Attributes:
         sampling: draws batches. Its secrecy is what sampling amplification rests on.
-        noise: draws the noise of releases.
+        noise: draws the noise of releases. Copies of the streams are the streams: noise is never drawn twice.
         initialisation: draws initial weights; public.
         seeded: whether the keys follow from a seed that somebody may know.
     """
@@ -42,6 +42,15 @@ class Streams:
     noise: np.random.Generator
     initialisation: np.random.Generator
     seeded: bool
+
+    def __copy__(self) -> Streams:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Streams:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Streams cannot be pickled: a copy would draw the same noise again")
 
     @classmethod
     def new(cls, seed: int | None = None) -> Streams:

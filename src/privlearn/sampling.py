@@ -6,20 +6,26 @@ There is no second place where a sampling rate is written down, so what is charg
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privlearn._validate import count, probability
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
 
 Indices = NDArray[np.int64]
+
+
+#: Between looking whether a sample is unused and using it up nothing may come.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 class _Unit:
@@ -27,24 +33,28 @@ class _Unit:
 
     def __init__(self, event: Callable[[Gaussian], Event]) -> None:
         self._event = event
-        self._charged: Gaussian | None = None
+        self._charged: tuple[Gaussian, Adjacency, Account] | None = None
 
-    def due(self, mechanism: Gaussian) -> Event | None:
-        """The event to charge before this release, or None if the unit was charged already."""
+    def charge(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
+        """Charge the unit unless it is paid; what is paid is good for the same mechanism, neighbours and account."""
         if self._charged is None:
-            return self._event(mechanism)
-        if self._charged != mechanism:
+            account.charge(self._event(mechanism), adjacency)
+            self._charged = (mechanism, adjacency, account)
+            return
+        paid, neighbours, payer = self._charged
+        if payer is not account:
             raise PrivlearnError(
-                f"this epoch was charged at noise multiplier {self._charged.noise_multiplier:g}, and a later batch of it "
-                f"asks for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches "
-                "need the same noise",
-                charged=self._charged,
+                "an earlier batch of this epoch was charged to another ledger: use one for the whole epoch"
+            )
+        require_same(neighbours, adjacency, "this epoch")
+        if paid != mechanism:
+            raise PrivlearnError(
+                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks for "
+                f"{mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need the same "
+                "noise",
+                charged=paid,
                 given=mechanism,
             )
-        return None
-
-    def settle(self, mechanism: Gaussian) -> None:
-        self._charged = mechanism
 
 
 @final
@@ -63,23 +73,31 @@ class Sample:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def due(self, mechanism: Gaussian) -> Event | None:
-        """The event that must be charged before `mechanism` is released on this sample; None if it is paid.
+    def spend(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
+        """Charge `account` for releasing `mechanism` on this sample, and use the sample up.
 
         Raises:
             SampleReused: the sample was released already.
+            BudgetExceeded: by the account; the sample stays as it was.
+            PrivlearnError: a later batch of an epoch departs from what the epoch was charged for.
         """
-        if self._used:
-            raise SampleReused(
-                "this sample was released before. A sample is amplified for one release: release several quantities "
-                "of one batch jointly, in one call of release(), or draw another batch"
-            )
-        return self._unit.due(mechanism)
+        with _ONE_AT_A_TIME:
+            if self._used:
+                raise SampleReused(
+                    "this sample was released before. A sample is amplified for one release: release several quantities "
+                    "of one batch jointly, in one call of release(), or draw another batch"
+                )
+            self._unit.charge(mechanism, adjacency, account)
+            self._used = True
 
-    def spend(self, mechanism: Gaussian) -> None:
-        """Mark the sample as released under `mechanism`."""
-        self._unit.settle(mechanism)
-        self._used = True
+    def __copy__(self) -> Sample:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sample:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sample cannot be pickled: a copy could be released again")
 
 
 class Sampler:

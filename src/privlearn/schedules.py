@@ -167,7 +167,9 @@ def spec(schedule: Schedule) -> str:
     >>> spec(Step(k=0.6))
     'step:k=0.6,period=10.0,start=10.0'
     """
-    name = next(name for name, kind in _SPECS.items() if kind is type(schedule))
+    name = next((name for name, kind in _SPECS.items() if kind is type(schedule)), None)
+    if name is None:
+        return repr(schedule)  # a user's own
     numbers = ",".join(f"{f.name}={getattr(schedule, f.name)!r}" for f in fields(schedule))  # type: ignore[arg-type]
     return f"{name}:{numbers}"
 

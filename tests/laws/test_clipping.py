@@ -174,24 +174,44 @@ def test_the_clipped_sum_is_the_loops(case: str, clip: Any) -> None:
 
 
 def test_rules_serve_the_layers_they_are_for() -> None:
-    fast = {case for case in CASES if ClippedGradientsOf(case)._layerwise}
+    fast = {case for case in CASES if way_of(case) == "_by_layers"}
     assert {"linear", "linear on sequences", "conv2d", "layer norm", "group norm", "embedding"} <= fast
     assert set(_RULES) == WITH_RULES
     assert rule_for(nn.Conv1d(1, 1, 1)) is None
 
 
-def ClippedGradientsOf(case: str) -> ClippedGradients:  # noqa: N802
+def way_of(case: str) -> str:
     net, x, y = make(case)
     clipper = ClippedGradients(net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE)
     clipper(one_sample(examples=len(x)), x, y)
-    return clipper
+    return clipper._compute.__name__  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "case", ["a layer called twice", "a weight used beside its layer", "batch second", "tied weights"]
 )
 def test_what_rules_would_get_wrong_is_left_to_the_reference(case: str) -> None:
-    assert not ClippedGradientsOf(case)._layerwise
+    assert way_of(case) == "_by_vmap"
+
+
+def test_what_vmap_cannot_run_is_left_to_the_loop() -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x / 255 if x.max().item() > 10 else x)
+
+    torch.manual_seed(0)
+    net = Asks().double()
+    _, x, y = make("linear")
+    x[0] *= 1e4
+    clipper = ClippedGradients(net, cross_entropy, Flat(0.5), Adjacency.ADD_REMOVE)
+    found = clipper(one_sample(examples=len(x)), x, y).values
+    assert clipper._compute.__name__ == "_by_loop"  # type: ignore[union-attr]
+    for one, other in zip(found, by_the_loop(net, Flat(0.5), x, y), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_nothing_is_left_on_the_users_model() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsupportedEvent
 
 #: A calibrated continuous number leaves at most this share of the target unspent.
 GAP = 0.003
@@ -83,7 +83,7 @@ def _cost(spent: Callable[[float], float], scale: float) -> float:
     """The cost at `scale`; infinite where no accountant reaches."""
     try:
         return spent(scale)
-    except OverflowError:
+    except (OverflowError, UnsupportedEvent):
         return math.inf
 
 

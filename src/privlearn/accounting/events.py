@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, final
 
-from privlearn._validate import count, positive, probability
+from privlearn._validate import between, count, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
 _ALL = frozenset(Adjacency)
+#: Numbers beyond these mean nothing in practice, and would overflow.
+_NOISE, _EPSILON, _RHO = (1e-6, 1e12), (1e-12, 1e6), (1e-24, 1e12)
 
 
 class Event:
@@ -35,7 +37,7 @@ class Gaussian(Event):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
+        between("noise_multiplier", self.noise_multiplier, *_NOISE)
 
 
 @final
@@ -49,7 +51,7 @@ class PoissonSampled(Event):
     adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
 
     def __post_init__(self) -> None:
-        probability("sampling_rate", self.sampling_rate)
+        between("sampling_rate", self.sampling_rate, 1e-12, 1.0)
         _require_gaussian(self)
 
 
@@ -96,7 +98,7 @@ class Laplace(Event):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
+        between("noise_multiplier", self.noise_multiplier, *_NOISE)
 
 
 @final
@@ -107,7 +109,7 @@ class PureDP(Event):
     epsilon: float
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
+        between("epsilon", self.epsilon, *_EPSILON)
 
 
 @final
@@ -118,7 +120,7 @@ class ZCDP(Event):
     rho: float
 
     def __post_init__(self) -> None:
-        positive("rho", self.rho)
+        between("rho", self.rho, *_RHO)
 
 
 @final
@@ -132,7 +134,7 @@ class RandomisedResponse(Event):
     adjacencies = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
+        between("epsilon", self.epsilon, *_EPSILON)
         count("categories", self.categories, least=2)
 
 
@@ -148,7 +150,7 @@ class Selection(Event):
     epsilon: float
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
+        between("epsilon", self.epsilon, *_EPSILON)
 
 
 @final
@@ -205,7 +207,7 @@ class Filter(Event):
         if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):
             raise BadInput("a filter needs either rho, or orders and as many bounds: give exactly one of the two")
         if self.rho is not None:
-            positive("rho", self.rho)
+            between("rho", self.rho, *_RHO)
         for order, bound in zip(self.orders, self.bounds, strict=True):
             positive("a Renyi order minus 1", positive("a Renyi order", order) - 1)
             positive("a bound at a Renyi order", bound)

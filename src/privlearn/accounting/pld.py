@@ -49,6 +49,10 @@ from privlearn.errors import UnsupportedEvent
 _NEGLIGIBLE = 1e-3
 #: Grid step in units of the root mean square width of the entries.
 _FINENESS = 0.03
+#: Below this noise multiplier likelihood ratios overflow.
+_LEAST_SIGMA = 0.05
+#: Cells of the widest window.
+_MOST_WINDOW = 1 << 24
 #: Cells beyond which a coarser (still pessimistic) grid is taken.
 _MOST_CELLS = 1 << 21
 
@@ -118,6 +122,8 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Compos
     """
     h, total = pairs[0].h, sum(counts)
     low, high = _window(pairs, counts, tail)
+    if high - low > _MOST_WINDOW:
+        raise UnsupportedEvent("the composed privacy loss needs too fine a grid over too wide a range")
     size = next_fast_len(high - low + 1, real=True)
     cells = np.arange(low, high + 1)
     rounding = ROUNDING * math.log2(max(size, 2)) * math.sqrt(total)
@@ -212,6 +218,8 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
         UnsupportedEvent: for a mechanism without a dominating pair here.
     """
     counts = _counts(event)
+    if any(_sigma(leaf) < _LEAST_SIGMA for leaf in counts):
+        raise UnsupportedEvent(f"noise multipliers below {_LEAST_SIGMA} have no privacy loss distribution")
     if not counts:
         return Composition(1.0, 0, np.ones(1), np.ones(1), 0.0, 0.0)
     entries = [_entry(leaf) for leaf in counts]
@@ -239,6 +247,15 @@ def _counts(event: Event) -> dict[Event, int]:
                 leaf = PureDP(eps)
         counts[leaf] = counts.get(leaf, 0) + times
     return counts
+
+
+def _sigma(leaf: Event) -> float:
+    match leaf:
+        case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)) | Laplace(sigma):
+            return sigma
+        case PureDP(eps) | RandomisedResponse(eps):
+            return 1 / eps
+    return 1.0
 
 
 def _entry(leaf: Event) -> _Entry:

@@ -60,7 +60,7 @@ def _leaf_rho(leaf: Event) -> float:
             return epsilon**2 / 8
         case ZCDP(found):
             return found
-        case Filter(float(found)):
+        case Filter(rho=found) if found is not None:
             return found
         case Parallel(events):
             return max(rho(event) for event in events)

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from privlearn import defaults, models, schedules
+from privlearn._validate import positive
 from privlearn.cli import screen
 from privlearn.cli.planning import figures, make_plan
 from privlearn.data import Dataset, load
@@ -71,7 +72,7 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset) -> Result:
             lambda shape: models.build(options.model, shape, classes, streams.initialisation),
             nn.CrossEntropyLoss(reduction="none"),
             data,
-            optimizer=_optimizer(options, plan, len(data.x)),
+            optimizer=_optimizer(options, plan, options.examples or len(data.x)),
             learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
@@ -84,14 +85,19 @@ def _optimizer(
 ) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     name = options.optimizer or "SGD"
     kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
-    if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
-        raise BadInput(f"optimizer {name!r} is unknown: expected a class of torch.optim, for example SGD or Adam")
+    unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
+    if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
+        raise BadInput(
+            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, "
+            "for example SGD or Adam"
+        )
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         found = list(parameters)
         norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
         rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm)
-        settings: dict[str, Any] = {"lr": options.learning_rate or rate}
+        given = options.learning_rate
+        settings: dict[str, Any] = {"lr": rate if given is None else positive("the learning rate", given)}
         if options.momentum is not None:
             settings["momentum"] = options.momentum
         try:

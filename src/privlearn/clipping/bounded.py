@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from privlearn._validate import count, one_of, positive
+from privlearn._validate import between, count, one_of
 from privlearn.accounting.adjacency import Adjacency
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Flat:
     clip_norm: float
 
     def __post_init__(self) -> None:
-        positive("clip_norm", self.clip_norm)
+        between("clip_norm", self.clip_norm, 1e-12, 1e12)
 
     def norm(self, layers: int) -> float:
         """The largest norm of a clipped gradient."""
@@ -61,7 +61,7 @@ class PerLayer:
     clip_norm: float
 
     def __post_init__(self) -> None:
-        positive("clip_norm", self.clip_norm)
+        between("clip_norm", self.clip_norm, 1e-12, 1e12)
 
     def norm(self, layers: int) -> float:
         """The largest norm of a clipped gradient."""

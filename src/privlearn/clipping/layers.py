@@ -36,7 +36,7 @@ class Formed:
 
     def squared_norms(self) -> Tensor:
         """Sum of squares."""
-        return torch.stack([g.flatten(1).square().sum(1) for g in self._gradients.values()]).sum(0)
+        return torch.stack([_squares(g.flatten(1)) for g in self._gradients.values()]).sum(0)
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         """One product with the weights."""
@@ -51,8 +51,9 @@ class _LinearRows:
         self._inputs, self._gradient, self._wanted = inputs, gradient, wanted
 
     def squared_norms(self) -> Tensor:
-        length = self._inputs.square().sum(1) * ("weight" in self._wanted) + ("bias" in self._wanted)
-        return length * self._gradient.square().sum(1)
+        # In double precision: a product of a huge and a tiny square must not underflow.
+        length = _squares(self._inputs) * ("weight" in self._wanted) + ("bias" in self._wanted)
+        return length * _squares(self._gradient)
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         scaled = self._gradient * weights[:, None]
@@ -66,7 +67,7 @@ class _EmbeddingRows:
 
     def __init__(self, layer: nn.Embedding, tokens: Tensor, gradient: Tensor) -> None:
         self._layer = layer
-        self._tokens = tokens.flatten(1)
+        self._tokens = tokens.reshape(len(tokens), -1)
         self._gradient = gradient.reshape(len(tokens), -1, layer.embedding_dim)
         if layer.padding_idx is not None:
             self._gradient = self._gradient * (self._tokens != layer.padding_idx)[..., None]
@@ -77,13 +78,19 @@ class _EmbeddingRows:
         keys, slot = (owner * self._layer.num_embeddings + self._tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
         merged = self._gradient.new_zeros(len(keys), self._layer.embedding_dim)
         merged.index_add_(0, slot.flatten(), self._gradient.flatten(0, 1))
-        norms = self._gradient.new_zeros(batch)
-        return norms.index_add_(0, keys // self._layer.num_embeddings, merged.square().sum(1))
+        norms = self._gradient.new_zeros(batch, dtype=torch.float64)
+        return norms.index_add_(0, keys // self._layer.num_embeddings, _squares(merged))
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         total = self._gradient.new_zeros(self._layer.weight.shape)
         scaled = self._gradient * weights[:, None, None]
         return {"weight": total.index_add_(0, self._tokens.flatten(), scaled.flatten(0, 1))}
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Squared L2 norm of each row, in double precision."""
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return lengths.square()
 
 
 def _linear(layer: nn.Linear, a: Tensor, g: Tensor, wanted: frozenset[str]) -> LayerGradient:
@@ -154,5 +161,7 @@ def rule_for(layer: nn.Module) -> _Rule | None:
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         return None
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse):
+        return None
+    if not {name for name, _ in layer.named_parameters(recurse=False)} <= {"weight", "bias"}:
         return None
     return _RULES.get(type(layer))

@@ -47,10 +47,7 @@ def release(
         if part.sample is not sample:
             raise SampleReused("the parts of one release come from different samples: release each sample by itself")
     mechanism = Gaussian(noise_multiplier)
-    due = sample.due(mechanism)
-    if due is not None:
-        ledger.charge(due, adjacency)
-    sample.spend(mechanism)
+    sample.spend(mechanism, adjacency, ledger)
     # Only from here on is anything drawn.
     return [_noised(part, noise_multiplier * math.sqrt(len(parts)), stream) for part in parts]
 

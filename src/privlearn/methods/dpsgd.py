@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import ClippedGradients, Loss
 from privlearn.data.dataset import Dataset
+from privlearn.errors import NotPerExample
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.models import Scale, require_per_example
@@ -72,8 +73,9 @@ def dpsgd(
         x = _through(transforms[-1:], x)
 
     network = model if isinstance(model, nn.Module) else model(tuple(x.shape[1:]))
-    require_per_example(network, x)
     network.train()
+    require_per_example(network, x)
+    fixed = {name: value.clone() for name, value in _untrained(network).items()}
     watched = _Watch()
     gradients = ClippedGradients(network, loss, plan.clip, plan.neighbours, microbatch=microbatch, observe=watched.see)
     parameters = list(gradients.parameters.values())
@@ -95,6 +97,7 @@ def dpsgd(
             if progress:
                 progress(epoch * steps + step + 1, plan.epochs * steps)
         watched.end_epoch(plan.clip.clip_norm)
+        _require_unchanged(_untrained(network), fixed)
     descent.zero_grad()
     network.eval()
 
@@ -112,6 +115,22 @@ def dpsgd(
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
     )
+
+
+def _untrained(network: nn.Module) -> dict[str, Tensor]:
+    """Buffers and frozen parameters: they are published, but no release ever fills them."""
+    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+    return {name: value for name, value in network.state_dict().items() if name not in trained}
+
+
+def _require_unchanged(now: dict[str, Tensor], before: dict[str, Tensor]) -> None:
+    for name, value in before.items():
+        if not torch.equal(now[name], value):
+            raise NotPerExample(
+                f"{name!r} changed during training: it carries private data from one batch to the next, outside any release. "
+                "Nothing is returned; remove it from the model, or keep it fixed",
+                state=name,
+            )
 
 
 def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
