@@ -50,7 +50,7 @@ from privlearn.errors import (
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.plan import Plan
-from privlearn.publishing import bundle, certificate
+from privlearn.publishing import bundle, certificate, verification
 
 CHECKS: dict[str, Callable[[], None]] = {}
 
@@ -329,6 +329,26 @@ def check_losses_that_couple_examples_are_harmless() -> None:
                 break
         if len(found) == 2:
             assert flat_norm(tuple(a - b for a, b in zip(*found, strict=True))) <= 0.01 * (1 + 1e-9)
+
+
+@check
+def check_rules_that_disagree_are_not_used() -> None:
+    """A weight that is used beside its layer: the layer's rule alone would get its gradient wrong."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) + x @ self.layer.weight
+
+    torch.manual_seed(0)
+    net, (x, y) = Beside().double(), small_data()
+    found = clipped(Flat(1e6), Adjacency.ADD_REMOVE, x, y, net).values
+    true = torch.autograd.grad(cross_entropy(net(x), y).sum(), list(net.parameters()))
+    for one, other in zip(found, true, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @check
@@ -761,12 +781,12 @@ def check_changes_to_a_published_model_are_found() -> None:
         plan = Plan(sampling.Poisson(0.25), epochs=2).calibrate(epsilon=3.0, delta=1e-5)
         result = train(plan)
         out = bundle.publish(result, Path(folder) / "model")
-        assert certificate.verify(out).ok
+        assert verification.verify(out).ok
         for change in CHANGES:
             _require_found(out, change)
         weights = (out / "model.safetensors").read_bytes()
         (out / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-        found = certificate.verify(out)
+        found = verification.verify(out)
         assert not found.ok
         assert "model.safetensors" in " ".join(found.problems)
 
@@ -791,6 +811,18 @@ def _larger_claim(body: dict[str, Any]) -> None:
     body["claim"]["epsilon"] *= 1.01
 
 
+def _other_settings(body: dict[str, Any]) -> None:
+    body["settings"]["noise_multipliers"] = [99.0, 99.0]
+
+
+def _other_method(body: dict[str, Any]) -> None:
+    body["claim"]["method"] = "magic"
+
+
+def _more_claims(body: dict[str, Any]) -> None:
+    body["claim"]["certified_by"] = "somebody"
+
+
 def _other_neighbours(body: dict[str, Any]) -> None:
     body["claim"]["adjacency"] = "replace_one"
 
@@ -799,7 +831,8 @@ def _unseeded(body: dict[str, Any]) -> None:
     body["randomness"] = "operating system"
 
 
-CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim, _other_neighbours, _unseeded]
+CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim, _other_neighbours, _unseeded,
+           _other_settings, _other_method, _more_claims]  # fmt: skip
 
 
 def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -809,9 +842,9 @@ def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
         body = json.loads(original)
         change(body)
         if forge:  # a careful forger mends the digests too; the arithmetic remains
-            body["digests"] = {part: certificate._digest(body[part]) for part in body["digests"]}
+            body["digests"] = {part: certificate.digest(body[part]) for part in body["digests"]}
         path.write_text(json.dumps(body))
-        found = certificate.verify(out)
+        found = verification.verify(out)
         path.write_text(original)
         if not forge or change is not _unseeded:
             assert not found.ok, f"{change.__name__} went unnoticed"
@@ -841,5 +874,5 @@ def check_seeded_runs_say_so() -> None:
     with tempfile.TemporaryDirectory() as folder:
         seeded = bundle.publish(train(plan, streams=rng.Streams.new(0)), Path(folder) / "seeded")
         fresh = bundle.publish(train(plan, streams=rng.Streams.new()), Path(folder) / "fresh")
-        assert any("seed" in warning for warning in certificate.verify(seeded).warnings)
-        assert certificate.verify(fresh).warnings == []
+        assert any("seed" in warning for warning in verification.verify(seeded).warnings)
+        assert verification.verify(fresh).warnings == []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from privlearn.methods.result import Result as Result
     from privlearn.plan import Plan as Plan
     from privlearn.publishing.bundle import publish as publish
-    from privlearn.publishing.certificate import verify as verify
+    from privlearn.publishing.verification import verify as verify
     from privlearn.rng import Streams as Streams
     from privlearn.sampling import FullBatch as FullBatch
     from privlearn.sampling import Partition as Partition
@@ -57,7 +57,7 @@ _HOMES = {
     "load": "data",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
-    "verify": "publishing.certificate",
+    "verify": "publishing.verification",
 }
 _MODULES = ("errors", "models", "schedules")
 

@@ -83,12 +83,22 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
             raise
         except Exception as error:
             raise BadInput(
-                f"model {spec!r} failed with input_shape={tuple(input_shape)}, classes={classes}: "
-                f"{type(error).__name__}: {_first_line(error)}"
+                f"model {spec!r} failed: {type(error).__name__}: {_first_line(error)}. A factory is called as "
+                f"f(input_shape={tuple(input_shape)}, classes={classes})"
             ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module")
     return model
+
+
+def is_built_in(spec: str | None) -> bool:
+    """Whether `spec` names a network of privlearn's own, not somebody's code."""
+    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] == "mlp")
+
+
+def require_known(spec: str) -> None:
+    """Raise `BadInput` unless `build` could build `spec`."""
+    _builder(spec)
 
 
 def _builder(spec: str) -> Callable[..., Any]:

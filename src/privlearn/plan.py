@@ -12,7 +12,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
 from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
-from privlearn.clipping.bounded import Clip, Flat
+from privlearn.clipping.bounded import Clip, Flat, PerLayer
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
@@ -21,6 +21,11 @@ from privlearn.schedules import Constant, Polynomial, Schedule, Step
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
 _LEAST_NOISE = 1e-3
+_EXAMPLES = {
+    "sampling": "pv.Poisson(sampling_rate=0.01)",
+    "schedule": "pv.schedules.Exponential(k=0.01)",
+    "clip": "pv.Flat(0.1)",
+}
 
 
 @final
@@ -53,6 +58,14 @@ class Plan:
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        kinds: dict[str, tuple[type, ...]] = {
+            "sampling": (Sampler,),
+            "schedule": (Schedule,),
+            "clip": (Flat, PerLayer),
+        }
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)

@@ -269,6 +269,19 @@ class FullBatch(Sampler):
         yield Sample(np.arange(examples), _Unit(self.event))
 
 
+def from_description(description: dict[str, Any]) -> Sampler:
+    """The sampler that `describe` described.
+
+    Raises:
+        BadInput: no sampler's description.
+    """
+    numbers = {key: value for key, value in description.items() if key != "kind"}
+    for kind in (Poisson, Partition, Shuffle, FullBatch):
+        if kind.__name__.lower() == description.get("kind"):
+            return kind(**numbers)
+    raise BadInput(f"{str(description)[:80]} describes no sampler")
+
+
 def named(name: str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 

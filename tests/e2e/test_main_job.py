@@ -115,7 +115,9 @@ def test_a_users_own_model(capsys: pytest.CaptureFixture[str], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     options = ("--data", "digits", "--epsilon", "8", "--epochs", "3", "--model")
     assert train(capsys, tmp_path / "model", *options, "mynets:make")["test_accuracy"] > 0.2
-    assert run(capsys, "predict", "model", "--data", "digits")[0] == 0
+    assert run(capsys, "predict", "model", "--data", "digits", "--model", "mynets:make")[0] == 0
+    assert main(["predict", "model", "--data", "digits"]) == 2  # a folder does not choose the code that runs
+    assert "if you trust that code" in capsys.readouterr().err
     assert main(["train", *options, "mynets:coupled", "--out", "other"]) == 2
     message = capsys.readouterr().err
     assert "BatchNorm1d at '1'" in message
@@ -127,9 +129,9 @@ def test_tampering_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     out = tmp_path / "model"
     train(capsys, out, "--data", "breast-cancer", "--epsilon", "5", "--epochs", "2")
     for name, old, new, said in (
-        ("README.md", "epsilon: ", "epsilon: 0.", "README.md states epsilon"),
+        ("README.md", "epsilon: ", "epsilon: 0.", "README.md is not the file that was certified"),
         ("config.json", '"linear"', '"mlp:3"', "config.json is not the file that was certified"),
-        ("privacy.json", '"epochs": 2', '"epochs": 1', "the settings in privacy.json"),
+        ("privacy.json", '"epochs": 2', '"epochs": 1', "part 'settings' of privacy.json was changed"),
     ):
         original = (out / name).read_text()
         assert old in original

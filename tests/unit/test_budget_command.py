@@ -44,18 +44,23 @@ def test_keys_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     found = budget(capsys, "--examples", "60000", "--batch-size", "600", "--noise-multiplier", "6", "--epochs", "400")
     assert set(found) == {
         "adjacency", "delta", "epsilon", "method", "rho", "epochs", "steps", "noise_multipliers", "guarantees",
+        "group_size", "unspent", "plan",
     }  # fmt: skip
     assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
     assert found["rho"] is None
     assert found["method"] == "pld"
-    assert {row["kind"] for row in found["guarantees"]} == {"bound"}
-    assert min(row["epsilon"] for row in found["guarantees"]) == found["epsilon"]
+    bounds = {row["method"]: row["epsilon"] for row in found["guarantees"] if row["kind"] == "bound"}
+    assert min(bounds.values()) == found["epsilon"]
+    assert bounds["moments-2016"] == pytest.approx(1.6705, abs=1e-3)
+    (estimate,) = (row for row in found["guarantees"] if row["kind"] == "estimate")
+    assert estimate["epsilon"] == pytest.approx(2.3732, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "partition", "shuffle", "full"])
 def test_a_target_is_met_from_below(capsys: pytest.CaptureFixture[str], sampling: str) -> None:
+    size = () if sampling == "full" else ("--batch-size", "250")
     found = budget(
-        capsys, "--examples", "5000", "--sampling", sampling, "--batch-size", "250", "--epsilon", "3", "--epochs", "20",
+        capsys, "--examples", "5000", "--sampling", sampling, *size, "--epsilon", "3", "--epochs", "20",
         "--schedule", "step:k=0.8,period=5",
     )  # fmt: skip
     assert 2.991 <= found["epsilon"] <= 3
@@ -72,7 +77,10 @@ def test_a_target_with_given_noise_ends_training(capsys: pytest.CaptureFixture[s
 
 def test_per_layer_clipping_costs_the_same_for_the_same_multiplier(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--examples", "600", "--batch-size", "60", "--noise-multiplier", "2")
-    assert budget(capsys, *options, "--clip", "layer") == budget(capsys, *options)
+    layer, flat = budget(capsys, *options, "--clip", "layer"), budget(capsys, *options)
+    assert layer.pop("plan")["clip"]["kind"] == "layer"
+    assert flat.pop("plan")["clip"]["kind"] == "flat"
+    assert layer == flat
 
 
 def test_a_configuration_file_gives_options_and_the_command_line_wins(

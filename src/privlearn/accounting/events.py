@@ -304,9 +304,10 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
                 require_adjacency(inner, adjacency)
         if adjacency not in leaf.adjacencies:
             covered = ", ".join(sorted(leaf.adjacencies))
+            what = _PHRASES.get(type(leaf), type(leaf).__name__)
             raise UnsupportedEvent(
-                f"{type(leaf).__name__} has no sound accounting for {adjacency.value} neighbours: it is covered for "
-                f"{covered}. Choose one of these adjacencies, or another way to draw batches",
+                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose one "
+                "of these adjacencies, or another way to draw batches",
                 event=leaf,
                 adjacency=adjacency,
             )
@@ -378,6 +379,15 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
             raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value
     return kind(**values)
+
+
+_PHRASES: dict[type[Event], str] = {
+    PoissonSampled: "Poisson sampling",
+    Partitioned: "random partition",
+    FixedBatches: "shuffling (or any fixed batches)",
+    RandomisedResponse: "randomised response",
+    Parallel: "parallel composition over disjoint blocks",
+}
 
 
 def _require_event(event: object) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from privlearn.cli import screen
-from privlearn.cli.planning import figures, make_plan
+from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
@@ -22,6 +22,8 @@ def run(options: argparse.Namespace) -> int:
         from privlearn.cli.plots import draw_plan
 
         draw_plan(plan, options.delta, options.plot)
+    for warning in warnings(plan, options, options.examples):
+        screen.asides.print(f"[yellow]warning[/]: {warning}")
     if options.json:
         screen.print_json(answer)
         return 0

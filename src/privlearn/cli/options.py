@@ -6,6 +6,7 @@ import argparse
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,13 @@ _EPILOG = """examples:
   privlearn verify runs/digits
   privlearn predict runs/digits --data digits
 """
+
+
+_TARGETS = {"--epsilon", "--rho"}
+_TRAINING_ONLY = {
+    "--data", "--data-dir", "--classes", "--range", "--method", "--model", "--optimizer", "--learning-rate",
+    "--momentum", "--lr-schedule", "--microbatch", "--seed", "--out",
+}  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -32,7 +40,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     Raises:
         BadInput: an option that is unknown, missing or cannot be read.
     """
-    return _parser().parse_args(_with_config(argv))
+    return _parser().parse_args(_with_ranges(_with_config(argv)))
+
+
+def _with_ranges(argv: list[str]) -> list[str]:
+    """Let `--range -4,7` be written without an equals sign, though its value looks like an option."""
+    joined: list[str] = []
+    for part in argv:
+        if joined and joined[-1] == "--range":
+            joined[-1] = f"--range={part}"
+        else:
+            joined.append(part)
+    return joined
 
 
 def _with_config(argv: list[str]) -> list[str]:
@@ -48,10 +67,17 @@ def _with_config(argv: list[str]) -> list[str]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
     given: list[str] = []
+    by_hand = {part.partition("=")[0] for part in argv}
     for key, value in settings.items():
-        if isinstance(value, dict | list):
-            raise BadInput(f"{key} in {path} is a {type(value).__name__}: expected one value, as on the command line")
         option = "--" + key.replace("_", "-")
+        if option in by_hand or (option in _TARGETS and by_hand & _TARGETS):
+            continue
+        if argv[0] == "budget" and option in _TRAINING_ONLY:
+            continue  # one file may serve both commands
+        if isinstance(value, list):
+            value = ",".join(str(part) for part in value)
+        if isinstance(value, dict):
+            raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
         if value is True:
             given.append(option)
         elif value is not False:
@@ -66,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     train = _command(commands, "train", "plan, train and publish a private model")
@@ -85,7 +112,11 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("folder", metavar="DIR", help="a published model")
     predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set or an .npz with x")
     predict.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
-    predict.add_argument("--part", choices=["train", "test"], help="rows of a named data set (default: test)")
+    predict.add_argument(
+        "--part",
+        choices=["train", "test"],
+        help="which rows (default: test rows if named, x of an .npz)",
+    )
     predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
     predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
 
@@ -148,7 +179,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default) or layer")
     plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
     plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")
-    plan.add_argument("--pca-noise", type=float, default=16.0, metavar="S", help="their noise multiplier (default: 16)")
+    plan.add_argument("--pca-noise", type=float, metavar="S", help="their noise multiplier (default: 16)")
     parser.add_argument("--config", metavar="F.toml", help="read options from a TOML file; those given by hand win")
 
 
@@ -156,7 +187,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
     group.add_argument("--method", default="dpsgd", choices=["dpsgd"], help="(default: dpsgd)")
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
-                       "package.module:function")  # fmt: skip
+                       "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD)")
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
@@ -168,4 +199,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 def _range(text: str) -> tuple[float, float]:
     low, _, high = text.partition(",")
-    return float(low), float(high)
+    try:
+        return float(low), float(high)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected LO,HI, for example 0,255") from None

@@ -30,6 +30,10 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         BadInput: numbers out of range, or no target and no noise.
     """
     count("examples", examples)
+    if options.sampling == "full" and options.batch_size is not None:
+        raise BadInput("--sampling full has all the examples in its batch: leave out --batch-size")
+    if options.pca is None and options.pca_noise is not None:
+        raise BadInput("--pca-noise is given without --pca: say how many components, for example --pca 60")
     given = options.batch_size if options.batch_size is not None else defaults.batch_size(examples)
     sampler = sampling.named(options.sampling, given, examples)
     clip_norm = defaults.CLIP_NORM if options.clip_norm is None else options.clip_norm
@@ -40,7 +44,9 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         clip=bounded.named(options.clip, clip_norm),
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
         examples=options.examples,
-        before=() if options.pca is None else (PCA(options.pca, options.pca_noise),),
+        before=()
+        if options.pca is None
+        else (PCA(options.pca, 16.0 if options.pca_noise is None else options.pca_noise),),
     )
     target = _target(options)
     return plan if target is None else _solve(options, plan, target, examples)
@@ -85,8 +91,24 @@ def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dic
         "noise_multipliers": list(plan.noise_multipliers()),
         "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples, group_size))],
         "group_size": group_size,
+        "plan": {
+            "sampling": plan.sampling.describe(),
+            "expected_batch_size": plan.sampling.expected_batch_size(examples),
+            "schedule": schedules.spec(plan.schedule),
+            "clip": {"kind": "flat" if isinstance(plan.clip, bounded.Flat) else "layer", "norm": plan.clip.clip_norm},
+            "before": [{"kind": "pca", **vars(release)} for release in plan.before],
+        },
         "unspent": None if plan.budget is None else 1 - plan.budget.spent(event, plan.neighbours) / plan.budget.limit,
     }
+
+
+def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator[str]:
+    """What is allowed, and hardly ever meant."""
+    if options.delta * examples >= 1:
+        yield (
+            f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
+            "example and keep to it"
+        )
 
 
 def _asides(plan: Plan, delta: float, examples: int, group_size: int) -> Iterator[Guarantee]:

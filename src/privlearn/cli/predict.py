@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from privlearn.cli import screen
-from privlearn.data.dataset import as_tensor
+from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.named import NAMES, load
 from privlearn.data.readers import read_inputs
 from privlearn.errors import BadInput
@@ -28,12 +28,15 @@ def run(options: argparse.Namespace) -> int:
     out = None if options.out is None else Path(options.out)
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
+    if out is not None and out.exists():
+        raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model, config = bundle.load(options.folder, options.model)
     x = _inputs(options)
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
             f"the rows of {options.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
         )
+    require_finite(options.data, "the inputs", x)
     with torch.no_grad():
         parts = as_tensor(x, whole_is_float=bool(config["transforms"])).split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
         scores = torch.cat([model(part) for part in parts]).softmax(1).numpy()
@@ -51,7 +54,7 @@ def _inputs(options: argparse.Namespace) -> NDArray[Any]:
     if options.data in NAMES:
         data = load(options.data, options.data_dir)
         return np.asarray(data.x if options.part == "train" else data.x_test)
-    return read_inputs(Path(options.data))
+    return read_inputs(Path(options.data), "x_test" if options.part == "test" else "x")
 
 
 def _write_csv(out: Path | None, chosen: NDArray[Any], scores: NDArray[Any]) -> None:

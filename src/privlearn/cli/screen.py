@@ -17,6 +17,15 @@ from privlearn.plan import Plan
 answers = Console(highlight=False, soft_wrap=True)
 asides = Console(stderr=True, highlight=False, soft_wrap=True)
 
+_METHODS = {
+    "gaussian": "exact, for Gaussian releases",
+    "pld": "privacy loss distributions",
+    "rdp": "Renyi DP",
+    "pure": "the sum of pure epsilons",
+    "zcdp": "zero-concentrated DP",
+    "zcdp-2016": "zCDP by the conversion of 2016, as in papers of its time",
+    "moments-2016": "the moments accountant of 2016, as in papers of its time",
+}
 _NEIGHBOURS = {
     "add_remove": "one example is added or removed",
     "zero_out": "one example is replaced by an empty one",
@@ -38,7 +47,7 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
     bounds = [row for row in figures["guarantees"] if row["kind"] == "bound"]
     for row in bounds:
         best = row is bounds[0]
-        mark = "[bold]<- the tightest sound bound: the guarantee[/]" if best else ""
+        mark = "[bold]<- the tightest sound bound: the guarantee[/]" if best else f"[dim]{_METHODS[row['method']]}[/]"
         table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{row['epsilon']:.4f}", mark)
     for row in figures["guarantees"]:
         if row["kind"] != "bound":

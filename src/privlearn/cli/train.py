@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from torch import nn
 
 from privlearn import defaults, models, schedules
 from privlearn._validate import positive
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.cli import screen
-from privlearn.cli.planning import figures, make_plan
+from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.data import Dataset, load
 from privlearn.errors import BadInput
 from privlearn.methods.dpsgd import dpsgd
@@ -31,16 +32,19 @@ def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     started = time.perf_counter()
     out = require_free(options.out)
+    models.require_known(options.model)
+    kind = _optimizer_kind(options.optimizer or "SGD")
     data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
     examples = options.examples or len(data.x)
     plan = make_plan(options, examples)
     answer = figures(plan, options.delta, len(data.x))
-    if options.delta * examples >= 1:
-        screen.asides.print(f"[yellow]warning[/]: delta {options.delta:g} is not below one over the {examples} examples: "
-                            "a mechanism may then give away a whole example and keep to it")  # fmt: skip
-    screen.asides.print(f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
-                        f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})")  # fmt: skip
-    result = _train(options, plan, data)
+    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x))):
+        screen.asides.print(f"[yellow]warning[/]: {warning}")
+    screen.asides.print(
+        f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
+        f"{options.delta:g} ({answer['adjacency']})"
+    )
+    result = _train(options, plan, data, kind)
     metrics = _test(result.model, data)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
@@ -61,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(options: argparse.Namespace, plan: Plan, data: Dataset) -> Result:
+def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> Result:
     streams = Streams.new(options.seed)
     classes = data.classes
     assert classes is not None
@@ -69,10 +73,10 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset) -> Result:
     with screen.progress_bar("training") as progress:
         return dpsgd(
             plan,
-            lambda shape: models.build(options.model, shape, classes, streams.initialisation),
+            lambda shape: _network(options.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             data,
-            optimizer=_optimizer(options, plan, options.examples or len(data.x)),
+            optimizer=_optimizer(options, kind, plan, options.examples or len(data.x)),
             learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
@@ -80,18 +84,46 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset) -> Result:
         )
 
 
-def _optimizer(
-    options: argparse.Namespace, plan: Plan, examples: int
-) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    name = options.optimizer or "SGD"
+def _curators_warnings(plan: Plan, options: argparse.Namespace, rows: int) -> Iterator[str]:
+    """What whoever holds the data should know before publishing."""
+    if options.examples is None and plan.neighbours is Adjacency.ADD_REMOVE:
+        yield (
+            f"the number of examples ({rows}) is taken from the file and will stand in the certificate, though add_remove "
+            "neighbours differ in it: declare a public figure with --examples N"
+        )
+    if options.seed is not None:
+        yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+
+
+def _network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams) -> nn.Module:
+    """Build the network and see that it has one output for each class."""
+    network = models.build(spec, shape, classes, streams.initialisation)
+    try:
+        with torch.no_grad():
+            found = tuple(network(torch.zeros(2, *shape)).shape)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}") from error
+    if found != (2, classes):
+        raise BadInput(
+            f"model {spec!r} turns 2 rows into shape {found}: expected (2, {classes}), a score for each class"
+        )
+    return network
+
+
+def _optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
     kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
     unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
     if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
         raise BadInput(
-            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, "
-            "for example SGD or Adam"
+            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, for "
+            "example SGD or Adam"
         )
+    return kind
 
+
+def _optimizer(
+    options: argparse.Namespace, kind: type[torch.optim.Optimizer], plan: Plan, examples: int
+) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         found = list(parameters)
         norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
@@ -103,7 +135,7 @@ def _optimizer(
         try:
             made: torch.optim.Optimizer = kind(found, **settings)
         except (TypeError, ValueError) as error:
-            raise BadInput(f"optimizer {name} cannot be made with {settings}: {error}") from error
+            raise BadInput(f"optimizer {kind.__name__} cannot be made with {settings}: {error}") from error
         return made
 
     return make

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from privlearn.cli import screen
-from privlearn.publishing.certificate import verify
+from privlearn.publishing.verification import verify
 
 
 def run(options: argparse.Namespace) -> int:

@@ -221,6 +221,7 @@ class ClippedGradients:
         rows, targets = made_up_batch(x, y)
         with without_dropout(self.model):
             truth, losses = self._by_loop(rows, targets)
+            self._require_uncoupled(rows, targets, losses)
             ways = [self._by_layers] if self._has_rules() else []
             for way in (*ways, self._by_vmap):
                 try:
@@ -232,6 +233,18 @@ class ClippedGradients:
                 if self._agree(found, (truth, losses)):
                     return way
         return self._by_loop
+
+    def _require_uncoupled(self, rows: Tensor, targets: Tensor, alone: Tensor) -> None:
+        """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained."""
+        with torch.no_grad(), torch.random.fork_rng():
+            together = [self._losses(self.model(rows), targets) for _ in range(2)]
+        usable = alone.isfinite()
+        draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare
+        if not draws and not _close(together[0][usable], alone[usable]):
+            raise NotPerExample(
+                "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
+                "normalisation over the batch"
+            )
 
     def _agree(
         self, found: tuple[dict[str, LayerGradient], Tensor], truth: tuple[dict[str, LayerGradient], Tensor]

@@ -55,7 +55,7 @@ class Dataset:
                 f"the dataset is a {type(data).__name__}: expected a privlearn Dataset or a pair (inputs, targets) "
                 "of arrays or tensors"
             )
-        x, y = data
+        x, y = (part if hasattr(part, "shape") else np.asarray(part) for part in data)
         if len(x) != len(y):
             raise BadInput(f"there are {len(x)} inputs and {len(y)} targets: expected one target for each input")
         return cls(x, y)
@@ -71,9 +71,16 @@ class Dataset:
             raise BadInput(
                 f"{self.name} has {len(self.x)} inputs and {len(self.y)} targets: expected equally many, and at least one"
             )
+        if self.x_test is not None:
+            shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
+            if shapes[0] != shapes[1] or len(self.x_test) != len(self.y_test):
+                raise BadInput(
+                    f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape {shapes[1]} "
+                    f"and y_test {len(self.y_test)}: expected rows of one shape, and a target for each"
+                )
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:
-                _require_finite(self.name, part, np.asarray(values))
+                require_finite(self.name, part, np.asarray(values))
         if self.classes is not None:
             for part, labels in {"y": self.y, "y_test": self.y_test}.items():
                 if labels is not None:
@@ -109,7 +116,8 @@ def as_tensor(values: Any, *, whole_is_float: bool = False) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 
 
-def _require_finite(name: str, part: str, values: NDArray[Any]) -> None:
+def require_finite(name: str, part: str, values: NDArray[Any]) -> None:
+    """Raise `BadInput` unless all of `values` are finite numbers."""
     if values.dtype.kind not in "fiub":
         raise BadInput(f"{part} of {name} holds {values.dtype} values: expected numbers")
     if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -40,6 +40,8 @@ def load(
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
     if name in NAMES:
+        if classes is not None or value_range is not None:
+            raise BadInput(f"the classes and the range of {name} are known: leave out --classes and --range")
         data = NAMES[name](directory(data_dir))
         return data.checked()
     path = Path(name)

@@ -43,22 +43,17 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     found = _arrays(path, ("x", "y", "x_test", "y_test"))
     missing = [key for key in ("x", "y") if key not in found]
     if missing or ("x_test" in found) != ("y_test" in found):
-        raise BadInput(
-            f"{path} holds {', '.join(found) or 'none of the arrays'}: expected x and y, and x_test and y_test together"
-        )
+        raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")
     return found
 
 
-def read_inputs(path: Path) -> NDArray[Any]:
-    """Read `x` from an .npz file.
+def read_inputs(path: Path, name: str = "x") -> NDArray[Any]:
+    """Read the inputs called `name` from an .npz file.
 
     Raises:
         BadInput: as `read_npz`.
     """
-    found = _arrays(path, ("x",))
-    if "x" not in found:
-        raise BadInput(f"{path} holds no array x: expected an .npz with x, one row for each example")
-    return found["x"]
+    return _arrays(path, (name,))[name]
 
 
 def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
@@ -68,6 +63,11 @@ def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            return {name: archive[name] for name in names if name in archive}
+            found = {name: archive[name] for name in names if name in archive}
+            if not found:
+                raise ValueError(f"it holds {', '.join(archive.files) or 'nothing'}, and none of {', '.join(names)}")
+            return found
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read as an .npz of plain numbers: {error}") from error
+        reason = "it holds pickled objects" if "pickle" in str(error) and zipfile.is_zipfile(path) else str(error)
+        reason = "it is no .npz file" if "pickle" in reason and reason == str(error) else reason
+        raise BadInput(f"{path} cannot be read as an .npz of plain numbers: {reason}") from error

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privlearn import models
+from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.publishing import card, certificate
 from privlearn.publishing.certificate import CARD, CERTIFICATE, CONFIG, WEIGHTS
+from privlearn.publishing.verification import described_run, verify
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,6 +73,8 @@ def publish(
             raise BadInput(
                 "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
             )
+    if model_spec is not None:
+        _require_rebuilt(result, model_spec, classes)
     guarantee = result.ledger.guarantee(result.stated_delta(delta))
     metrics = {name: float(value) for name, value in (test_metrics or {}).items()}
     settings = {"method": result.method, **result.settings}
@@ -82,9 +86,17 @@ def publish(
         "transforms": [_transform_config(module) for module in list(result.model)[:-1]],  # type: ignore[call-overload]
     }
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
-    statement = certificate.make(result.ledger.event, guarantee, settings, result.seeded, files)
-    files[CERTIFICATE] = _json(statement)
-    files[CARD] = card.write(guarantee, settings, result.seeded, metrics, data or {}).encode()
+    shared = tally(result.ledger.event) != tally(described_run(settings))
+    files[CARD] = card.write(
+        guarantee,
+        settings,
+        seeded=result.seeded,
+        shared=shared,
+        test_metrics=metrics,
+        data=data or {},
+        model=model_spec,
+    ).encode()
+    files[CERTIFICATE] = _json(certificate.make(result.ledger.event, guarantee, settings, result.seeded, files))
     _write(path, files)
     return path
 
@@ -104,7 +116,7 @@ def load(folder: str | Path, model_spec: str | None = None) -> tuple[nn.Module, 
     from safetensors.torch import load as load_tensors
 
     folder = Path(folder)
-    verification = certificate.verify(folder)
+    verification = verify(folder)
     if not verification.ok:
         raise CertificateMismatch(
             f"{folder} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
@@ -112,9 +124,11 @@ def load(folder: str | Path, model_spec: str | None = None) -> tuple[nn.Module, 
         )
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     spec = model_spec or config["model"]
-    if spec is None:
+    if model_spec is None and not models.is_built_in(spec):
+        # A folder must not choose the code that runs here.
         raise BadInput(
-            f"{folder} does not say how its network is built: give --model package.module:function, the factory that made it"
+            f"the network in {folder} was built by {spec or 'code that it does not name'}: if you trust that code and have "
+            "it, give it yourself with --model package.module:function"
         )
     network = models.build(spec, config["network_input_shape"], config["classes"], np.random.default_rng(0))
     transforms = [_transform(part) for part in config["transforms"]]
@@ -124,6 +138,19 @@ def load(folder: str | Path, model_spec: str | None = None) -> tuple[nn.Module, 
     except RuntimeError as error:
         raise BadInput(f"the weights in {folder} do not fit model {spec!r}: {error}") from error
     return model.eval(), config
+
+
+def _require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
+    """Refuse a spec that builds another network than the one that was trained."""
+    if classes is None:
+        raise BadInput("model_spec was given without classes: give both, or neither")
+    twin = models.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
+    *_, network = result.model.children()
+    shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
+    if shapes[0] != shapes[1]:
+        raise BadInput(
+            f"model_spec {spec!r} builds another network than the one that was trained: correct it, or leave it out"
+        )
 
 
 def _weights(model: nn.Module) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee
+from privlearn.models import is_built_in
 
 _NEIGHBOURS = {
     "add_remove": "one example is added to or removed from the training data",
@@ -13,10 +14,28 @@ _NEIGHBOURS = {
 }
 
 
-def write(guarantee: Guarantee, settings: dict[str, Any], seeded: bool, test_metrics: dict[str, float],
-          data: dict[str, str]) -> str:  # fmt: skip
-    """Return the card's text, Markdown with a YAML header."""
-    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data file"
+def write(
+    guarantee: Guarantee,
+    settings: dict[str, Any],
+    *,
+    seeded: bool,
+    shared: bool,
+    test_metrics: dict[str, float],
+    data: dict[str, str],
+    model: str | None,
+) -> str:
+    """Return the card's text, Markdown with a YAML header.
+
+    Args:
+        guarantee: the claim.
+        settings: the public numbers of the run.
+        seeded: whether somebody may know the seed.
+        shared: whether the ledger holds other releases too.
+        test_metrics: figures from test data.
+        data: what to say of the data.
+        model: the network's spec, if it has one.
+    """
+    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data, not protected"
     lines = [
         "---",
         "library_name: privlearn",
@@ -40,9 +59,15 @@ def write(guarantee: Guarantee, settings: dict[str, Any], seeded: bool, test_met
         "that the run described is the run that was made: that is the publisher's word.",
         "",
         "The guarantee covers the weights and the transforms stored with them. It does not cover choices made by looking "
-        "at the data or at earlier private results, nor the test figures below.",
+        "at the data or at earlier private results, nor figures from test data.",
         "",
     ]
+    if shared:
+        lines += [
+            "The ledger behind this model also holds other releases from the same data (see `privacy.json`): the guarantee is "
+            "for all of them together.",
+            "",
+        ]
     if seeded:
         lines += [
             "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "
@@ -67,6 +92,9 @@ def write(guarantee: Guarantee, settings: dict[str, Any], seeded: bool, test_met
         "| --- | --- |",
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
+        f"| network | {model or 'given in Python'} |",
+        f"| optimizer | {settings['optimizer']['name']}, learning rate {settings['optimizer'].get('lr', 0):.4g}, "
+        f"schedule {settings['learning_rate_schedule']} |",
         f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
         f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
         f"| noise multiplier | {noise} |",
@@ -78,8 +106,9 @@ def write(guarantee: Guarantee, settings: dict[str, Any], seeded: bool, test_met
         "## Use",
         "",
         "```",
+        "pip install privlearn",
         "privlearn verify .",
-        "privlearn predict . --data DATA",
+        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
         "```",
         "",
     ]
