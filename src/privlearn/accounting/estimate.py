@@ -35,8 +35,13 @@ def epsilon(event: Event, delta: float) -> float:
                 event=leaf,
             )
         rho += times * (rate / sigma) ** 2
-        top = min(top, sigma**2 * math.log(1 / (rate * sigma)) + 1)
+        top = min(top, highest_order(rate, sigma))
     return theorem_three(rho, top, delta)
+
+
+def highest_order(rate: float, sigma: float) -> float:
+    """U = sigma^2 ln(1 / (q sigma)) + 1: the orders up to which the paper puts its bound (Yu et al. 2019, section IV-B)."""
+    return sigma**2 * math.log(1 / (rate * sigma)) + 1
 
 
 def theorem_three(rho: float, top: float, delta: float) -> float:

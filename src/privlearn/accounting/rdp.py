@@ -10,9 +10,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp
 
+from privlearn._validate import positive, probability
 from privlearn.accounting.events import (
     ZCDP,
     Event,
@@ -63,13 +64,35 @@ def epsilon(event: Event, delta: float) -> float:
 def epsilon_of_curve(divergences: Array, delta: float) -> float:
     """The tight conversion of divergences at `ORDERS` (Canonne et al. 2020, Prop 12)."""
     found = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    return max(0.0, float(found.min()))
+    least = float(found.min())
+    return math.inf if math.isnan(least) else max(0.0, least)
 
 
 def epsilon_by_moments(event: Event, delta: float) -> float:
     """epsilon by the moments accountant of 2016: whole orders up to 33 and the conversion of that time."""
     found = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
     return float(found.min())
+
+
+def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
+    """The Renyi divergence of one Poisson-sampled Gaussian release at any real orders above 1, by quadrature.
+
+    It is the remove direction, which is the larger (Mironov et al. 2019, Thm 5), with the shape of `orders`.
+
+    >>> round(float(divergence(0.06, 1.0, 3.7)), 6)
+    0.015001
+
+    Raises:
+        BadInput: a rate outside (0, 1], a noise multiplier that is not positive, or an order of 1 or below.
+    """
+    probability("the sampling rate", rate)
+    positive("the noise multiplier", sigma)
+    found = np.asarray(orders, dtype=np.float64)
+    positive("the least Renyi order minus 1", float(found.min()) - 1)
+    if rate == 1:
+        return np.asarray(found / (2 * sigma**2), dtype=np.float64)
+    moments = _fractional_moments(rate, sigma, found.ravel()).reshape(found.shape)
+    return np.asarray(np.maximum(moments, 0.0) / (found - 1), dtype=np.float64)
 
 
 def _leaf_curve(leaf: Event) -> Array:
@@ -148,18 +171,19 @@ def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     where R^a is small, and by logarithms where it is large.
     """
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, sigma / 6)
-    weights = np.exp(-0.5 * (x / sigma) ** 2) / math.sqrt(2 * math.pi) / 6
-    gain = rate * np.expm1((2 * x - 1) / (2 * sigma**2))  # R - 1
-    log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * x - 1) / (2 * sigma**2))
+    log_weights = -0.5 * (x / sigma) ** 2 - math.log(6 * math.sqrt(2 * math.pi))
+    losses = (2 * x - 1) / (2 * sigma**2)
+    gain = rate * np.expm1(np.minimum(losses, 500.0))  # R - 1; beyond, it is nothing beside R^a
+    log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
     log_ratio = np.where(np.abs(gain) < 0.5, np.log1p(np.maximum(gain, -0.9)), log_ratio)
     a = orders[:, None]
     exponents = a * log_ratio
     small = exponents < 30
     plain = np.where(small, np.expm1(np.minimum(exponents, 30.0)) - a * gain, 0.0)
     linear = (1 + a * gain) * np.exp(-np.maximum(exponents, 30.0))
-    with np.errstate(divide="ignore"):
-        large = np.where(small, -np.inf, exponents + np.log1p(-np.minimum(linear, 0.5)) + np.log(weights))
-    near = np.log1p(np.maximum(plain, 0.0) @ weights)
+    # The weights stay logarithms: the mass of R^a lies near x = a, where they underflow once a > 37 sigma.
+    large = np.where(small, -np.inf, exponents + np.log1p(-np.minimum(linear, 0.5)) + log_weights)
+    near = np.log1p(np.maximum(plain, 0.0) @ np.exp(log_weights))
     return np.asarray(np.logaddexp(near, logsumexp(large, axis=1)), dtype=np.float64)
 
 

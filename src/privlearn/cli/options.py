@@ -120,6 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
     predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
 
+    study = _command(commands, "reproduce", "a table or figure of a paper, its numbers beside ours")
+    study.add_argument("name", nargs="?", metavar="NAME", help="which one; see --list")
+    study.add_argument("--list", action="store_true", help="name every table and figure there is")
+    study.add_argument("--quick", action="store_true", help="coarser curves, fewer seeds")
+    study.add_argument("--seeds", type=int, metavar="N", help="runs to average over (default: the study's own)")
+    study.add_argument("--out", metavar="DIR", help="where the files go (default: results/NAME)")
+
     data = _command(commands, "data", "the named data sets")
     data.add_argument("action", choices=["list"], help="list: name every data set and say where it is")
     data.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")

@@ -1,0 +1,59 @@
+"""`privlearn reproduce`: a table or figure of a paper, its numbers beside ours."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from privlearn.cli import screen
+from privlearn.errors import BadInput
+from privlearn.reproduce import registry
+
+if TYPE_CHECKING:
+    from privlearn.reproduce.findings import Findings
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compute one study and keep it in three files, or list them all."""
+    if options.list:
+        _list(options.json)
+        return 0
+    if options.name is None:
+        raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
+    study = registry.find(options.name)
+    from privlearn.reproduce.findings import as_json, save
+
+    folder = Path(options.out or f"results/{study.name}")
+    screen.asides.print(f"{study.source}: {study.what}")
+    findings = study.run(options.quick, options.seeds)
+    save(study, findings, folder)
+    screen.asides.print(f"written: {folder / study.name}.json, .md and .png")
+    if options.json:
+        screen.print_json(as_json(study, findings))
+    else:
+        screen.answers.print(_table(findings))
+    return 0
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        screen.print_json({"studies": [{"name": s.name, "source": s.source, "what": s.what} for s in registry.STUDIES]})
+        return
+    for study in registry.STUDIES:
+        screen.answers.print(f"[bold]{study.name:<12}[/] {study.source:<26} {study.what}")
+
+
+def _table(findings: Findings) -> Table:
+    from privlearn.reproduce.findings import number
+
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    chance = any(row.ours_std is not None for row in findings.rows)
+    for head in ("what", "metric", "paper", "ours", *(["deviation"] if chance else [])):
+        table.add_column(head, justify="left" if head in ("what", "metric") else "right")
+    for row in findings.rows:
+        spread = [f"{row.ours_std or 0:.3g}"] if chance else []
+        table.add_row(row.label, row.metric, number(row.paper), number(row.ours), *spread)
+    return table
