@@ -20,7 +20,7 @@ from privlearn.schedules import Constant, Polynomial, Schedule, Step
 
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
-_LEAST_NOISE = 1e-3
+_LEAST_NOISE, _STEEPEST = 1e-6, 1e6
 _EXAMPLES = {
     "sampling": "pv.Poisson(sampling_rate=0.01)",
     "schedule": "pv.schedules.Exponential(k=0.01)",
@@ -87,10 +87,12 @@ class Plan:
             BadInput: the schedule reaches 0 within the epochs.
         """
         values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
-        if min(values) <= 0:
+        if min(values) < _LEAST_NOISE:
+            first = next(epoch for epoch, value in enumerate(values) if value < _LEAST_NOISE)
+            fall = "0" if values[first] == 0 else f"{values[first]:.3g}"
             raise BadInput(
-                f"the noise schedule falls to 0 at epoch {values.index(min(values))}, which gives no privacy: "
-                "use end= above 0, a slower decay or fewer epochs"
+                f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use end= above 0, a slower "
+                "decay or fewer epochs"
             )
         return values
 
@@ -122,8 +124,13 @@ class Plan:
         def spent(factor: float) -> float:
             return budget.spent(replace(self, schedule=self.schedule.scaled(factor)).event(), self.neighbours)
 
-        start = 1.0 / self.schedule(0)
-        factor = solve_noise(spent, budget.limit, start)
+        shape = self.noise_multipliers()
+        if max(shape) > _STEEPEST * min(shape):
+            raise BadInput(
+                f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. Use a "
+                "slower decay or fewer epochs"
+            )
+        factor = solve_noise(spent, budget.limit, start=1.0 / min(shape))
         return replace(self, schedule=self.schedule.scaled(factor), budget=budget)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:

@@ -28,8 +28,8 @@ def fourier_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.com
 def log_moment(points: NDArray[np.float64], mass: NDArray[np.float64], order: float) -> float:
     """ln of the sum of mass e^{order points}."""
     exponents = order * points
-    top = float(exponents.max())
-    return top + math.log(float(mass @ np.exp(exponents - top)))
+    top = float(exponents[mass > 0].max())
+    return top + math.log(float(mass @ np.exp(np.minimum(exponents - top, 0.0))))
 
 
 def least_bound(bound: Callable[[float], float], order: float) -> float:

@@ -49,6 +49,8 @@ from privlearn.errors import UnsupportedEvent
 _NEGLIGIBLE = 1e-3
 #: Grid step in units of the root mean square width of the entries.
 _FINENESS = 0.03
+#: Losses that come in atoms need a finer grid for their spread than smooth ones.
+_ATOMS = 0.1
 #: Below this noise multiplier likelihood ratios overflow.
 _LEAST_SIGMA = 0.05
 #: Cells of the widest window.
@@ -273,11 +275,11 @@ def _entry(leaf: Event) -> _Entry:
             reach = ratio_range(1 / batches, sigma) + 16 * spread
             return _Entry(lambda h, tail: partition.partition_pair(batches, sigma, h, tail), spread, reach)
         case Laplace(b):
-            return _Entry(lambda h, tail: laplace_pair(b, h), min(1 / b, 1.0), 2 / b)
+            return _Entry(lambda h, tail: laplace_pair(b, h), _ATOMS / b, 2 / b)
         case PureDP(eps):
-            return _Entry(lambda h, tail: pure_pair(eps, h), eps, 2 * eps)
+            return _Entry(lambda h, tail: pure_pair(eps, h), _ATOMS * eps, 2 * eps)
         case RandomisedResponse(eps, categories):
-            return _Entry(lambda h, tail: randomised_response_pair(eps, categories, h), eps, 2 * eps)
+            return _Entry(lambda h, tail: randomised_response_pair(eps, categories, h), _ATOMS * eps, 2 * eps)
         case _:
             raise UnsupportedEvent(f"{type(leaf).__name__} has no privacy loss distribution", event=leaf)
 

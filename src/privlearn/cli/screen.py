@@ -23,8 +23,8 @@ _METHODS = {
     "rdp": "Renyi DP",
     "pure": "the sum of pure epsilons",
     "zcdp": "zero-concentrated DP",
-    "zcdp-2016": "zCDP by the conversion of 2016, as in papers of its time",
-    "moments-2016": "the moments accountant of 2016, as in papers of its time",
+    "zcdp-2016": "zCDP, conversion of 2016",
+    "moments-2016": "moments accountant of 2016",
 }
 _NEIGHBOURS = {
     "add_remove": "one example is added or removed",

@@ -22,6 +22,7 @@ PAPER = {
     Exponential: (0.0442, 0.0282, 0.0193, 0.0138, 0.0101, 0.0075, 0.0056, 0.0041),
     Polynomial: (6.2077, 3.5277, 2.1948, 1.4317, 0.9549, 0.6382, 0.4167, 0.1626),
 }
+_NO_NOISE = 1e-3
 _BUDGET = Budget(rho=0.78125)
 _GRID, _FINE = 1e-4, 1e-7
 _MOST = {Time: 1.0, Step: 1.0, Exponential: 1.0, Polynomial: 10.0}
@@ -55,7 +56,10 @@ def least_on_grid(low: float) -> float:
 
 
 def _lasts(kind: type[Schedule], k: float, epochs: int) -> bool:
-    plan = Plan(Shuffle(600), epochs=epochs, schedule=kind(k=k))  # type: ignore[call-arg]
+    schedule = kind(k=k)  # type: ignore[call-arg]
+    if schedule(epochs - 1) < _NO_NOISE:
+        return False
+    plan = Plan(Shuffle(600), epochs=epochs, schedule=schedule)
     return _BUDGET.covers(_BUDGET.spent(plan.event(), plan.neighbours))
 
 

@@ -1,0 +1,95 @@
+"""Planted bugs of the accounting, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import accounting_checks  # noqa: F401 - registers its checks
+import pytest
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.accounting import rdp
+from privlearn.errors import PrivlearnError
+
+A = "privlearn.accounting."
+MUTANTS = [
+    Mutant("the example's own batch is not weighted", A + "partition:_by_fourier", "rfft(mass * values, size)",
+           "rfft(mass, size)", "check_partitions_have_their_golden_prices"),
+    Mutant("halves of a split are lost", A + "partition:_double", "+= shares[k] * mass", "+= 0 * mass",
+           "check_masses_are_kept"),
+    Mutant("folded tails are forgotten", A + "partition:_trim", "kept[0] += mean / x[low]", "kept[0] += 0.0",
+           "check_masses_are_kept"),
+    Mutant("only one direction is read", A + "pld:Composition.epsilon", "max(self.epsilons(delta))",
+           "min(self.epsilons(delta))", "check_partitions_have_their_golden_prices"),
+    Mutant("a law composed once for all its steps", A + "pld:_power", "fourier_power(rfft(folded), n)", "rfft(folded)",
+           "check_sampling_has_its_golden_prices"),
+    Mutant("the sampling rate squared", A + "pairs:poisson_pair", "p_below = (1 - rate) * q_below + rate * ndtr(u - sd)",
+           "p_below = (1 - rate) * q_below + rate**2 * ndtr(u - sd)", "check_sampling_has_its_golden_prices"),
+    Mutant("events with the same pair replace each other", A + "pld:_counts", "counts.get(leaf, 0) + times", "times",
+           "check_epsilon_is_never_below_the_exact_gaussian_for_mixtures"),
+    Mutant("Renyi curves without their counts", A + "rdp:curve", "times * _leaf_curve(leaf)", "_leaf_curve(leaf)",
+           "check_renyi_prices"),
+    Mutant("a tighter conversion than there is", A + "rdp:epsilon_of_curve", "np.log1p(-1 / ORDERS)", "-1.0",
+           "check_renyi_prices"),
+    Mutant("the conjecture taken for the divergence", A + "rdp:_poisson",
+           "return np.asarray(np.maximum(log_moments, 0.0) / (ORDERS - 1), dtype=np.float64)",
+           "return ORDERS * (rate / sigma) ** 2", "check_renyi_divergences_of_sampling"),
+    Mutant("a moment's excess at large ratios is left out", A + "rdp:_fractional_moments",
+           "np.logaddexp(near, logsumexp(large, axis=1))", "near", "check_renyi_is_never_below_the_truth"),
+    Mutant("blocks cost their minimum", A + "zcdp:_leaf_rho", "return max(rho(event) for event in events)",
+           "return min(rho(event) for event in events)", "check_disjoint_blocks_cost_their_maximum"),
+    Mutant("blocks cost their minimum, in Renyi", A + "rdp:_leaf_curve", "np.max([curve(event)", "np.min([curve(event)",
+           "check_disjoint_blocks_cost_their_maximum"),
+    Mutant("selection by the price for monotone scores", A + "rdp:_leaf_curve", "ORDERS * eps**2 / 8",
+           "ORDERS * eps**2 / 32", "check_selection_costs_an_eighth"),
+    Mutant("pure DP at a quarter", A + "zcdp:_leaf_rho", "return epsilon**2 / 2", "return epsilon**2 / 8",
+           "check_selection_costs_an_eighth"),
+    Mutant("the Gaussian conversion for all of zCDP", A + "zcdp:epsilon_of_rho",
+           "return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))",
+           "return gaussian_epsilon(math.sqrt(2 * rho), delta)", "check_conversions_of_rho"),
+    Mutant("an estimate passes for a bound", A + "accountant:estimates", '"yu-2019", "estimate"', '"yu-2019", "bound"',
+           "check_estimates_are_never_claimed"),
+    Mutant("the estimate where its premise is false", A + "estimate:epsilon", "sigma < LEAST_SIGMA or", "False or",
+           "check_estimates_are_never_claimed"),
+    Mutant("a filter is opened for free", A + "filters:ZCDPFilter.__init__",
+           "account.charge(Filter(rho=rho), adjacency)", "pass", "check_filters_hold_their_limit"),
+    Mutant("a filter forgets what it let through", A + "filters:ZCDPFilter.charge", "self._spent = total", "pass",
+           "check_filters_hold_their_limit"),
+    Mutant("a Renyi filter holds while any order does", A + "filters:RenyiFilter.charge", ").any()", ").all() and False",
+           "check_filters_hold_their_limit"),
+    Mutant("a bound at one order serves larger ones", A + "rdp:_leaf_curve", "np.where(order >= ORDERS, bound, np.inf)",
+           "np.where(order >= 0 * ORDERS, bound, np.inf)", "check_filters_hold_their_limit"),
+    Mutant("groups pay linearly in rho", A + "accountant:_methods", "zcdp.epsilon_of_rho(k**2 * total, delta)",
+           "zcdp.epsilon_of_rho(k * total, delta)", "check_groups_pay_for_their_size"),
+    Mutant("delta does not grow with the group", A + "groups:_log_growth",
+           "return float(steps[-1] + math.log(float(np.exp(steps - steps[-1]).sum())))", "return 0.0",
+           "check_groups_pay_for_their_size"),
+    Mutant("the Laplace tail on the wrong side", A + "pairs:laplace_pair", "0.5 * np.exp((inside * b - 1) / (2 * b))",
+           "0.5 * np.exp(-(inside * b + 1) / (2 * b))", "check_laplace_is_priced_exactly"),
+    Mutant("shuffling's lower bound from the batch alone", A + "shuffle:_largest_of_batches",
+           "high = 2.0 if adjacency is Adjacency.ZERO_OUT else 1.0", "high = 1.0", "check_shufflings_interval_is_honest"),
+    Mutant("one more than fits", A + "calibrate:largest", "return low", "return low + 1",
+           "check_what_is_solved_for_never_overshoots"),
+    Mutant("a rate on the wrong side", A + "calibrate:_acceptable", "<= 0", "<= 0.004",
+           "check_what_is_solved_for_never_overshoots"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    rdp._poisson.cache_clear()
+    try:
+        mutant.plant(monkeypatch)
+        with pytest.raises((AssertionError, PrivlearnError)):
+            CHECKS[mutant.caught_by]()
+    finally:
+        monkeypatch.undo()
+        rdp._poisson.cache_clear()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
