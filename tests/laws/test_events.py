@@ -9,8 +9,8 @@ import pytest
 
 from privlearn.accounting import accountant
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.event_json import _KINDS, from_json, to_json
 from privlearn.accounting.events import (
-    _KINDS,
     ZCDP,
     Composed,
     Event,
@@ -28,10 +28,8 @@ from privlearn.accounting.events import (
     Repeated,
     Selection,
     compose,
-    from_json,
     require_adjacency,
     tally,
-    to_json,
 )
 from privlearn.errors import BadInput, UnsupportedEvent
 

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
     study = registry.find(options.name)
-    from privlearn.reproduce.findings import as_json, save
+    from privlearn.reproduce.writer import as_json, save
 
     folder = Path(options.out or f"results/{study.name}")
     screen.asides.print(f"{study.source}: {study.what}")
@@ -47,7 +47,7 @@ def _list(as_json: bool) -> None:
 
 
 def _table(findings: Findings) -> Table:
-    from privlearn.reproduce.findings import number
+    from privlearn.reproduce.writer import number
 
     table = Table(box=None, padding=(0, 2), header_style="bold")
     chance = any(row.ours_std is not None for row in findings.rows)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.events import JSON_VERSION, Event, to_json
+from privlearn.accounting.event_json import JSON_VERSION, to_json
+from privlearn.accounting.events import Event
 from privlearn.errors import BadInput
 
 #: File names of a published model.

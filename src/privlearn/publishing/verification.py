@@ -12,7 +12,8 @@ from privlearn import sampling
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import Event, Gaussian, compose, from_json, tally
+from privlearn.accounting.event_json import from_json
+from privlearn.accounting.events import Event, Gaussian, compose, tally
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.certificate import CARD, CERTIFICATE, CONFIG, PARTS, UNIT, WEIGHTS, digest, read
 

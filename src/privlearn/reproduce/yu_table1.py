@@ -9,7 +9,8 @@ import numpy as np
 
 from privlearn.accounting.events import Gaussian
 from privlearn.reproduce import plots
-from privlearn.reproduce.findings import Findings, Row, table
+from privlearn.reproduce.findings import Findings, Row
+from privlearn.reproduce.writer import table
 from privlearn.rng import Streams
 from privlearn.sampling import Partition, Poisson, Sampler, Shuffle
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from privlearn.accounting.budget import Budget
 from privlearn.plan import Plan
 from privlearn.reproduce import plots
-from privlearn.reproduce.findings import Findings, Row, number, table
+from privlearn.reproduce.findings import Findings, Row
+from privlearn.reproduce.writer import number, table
 from privlearn.sampling import Shuffle
 from privlearn.schedules import Exponential, Polynomial, Schedule, Step, Time
 
