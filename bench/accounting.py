@@ -1,6 +1,6 @@
 """The accountants of privlearn beside those of dp-accounting, prv-accountant and Opacus, at delta 1e-5.
 
-`python bench/accounting.py [--quick] [--json]`; the peers are in the optional group `peers`. Variants of one mechanism
+`python bench/accounting.py [--quick] [--json]`; the peers are in the optional group `test`. Variants of one mechanism
 that are tight (privacy loss distributions, privacy random variables) must agree within 2%. Opacus and prv-accountant
 answer with their estimate plus `eps_error`; that error bar is taken off before answers are compared. Renyi DP answers
 another, looser question, and is there for its time.

@@ -20,7 +20,7 @@ def accounting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.filterwarnings("ignore")
 def test_every_case_beside_the_peers(accounting: ModuleType) -> None:
     for peer in ("opacus", "prv_accountant"):
-        pytest.importorskip(peer, reason=f"the peer {peer} is not installed: pip install 'privlearn[peers]'")
+        pytest.importorskip(peer, reason=f"the peer {peer} is not installed: pip install 'privlearn[test]'")
     cases = accounting.cases(accounting.SMOKE)
     rows = [row for case in cases for row in accounting.common.measure(case)]
     assert len(rows) == sum(len(case.variants) for case in cases)
