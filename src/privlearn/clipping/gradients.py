@@ -94,8 +94,7 @@ class ClippedGradients:
         Raises:
             NotPerExample: the loss is not one value for each example.
         """
-        if self._compute is None:
-            self._compute = self._choose(x, y)
+        self.prepare(x, y)
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         for start in range(0, len(sample), self._chunk):
             rows = torch.from_numpy(sample.indices[start : start + self._chunk])
@@ -103,6 +102,15 @@ class ClippedGradients:
                 total[name] += part
         norm = self.clip.norm(len(self._layers))
         return Bounded(tuple(total.values()), self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+
+    def prepare(self, x: Tensor, y: Tensor) -> None:
+        """Choose how to compute, from the shapes and types of `x` and `y` alone; done once.
+
+        Raises:
+            NotPerExample: the loss is not one value for each example, or couples them.
+        """
+        if self._compute is None:
+            self._compute = self._choose(x, y)
 
     def _clipped_sum(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         assert self._compute is not None

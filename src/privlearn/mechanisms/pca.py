@@ -42,6 +42,11 @@ class PCA:
         count("components", self.components)
         positive("the PCA's noise_multiplier", self.noise_multiplier)
 
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of one projected example."""
+        return (self.components,)
+
     def event(self) -> Event:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
@@ -62,7 +67,7 @@ class PCA:
 
         rows = x.flatten(1)
         features = rows.shape[1]
-        if self.components > features:
+        if self.components > features:  # before anything is charged
             raise BadInput(
                 f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
             )

@@ -68,21 +68,25 @@ def dpsgd(
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
     x = _through(transforms, x)
-    for earlier in plan.before:
-        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
-        x = _through(transforms[-1:], x)
 
-    network = model if isinstance(model, nn.Module) else model(tuple(x.shape[1:]))
+    # Whatever can be refused is refused here, before anything is spent.
+    shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
+    network = model if isinstance(model, nn.Module) else model(shape)
     network.train()
-    require_per_example(network, x)
-    fixed = {name: value.clone() for name, value in _untrained(network).items()}
+    require_per_example(network, x.new_zeros(1, *shape))
     watched = _Watch()
     gradients = ClippedGradients(network, loss, plan.clip, plan.neighbours, microbatch=microbatch, observe=watched.see)
+    gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
     descent = optimizer(parameters)
     rates = [group["lr"] for group in descent.param_groups]
+    fixed = {name: value.clone() for name, value in _untrained(network).items()}
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
+
+    for earlier in plan.before:
+        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
+        x = _through(transforms[-1:], x)
 
     for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
         for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
