@@ -9,7 +9,7 @@ DEMO := runs/digits-demo
 
 demo: $(READY)
 	@rm -rf $(DEMO)
-	$(BIN)/privlearn train --data digits --epsilon 4 --out $(DEMO)
+	$(BIN)/privlearn train --data digits --examples 1437 --epsilon 4 --out $(DEMO)
 	$(BIN)/privlearn verify $(DEMO)
 
 test: $(READY) lint

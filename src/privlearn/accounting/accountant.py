@@ -47,7 +47,13 @@ class Guarantee:
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
         unit = f", {self.group_size} examples together" if self.group_size > 1 else ""
-        return f"({sign}{self.epsilon:.4g}, {self.delta:g})-DP for {self.adjacency.value} neighbours{unit}, by {self.method}"
+        figures = f"({sign}{rounded_up(self.epsilon)}, {self.delta:g})-DP"
+        return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """`epsilon` for reading: three digits after the point, never below the figure itself."""
+    return f"{math.ceil(epsilon * 1000) / 1000:.6g}"
 
 
 def rho(event: Event) -> float | None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from privlearn.accounting.accountant import rounded_up
 from privlearn.plan import Plan
 
 answers = Console(highlight=False, soft_wrap=True)
@@ -64,8 +65,8 @@ def meaning(figures: dict[str, Any]) -> str:
         change = change.replace("one example is", f"up to {size} examples are").replace(" an empty one", " empty ones")
         change = change.replace(" another", " others")
     return (
-        f"If {change}, no outcome becomes more than e^{figures['epsilon']:.3g} times as likely, but for a probability of "
-        f"{figures['delta']:g}."
+        f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
+        f"probability of {figures['delta']:g}."
     )
 
 

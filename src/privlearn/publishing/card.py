@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.models import is_built_in
 
 _NEIGHBOURS = {
@@ -45,12 +45,12 @@ def write(
         f"adjacency: {guarantee.adjacency.value}",
         "---",
         "",
-        f"# A model trained with ({guarantee.epsilon:.3g}, {guarantee.delta:g}) differential privacy",
+        f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
         "",
         "## What is guaranteed",
         "",
         f"Two training sets are neighbours if {_NEIGHBOURS[guarantee.adjacency.value]}. For any such pair, the "
-        f"probability of any outcome of the training differs by at most a factor e^{guarantee.epsilon:.4g}, plus "
+        f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, plus "
         f"{guarantee.delta:g}. What is protected is one example (one row of the training data): a person with several "
         "rows is protected less.",
         "",
@@ -106,7 +106,6 @@ def write(
         "## Use",
         "",
         "```",
-        "pip install privlearn",
         "privlearn verify .",
         f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
         "```",
