@@ -25,7 +25,10 @@ _COUPLED: dict[type[nn.Module], str] = {
 
 @final
 class Scale(nn.Module):
-    """Map declared public ranges to [0, 1]; values outside are clipped. Part of the published model."""
+    """Clip to declared public ranges and scale: to [0, 1], or into [-1, 1] with 0 kept where a range reaches below 0.
+
+    Part of the published model.
+    """
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         super().__init__()
@@ -35,8 +38,10 @@ class Scale(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scale `x`, shape (batch, ...); the bounds are scalars or have the shape of one example."""
         low, high = self.get_buffer("low"), self.get_buffer("high")
-        unit = (x.to(low) - low) / (high - low)
-        return unit.clamp(0.0, 1.0)
+        clipped = torch.minimum(torch.maximum(x.to(low), low), high)
+        signed = low < 0
+        width = torch.where(signed, torch.maximum(low.abs(), high.abs()), high - low)
+        return (clipped - low.where(~signed, 0)) / width
 
 
 @final

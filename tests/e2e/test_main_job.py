@@ -148,6 +148,21 @@ def test_tampering_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "model.safetensors is missing" in shown
 
 
+def test_files_that_nobody_certified_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    train(capsys, tmp_path / "model", "--data", "breast-cancer", "--epsilon", "5", "--epochs", "1")
+    (tmp_path / "model" / "extra.py").write_text("print('hello')")
+    code, shown = run(capsys, "verify", str(tmp_path / "model"))
+    assert code == 0
+    assert "extra.py, which nobody certified" in shown
+
+
+def test_ranges_below_zero_keep_zero() -> None:
+    low, high = torch.tensor([-4.0, 0.0, -1.0]), torch.tensor([2.0, 10.0, 1.0])
+    rows = torch.tensor([[-4.0, 5.0, 0.0], [0.0, 0.0, -9.0], [2.0, 99.0, 1.0]])
+    scaled = pv.models.Scale(low, high)(rows)
+    assert scaled.tolist() == [[-1.0, 0.5, 0.0], [0.0, 0.0, -1.0], [0.5, 1.0, 1.0]]
+
+
 def test_the_readmes_example_runs_as_it_stands(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     code = text.split("```python\n", 1)[1].split("```", 1)[0]

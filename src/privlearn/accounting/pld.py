@@ -33,6 +33,7 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
+from privlearn.accounting.levels import noise_level, on_few_levels
 from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
 from privlearn.accounting.pairs import (
     Array,
@@ -219,8 +220,8 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     Raises:
         UnsupportedEvent: for a mechanism without a dominating pair here.
     """
-    counts = _counts(event)
-    if any(_sigma(leaf) < _LEAST_SIGMA for leaf in counts):
+    counts = on_few_levels(_counts(event))
+    if any(noise_level(leaf) < _LEAST_SIGMA for leaf in counts):
         raise UnsupportedEvent(f"noise multipliers below {_LEAST_SIGMA} have no privacy loss distribution")
     if not counts:
         return Composition(1.0, 0, np.ones(1), np.ones(1), 0.0, 0.0)
@@ -249,15 +250,6 @@ def _counts(event: Event) -> dict[Event, int]:
                 leaf = PureDP(eps)
         counts[leaf] = counts.get(leaf, 0) + times
     return counts
-
-
-def _sigma(leaf: Event) -> float:
-    match leaf:
-        case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)) | Laplace(sigma):
-            return sigma
-        case PureDP(eps) | RandomisedResponse(eps):
-            return 1 / eps
-    return 1.0
 
 
 def _entry(leaf: Event) -> _Entry:

@@ -30,6 +30,7 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
+from privlearn.accounting.levels import on_few_levels
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
@@ -40,6 +41,7 @@ _WHOLE = (*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448
 ORDERS: Array = np.array(sorted([*_FRACTIONAL, *_WHOLE]), dtype=np.float64)
 #: The whole orders up to 33, which moments accountants used.
 _MOMENTS = np.isin(ORDERS, np.arange(2, 34))
+_LEAST_SIGMA = 0.02
 _IS_WHOLE = np.isin(ORDERS, _WHOLE)
 _LOG_FACTORIALS: Array = gammaln(np.arange(max(_WHOLE) + 1) + 1.0)
 
@@ -51,7 +53,7 @@ def curve(event: Event) -> Array:
         UnsupportedEvent: for a mechanism without a Renyi price.
     """
     total = np.zeros_like(ORDERS)
-    for leaf, times in tally(event).items():
+    for leaf, times in on_few_levels(tally(event)).items():
         total += times * _leaf_curve(leaf)
     return total
 
@@ -101,7 +103,8 @@ def _leaf_curve(leaf: Event) -> Array:
             # Over disjoint batches one example meets one release.
             return ORDERS / (2 * sigma**2)
         case PoissonSampled(rate, Gaussian(sigma)):
-            return ORDERS / (2 * sigma**2) if rate == 1 else _poisson(rate, sigma)
+            # At hardly any noise sampling hides nothing, and not using it is sound.
+            return ORDERS / (2 * sigma**2) if rate == 1 or sigma < _LEAST_SIGMA else _poisson(rate, sigma)
         case Laplace(b):
             shares = np.log(ORDERS / (2 * ORDERS - 1)), np.log((ORDERS - 1) / (2 * ORDERS - 1))
             moment = np.logaddexp(shares[0] + (ORDERS - 1) / b, shares[1] - ORDERS / b)

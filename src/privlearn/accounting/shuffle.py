@@ -16,9 +16,11 @@ from privlearn._validate import count
 from privlearn._validate import delta as valid_delta
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, FixedBatches, Gaussian, tally
+from privlearn.accounting.zcdp import gaussian_epsilon
 from privlearn.errors import UnsupportedEvent
 
 _STEP = 1e-3
+_LEAST_MASS = 1e-14
 
 
 def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) -> float:
@@ -37,7 +39,8 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     epochs = {leaf.event: times for leaf, times in tally(event).items() if isinstance(leaf, FixedBatches)}
     if not epochs:
         raise UnsupportedEvent("there is no shuffled epoch among the events")
-    return _compose(epochs, batches, adjacency, delta)
+    mu = math.sqrt(sum(times / mechanism.noise_multiplier**2 for mechanism, times in epochs.items()))
+    return min(_compose(epochs, batches, adjacency, delta), gaussian_epsilon(mu, delta))
 
 
 def _compose(epochs: Mapping[Gaussian, int], batches: int, adjacency: Adjacency, delta: float) -> float:
@@ -66,6 +69,14 @@ def _largest_of_batches(sigma: float, batches: int, adjacency: Adjacency) -> tup
     laws = []
     for shift in (high, high - 1.0):
         below = np.exp(log_ndtr((edges - shift) / sigma) + (batches - 1) * log_ndtr(edges / sigma))
-        mass = np.diff(np.concatenate([[0.0], below, [1.0]]))
-        laws.append({i: math.log(m) for i, m in enumerate(mass.tolist()) if m > 1e-300})
-    return laws[0], laws[1]
+        laws.append(np.diff(np.concatenate([[0.0], below, [1.0]])))
+    # Bins that one law hardly reaches are put together with the next one inside: a ratio of rounding errors is no loss.
+    kept = np.flatnonzero((laws[0] > _LEAST_MASS) & (laws[1] > _LEAST_MASS))
+    first, last = int(kept[0]), int(kept[-1])
+    inside = []
+    for mass in laws:
+        middle = mass[first : last + 1].copy()
+        middle[0] += mass[:first].sum()
+        middle[-1] += mass[last + 1 :].sum()
+        inside.append({i: math.log(m) for i, m in enumerate(middle.tolist()) if m > 0})
+    return inside[0], inside[1]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from privlearn import defaults, sampling, schedules
-from privlearn._validate import count, positive
+from privlearn._validate import between, count
 from privlearn.accounting import accountant, shuffle
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -130,7 +130,7 @@ def _schedule(options: argparse.Namespace) -> schedules.Schedule:
     schedule = schedules.parse(options.schedule, free_rate=_unknown(options) == "rate")
     if options.noise_multiplier is None:
         return schedule
-    sigma = positive("the noise multiplier", options.noise_multiplier)
+    sigma = between("the noise multiplier", options.noise_multiplier, 1e-6, 1e12)
     if "start=" in options.schedule:
         raise BadInput(
             f"the schedule {options.schedule!r} has its own start, and --noise-multiplier is {sigma:g}: give one of the two"

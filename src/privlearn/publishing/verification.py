@@ -73,7 +73,7 @@ def verify(folder: str | Path) -> Verification:
         adjacency=adjacency if isinstance(adjacency, str) else None,
         method=found.method if found else None,
         problems=problems,
-        warnings=_warnings(certificate, found),
+        warnings=_warnings(certificate, found) + _strangers(folder),
     )
 
 
@@ -181,6 +181,16 @@ def described_run(settings: dict[str, Any]) -> Event:
     sampler = sampling.from_description(settings["sampling"])
     before = [Gaussian(part["noise_multiplier"]) for part in settings["before"]]
     return compose([*before, *(sampler.epoch_event(Gaussian(sigma)) for sigma in settings["noise_multipliers"])])
+
+
+def _strangers(folder: Path) -> list[str]:
+    """Files that the certificate does not speak of."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in {WEIGHTS, CONFIG, CARD, CERTIFICATE})
+    if not others:
+        return []
+    return [
+        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, which nobody certified"
+    ]
 
 
 def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]:
