@@ -35,7 +35,26 @@ def write(
         data: what to say of the data.
         model: the network's spec, if it has one.
     """
-    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data, not protected"
+    lines = _guarantee(guarantee, seeded, shared)
+    if test_metrics:
+        lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
+        lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
+        lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
+    lines += _training(guarantee, settings, data, model)
+    lines += [
+        "## Use",
+        "",
+        "```",
+        "privlearn verify .",
+        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
+    """The header, and what is guaranteed to whom."""
     lines = [
         "---",
         "library_name: privlearn",
@@ -74,18 +93,16 @@ def write(
             "the guarantee for data that matter.",
             "",
         ]
-    if test_metrics:
-        lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
-        lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
-        lines += [
-            "",
-            "Computed on separate test data, exactly: the test data are not protected by the guarantee.",
-            "",
-        ]
+    return lines
+
+
+def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
+    """The table of how it was trained."""
+    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data, not protected"
     sigmas = settings["noise_multipliers"]
     noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
     sampling = ", ".join(f"{key} {value}" for key, value in settings["sampling"].items() if key != "kind")
-    lines += [
+    return [
         "## How it was trained",
         "",
         "| | |",
@@ -103,15 +120,7 @@ def write(
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
         f"| epsilon computed by | {guarantee.method} |",
         "",
-        "## Use",
-        "",
-        "```",
-        "privlearn verify .",
-        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
-        "```",
-        "",
     ]
-    return "\n".join(lines)
 
 
 def _before(part: dict[str, Any]) -> str:
