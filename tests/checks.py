@@ -37,8 +37,9 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import gradients as clipping
-from privlearn.clipping.bounded import Bounded, Flat, PerLayer
+from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.rows import second_moment, symmetric
+from privlearn.clipping.styles import Flat, PerLayer
 from privlearn.errors import (
     AdjacencyMismatch,
     BudgetExceeded,

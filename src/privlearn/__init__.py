@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from privlearn.accounting.adjacency import Adjacency as Adjacency
     from privlearn.accounting.budget import Budget as Budget
     from privlearn.accounting.ledger import Ledger as Ledger
-    from privlearn.clipping.bounded import Flat as Flat
-    from privlearn.clipping.bounded import PerLayer as PerLayer
+    from privlearn.clipping.gradients import Augmentation as Augmentation
+    from privlearn.clipping.styles import Automatic as Automatic
+    from privlearn.clipping.styles import Flat as Flat
+    from privlearn.clipping.styles import PerLayer as PerLayer
+    from privlearn.clipping.styles import Quantile as Quantile
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
     from privlearn.mechanisms.pca import PCA as PCA
@@ -39,17 +42,20 @@ __version__ = version("privlearn")
 # Names are imported when they are first used: planning and verifying must not wait for torch.
 _HOMES = {
     "Adjacency": "accounting.adjacency",
+    "Augmentation": "clipping.gradients",
+    "Automatic": "clipping.styles",
     "Budget": "accounting.budget",
     "Dataset": "data",
-    "Flat": "clipping.bounded",
+    "Flat": "clipping.styles",
     "FullBatch": "sampling",
     "Guarantee": "accounting.accountant",
     "Ledger": "accounting.ledger",
     "PCA": "mechanisms.pca",
     "Partition": "sampling",
-    "PerLayer": "clipping.bounded",
+    "PerLayer": "clipping.styles",
     "Plan": "plan",
     "Poisson": "sampling",
+    "Quantile": "clipping.styles",
     "Result": "methods.result",
     "Shuffle": "sampling",
     "Streams": "rng",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import final, get_args
 
 from privlearn._validate import count
 from privlearn.accounting import accountant
@@ -12,7 +12,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
 from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
-from privlearn.clipping.bounded import Clip, Flat, PerLayer
+from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
@@ -61,7 +61,7 @@ class Plan:
         kinds: dict[str, tuple[type, ...]] = {
             "sampling": (Sampler,),
             "schedule": (Schedule,),
-            "clip": (Flat, PerLayer),
+            "clip": get_args(Clip),
         }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):

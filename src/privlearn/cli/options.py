@@ -23,7 +23,7 @@ _EPILOG = """examples:
 _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
     "--data", "--data-dir", "--classes", "--range", "--method", "--model", "--optimizer", "--learning-rate",
-    "--momentum", "--lr-schedule", "--microbatch", "--seed", "--out",
+    "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
 }  # fmt: skip
 
 
@@ -141,6 +141,11 @@ def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _microbatch(text: str) -> int | None:
+    """A number of examples, or None for `auto`."""
+    return None if text == "auto" else int(text)
+
+
 def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
     """Import a command's module only when it runs: most of them import torch."""
 
@@ -183,7 +188,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, or until the budget ends)")
     plan.add_argument("--schedule", default="constant", metavar="SPEC", help="constant, time:k=0.05, exp:k=0.01, "
                       "step:k=0.6,period=10, poly:k=3,end=2,period=100")  # fmt: skip
-    plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default) or layer")
+    plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default), layer, automatic or quantile")
     plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
     plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")
     plan.add_argument("--pca-noise", type=float, metavar="S", help="their noise multiplier (default: 16)")
@@ -199,7 +204,11 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
     group.add_argument("--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0)")
-    group.add_argument("--microbatch", type=int, metavar="N", help="rows computed at once; memory only")
+    group.add_argument("--microbatch", type=_microbatch, metavar="N|auto",
+                       help="examples computed at once; the result is the same (default: auto, what fits into memory)")
+    group.add_argument("--device", metavar="D", help="where to compute: cpu (default) or cuda")
+    group.add_argument("--precision", default="float32", metavar="P",
+                       help="float32 (default), or bf16 to run the model in bfloat16")  # fmt: skip
     group.add_argument("--seed", type=int, metavar="S", help="repeatable run; the certificate then warns")
     group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
 

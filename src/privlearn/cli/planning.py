@@ -13,7 +13,7 @@ from privlearn.accounting import accountant, shuffle
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.clipping import bounded
+from privlearn.clipping import styles
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
 from privlearn.plan import Plan
@@ -41,7 +41,7 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         sampling=sampler,
         epochs=defaults.EPOCHS if options.epochs is None else options.epochs,
         schedule=_schedule(options),
-        clip=bounded.named(options.clip, clip_norm),
+        clip=styles.named(options.clip, clip_norm),
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
         examples=options.examples,
         before=()
@@ -95,7 +95,7 @@ def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dic
             "sampling": plan.sampling.describe(),
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
-            "clip": {"kind": "flat" if isinstance(plan.clip, bounded.Flat) else "layer", "norm": plan.clip.clip_norm},
+            "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
             "before": [{"kind": "pca", **vars(release)} for release in plan.before],
         },
         "unspent": None if plan.budget is None else 1 - plan.budget.spent(event, plan.neighbours) / plan.budget.limit,

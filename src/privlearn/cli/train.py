@@ -80,6 +80,8 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[to
             learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
+            device=options.device,
+            precision=options.precision,
             progress=progress,
         )
 

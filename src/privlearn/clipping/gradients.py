@@ -1,39 +1,57 @@
-"""The clipped sum of per-example gradients.
-
-Three ways to the same numbers: one backward pass through layers that have a rule, `torch.func.vmap`, and a loop over
-single examples. The loop is the truth; the fastest way that agrees with it is taken.
-"""
+"""`ClippedGradients`: the clipped sum of per-example gradients, and its sensitivity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.func import functional_call, grad, vmap
 
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.bounded import Bounded, Clip, Flat
-from privlearn.clipping.layers import Formed, LayerGradient, rule_for
+from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.examples import ExampleGradients
+from privlearn.clipping.kernels import kernels
+from privlearn.clipping.styles import Clip, PerLayer, Quantile
+from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
 from privlearn.models import made_up_batch, without_dropout
 from privlearn.sampling import Sample
 
-#: A loss of a batch: (outputs, targets) to one value for each example, shape (batch,).
-Loss = Callable[[Tensor, Tensor], Tensor]
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
-#: Numbers that per-example gradients of one physical batch may hold, unless a micro-batch size is given.
-_ELEMENTS = 1 << 28
+#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
+_WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
+#: Roundings by which a computed norm may be below the true one.
+_ROUNDINGS = 32
+_BATCHES, _COMPARED = (5, 7), 6
+#: What a way raises on a model that is not for it.
+_UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
 
-class _NotLayerwise(PrivlearnError):
-    """The gradients can't be read off the layers' inputs and outputs."""
+@final
+@dataclass(frozen=True)
+class Augmentation:
+    """Several changed copies of each example, whose gradients are averaged before clipping (De et al. 2022).
+
+    Costs time, not privacy: the mean of the copies is one gradient, and is clipped as one.
+
+    Attributes:
+        copies: of each example.
+        transform: inputs of shape (rows, ...) to inputs of that shape, each row by itself and at random.
+    """
+
+    copies: int
+    transform: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        count("copies", self.copies)
 
 
 @final
@@ -41,15 +59,26 @@ class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds; an example whose gradient is not finite contributes zero.
+    whatever the example holds; an example whose gradient is not finite contributes zero. Norms and sums are computed in
+    the type of the parameters, also under autocast; the clip leaves room for the rounding of a norm. (Rounding of the
+    sum itself, of the order of 1e-7 of its length in single precision, is not covered.)
 
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
         loss: (outputs, targets) to one loss for each example, shape (batch,).
-        clip: `Flat` or `PerLayer`.
+        clip: how to clip, one of `clipping.styles`.
         adjacency: the kind of neighbour.
-        microbatch: rows that are computed at once; memory only, the result is the same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory; the result is the
+            same.
+        augmentation: copies of each example to average over.
+        autocast: `torch.bfloat16` to run the model in low precision.
+        fast_kernels: use faster matrix products where this processor has them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
+
+    Attributes:
+        way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
+        reason: why it is not `layers`.
+        clip_norm: the current one; only `Quantile` moves it.
     """
 
     def __init__(
@@ -60,48 +89,84 @@ class ClippedGradients:
         adjacency: Adjacency,
         *,
         microbatch: int | None = None,
+        augmentation: Augmentation | None = None,
+        autocast: torch.dtype | None = None,
+        fast_kernels: bool = True,
         observe: Observer | None = None,
     ) -> None:
-        self.model, self.loss, self.clip, self.adjacency = model, loss, clip, adjacency
-        self._observe = observe
-        # remove_duplicate: a tied parameter stands here once, under its first name.
+        # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise BadInput("the model has no trainable parameter: set requires_grad on what is to be trained")
-        self._layer_of = {name: name.rpartition(".")[0] for name in self.parameters}
-        self._layers = sorted(set(self._layer_of.values()))
-        size = sum(p.numel() for p in self.parameters.values())
-        self._chunk = max(16, _ELEMENTS // size) if microbatch is None else count("microbatch", microbatch)
         narrow = [str(p.dtype) for p in self.parameters.values() if p.dtype in (torch.float16, torch.bfloat16)]
         if narrow:
             raise BadInput(
                 f"the model's parameters are {narrow[0]}: sums and noise in so few digits break the bound. Use "
-                "model.float()"
+                "model.float(), and precision bf16 to compute in bfloat16"
             )
-        self._compute: Callable[[Tensor, Tensor], tuple[dict[str, LayerGradient], Tensor]] | None = None
+        if autocast not in (None, torch.bfloat16):
+            raise BadInput(f"autocast is {autocast}: expected torch.bfloat16 or None")
+        self.clip, self.adjacency = clip, adjacency
+        self.clip_norm = clip.clip_norm
+        self.reason: str | None = None
+        self._model, self._augmentation, self._observe = model, augmentation, observe
+        self._copies = augmentation.copies if augmentation else 1
+        self._autocast, self._loss = autocast, loss
+        self._kernels = kernels(fast_kernels)
+        layers = [name.rpartition(".")[0] for name in self.parameters]
+        self._layers = sorted(set(layers))
+        self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
+        self._chunk = None if microbatch is None else count("microbatch", microbatch)
+        self._way: Way | None = None
 
-    def __call__(self, sample: Sample, x: Tensor, y: Tensor) -> Bounded:
+    @property
+    def way(self) -> str | None:
+        """How gradients are computed."""
+        return self._way.name if self._way else None
+
+    def __call__(self, sample: Sample, x: Tensor, y: Tensor, out: Sequence[Tensor] | None = None) -> Bounded:
         """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
 
         Args:
             sample: the batch that was drawn.
             x: all inputs, shape (examples, ...).
             y: all targets, shape (examples, ...).
+            out: where to put the sums, one tensor for each trainable parameter; what they hold is lost. New tensors by
+                default.
 
         Returns:
-            One tensor for each trainable parameter, in the model's order.
+            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
         """
         self.prepare(x, y)
-        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        for start in range(0, len(sample), self._chunk):
-            rows = torch.from_numpy(sample.indices[start : start + self._chunk])
-            for name, part in self._clipped_sum(x[rows], y[rows]).items():
-                total[name] += part
-        norm = self.clip.norm(len(self._layers))
-        return Bounded(tuple(total.values()), self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+        assert self._chunk is not None
+        sums = [torch.zeros_like(p) for p in self.parameters.values()] if out is None else [t.zero_() for t in out]
+        clipped = sums[0].new_zeros(1)
+        parts = math.ceil(len(sample) / self._chunk)
+        for part in range(parts):  # of nearly equal sizes
+            start, stop = (len(sample) * n // parts for n in (part, part + 1))
+            rows = torch.from_numpy(sample.indices[start:stop]).to(x.device)
+            self._add_clipped(x[rows].to(sums[0].device), y[rows].to(sums[0].device), sums, clipped)
+        values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
+        norm = self.clip.norm(self.clip_norm, len(self._layers))
+        return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+
+    def released(self, noisy: Sequence[Tensor], batch: float) -> Sequence[Tensor]:
+        """Take what was released for this clip's own use, and return the gradients' part.
+
+        Args:
+            noisy: the released tensors.
+            batch: the expected batch size, public.
+        """
+        if not isinstance(self.clip, Quantile):
+            return noisy
+        *sums, clipped = noisy
+        for total in sums:
+            total.mul_(self.clip.clip_norm / self.clip_norm)
+        self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
+        return sums
 
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Choose how to compute, from the shapes and types of `x` and `y` alone; done once.
@@ -109,172 +174,172 @@ class ClippedGradients:
         Raises:
             NotPerExample: the loss is not one value for each example, or couples them.
         """
-        if self._compute is None:
-            self._compute = self._choose(x, y)
+        if self._way is None:
+            self._way, held = self._choose(x, y)
+            if self._chunk is None:
+                self._chunk = max(1, _room(next(iter(self.parameters.values())).device) // max(held, 1))
 
-    def _clipped_sum(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        assert self._compute is not None
-        gradients, losses = self._compute(x, y)
-        squares = torch.stack([gradients[layer].squared_norms() for layer in self._layers])  # (layers, batch)
+    def _add_clipped(self, x: Tensor, y: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
+        """Add the clipped gradients of some examples to `sums`, and their count to `clipped`."""
+        if self._augmentation:
+            rows = x.repeat_interleave(self._copies, 0), y.repeat_interleave(self._copies, 0)
+            gradients, losses = self._computed(self._augmentation.transform(rows[0]), rows[1])
+        else:
+            gradients, losses = self._computed(x, y)
+        squares = self._squares(gradients, losses)
         finite = squares.isfinite().all(0) & losses.isfinite()
         if not finite.all():
             # Without the others' rows the rest comes out the same: the model is per-example.
-            return self._clipped_sum(x[finite], y[finite]) if finite.any() else {}
+            if finite.any():
+                self._add_clipped(x[finite], y[finite], sums, clipped)
+            return
         if self._observe:
-            self._observe(losses.detach(), squares.sum(0).sqrt())
-        norms = (squares.sum(0, keepdim=True) if isinstance(self.clip, Flat) else squares).sqrt()
-        weights = (self.clip.clip_norm / norms).clamp(max=1.0).expand_as(squares).to(losses.dtype)
-        return {
-            f"{layer}.{name}" if layer else name: part
-            for layer, row in zip(self._layers, weights, strict=True)
-            for name, part in gradients[layer].weighted_sum(row).items()
-        }
+            self._observe(losses, squares.sum(0).sqrt())
+        norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
+        norms *= 1 + _ROUNDINGS * torch.finfo(sums[0].dtype).eps
+        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares).to(sums[0].dtype)
+        if isinstance(self.clip, Quantile):
+            clipped += self.clip.count(norms[0], self.clip_norm).sum().to(clipped.dtype)
+        for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
+            if name in gradients:
+                gradients[name].add_weighted(weights[layer], total)
 
-    # One backward pass in which only gradients of activations flow.
+    def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
+        """Squared norms by layer and example."""
+        squares = torch.zeros(len(self._layers), len(losses), dtype=torch.float64, device=losses.device)
+        for name, found in gradients.items():
+            squares[self._layer_of[name]] += found.squares
+        return squares
 
-    def _has_rules(self) -> bool:
-        every = [id(p) for _, p in self.model.named_parameters(remove_duplicate=False)]
-        tied = len(every) != len(set(every))
-        return not tied and all(rule_for(self.model.get_submodule(layer)) for layer in self._layers)
-
-    def _by_layers(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
-        with self._recorded() as calls, torch.enable_grad():
-            losses = self._losses(self.model(x), y)
-        edges = [edge for _, edge, _ in calls.values()]
-        flows = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
-        found: dict[str, LayerGradient] = {}
-        for (layer, (inputs, _, version)), flow in zip(calls.items(), flows, strict=True):
-            module = self.model.get_submodule(layer)
-            if inputs._version != version or flow is None or len(inputs) != len(x) or len(flow) != len(x):
-                raise _NotLayerwise(f"layer {layer!r} was not called on rows of examples that stay as they were")
-            wanted = frozenset(n for n, p in module.named_parameters(recurse=False) if p.requires_grad)
-            rule = rule_for(module)
-            assert rule is not None
-            found[layer] = rule(module, inputs, flow, wanted)
-        if len(found) != len(self._layers):
-            raise _NotLayerwise("a layer was not called")
-        return found, losses.detach()
-
-    @contextmanager
-    def _recorded(self) -> Iterator[dict[str, tuple[Tensor, GradientEdge, int]]]:
-        """Record each layer's input and the place of its output in the graph, by hooks that end with the block."""
-        calls: dict[str, tuple[Tensor, GradientEdge, int]] = {}
-
-        def recorder(layer: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                if layer in calls or len(inputs) != 1:
-                    raise _NotLayerwise(f"layer {layer!r} was called twice, or by keyword")
-                calls[layer] = (inputs[0].detach(), get_gradient_edge(output), inputs[0]._version)
-
-            return record
-
-        hooks = [self.model.get_submodule(name).register_forward_hook(recorder(name)) for name in self._layers]
+    def _computed(self, x: Tensor, y: Tensor) -> Gradients:
+        assert self._way is not None
         try:
-            yield calls
-        finally:
-            for hook in hooks:
-                hook.remove()
+            return self._way(x, y)
+        except NotLayerwise as error:
+            # The model went another way than on made-up rows.
+            self._way, self.reason = Loop(self._problem(self._autocast)), str(error)
+            return self._way(x, y)
 
-    # All examples at once, for every other layer.
+    def _problem(self, autocast: torch.dtype | None) -> Problem:
+        return Problem(self._model, self._loss, self.parameters, self._copies, autocast)
 
-    def _by_vmap(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
-        frozen = {n: p.detach() for n, p in self.model.named_parameters() if n not in self.parameters}
-        frozen |= dict(self.model.named_buffers())
+    def _choose(self, x: Tensor, y: Tensor) -> tuple[Way, int]:
+        """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
 
-        def single(parameters: dict[str, Tensor], row: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            output = functional_call(self.model, {**parameters, **frozen}, (row[None],))
-            value = self._losses(output, target[None])[0]
-            return value, value.detach()
-
-        trained = {name: p.detach() for name, p in self.parameters.items()}
-        each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        formed, losses = each(trained, x, y)
-        return self._by_layer(formed), losses
-
-    def _losses(self, output: Tensor, y: Tensor) -> Tensor:
-        losses = self.loss(output, y)
-        if losses.shape != y.shape[:1]:
-            raise NotPerExample(
-                f"the loss has shape {tuple(losses.shape)} for a batch of {len(y)}: expected one value for each example, "
-                f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
-                shape=tuple(losses.shape),
-            )
-        return losses
-
-    # One example at a time: the truth that the other two are held against, and the last resort.
-
-    def _by_loop(self, x: Tensor, y: Tensor) -> tuple[dict[str, LayerGradient], Tensor]:
-        trained, rows, losses = list(self.parameters.values()), [], []
-        for row in range(len(x)):
-            with torch.enable_grad():
-                loss = self._losses(self.model(x[row : row + 1]), y[row : row + 1])[0]
-                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-            rows.append(found)
-            losses.append(loss.detach())
-        formed = {name: torch.stack(parts) for name, *parts in zip(self.parameters, *rows, strict=True)}
-        return self._by_layer(formed), torch.stack(losses)
-
-    def _by_layer(self, formed: dict[str, Tensor]) -> dict[str, LayerGradient]:
-        return {
-            layer: Formed({n.rpartition(".")[2]: g for n, g in formed.items() if self._layer_of[n] == layer})
-            for layer in self._layers
-        }
-
-    def _choose(self, x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], tuple[dict[str, LayerGradient], Tensor]]:
-        """Take the fastest way that agrees with the loop over single examples, on made-up rows of many scales.
+        Returns:
+            The way, and the bytes that it holds for each example.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
         """
-        rows, targets = made_up_batch(x, y)
-        with without_dropout(self.model):
-            truth, losses = self._by_loop(rows, targets)
-            self._require_uncoupled(rows, targets, losses)
-            ways = [self._by_layers] if self._has_rules() else []
-            for way in (*ways, self._by_vmap):
+        device = next(iter(self.parameters.values())).device
+
+        def made_up(size: int) -> tuple[Tensor, Tensor]:
+            rows, targets = made_up_batch(x, y, size * self._copies)
+            return rows.to(device), targets.to(device)
+
+        def layers(problem: Problem) -> Layers:
+            return Layers(problem, self._kernels, [made_up(size) for size in _BATCHES])
+
+        rows, targets = made_up(_COMPARED)
+        problem = self._problem(self._autocast)
+        kinds: dict[type[Way], Callable[[Problem], Way]] = {Layers: layers, Vmap: Vmap, Loop: Loop}
+        with without_dropout(self._model), torch.random.fork_rng():
+            checked, truth = self._truth(rows, targets)
+            _require_uncoupled(checked, rows, targets, truth[1])
+            for kind, make in kinds.items():
                 try:
-                    found = way(rows, targets)
+                    if self._agree(make(checked)(rows, targets), truth):
+                        way = make(problem)
+                        return way, _held(way, rows, targets) // _COMPARED
+                    found = "its gradients differ from those of single examples"
                 except NotPerExample:
                     raise
-                except (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError):
-                    continue
-                if self._agree(found, (truth, losses)):
-                    return way
-        return self._by_loop
+                except _UNFIT as error:
+                    found = str(error).strip().split("\n")[0]
+                self.reason = self.reason or found
+        raise NotPerExample(f"the model's gradients can't be computed for single examples: {self.reason}")
 
-    def _require_uncoupled(self, rows: Tensor, targets: Tensor, alone: Tensor) -> None:
-        """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained."""
-        with torch.no_grad(), torch.random.fork_rng():
-            together = [self._losses(self.model(rows), targets) for _ in range(2)]
-        usable = alone.isfinite()
-        draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare
-        if not draws and not _close(together[0][usable], alone[usable]):
-            raise NotPerExample(
-                "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
-                "normalisation over the batch"
-            )
+    def _truth(self, rows: Tensor, targets: Tensor) -> tuple[Problem, Gradients]:
+        """Gradients one example at a time: of a copy in double precision, where differences tell, if the model allows."""
+        given = self._problem(None)
+        try:
+            exact = given.in_double()
+            return exact, Loop(exact)(rows, targets)
+        except NotPerExample:
+            raise
+        except _UNFIT:
+            return given, Loop(given)(rows, targets)
 
-    def _agree(
-        self, found: tuple[dict[str, LayerGradient], Tensor], truth: tuple[dict[str, LayerGradient], Tensor]
-    ) -> bool:
+    def _agree(self, found: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss, gradient norms and gradients are the same, one example at a time."""
         (ours, losses), (theirs, true_losses) = found, truth
         usable = true_losses.isfinite()
-        for layer in self._layers:
-            usable &= theirs[layer].squared_norms().isfinite()
+        for gradients in theirs.values():
+            usable &= gradients.squares.isfinite()
         if not _close(losses[usable], true_losses[usable]):
             return False
-        for layer in self._layers:
-            if not _close(ours[layer].squared_norms()[usable], theirs[layer].squared_norms()[usable]):
+        # One sum of all examples, each made to count about as much as any other.
+        total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0)
+        weights = torch.where(usable & (total > 0), torch.linspace(1, 2, len(total), device=total.device) / total.sqrt(), 0)
+        for name, expected in theirs.items():
+            squares = ours[name].squares if name in ours else torch.zeros_like(total)
+            if not _close(squares[usable], expected.squares[usable]):
                 return False
-            for row in usable.nonzero()[:, 0].tolist():
-                single = torch.zeros_like(losses)
-                single[row] = 1.0
-                expected = theirs[layer].weighted_sum(single)
-                for name, part in ours[layer].weighted_sum(single).items():
-                    if not _close(part, expected[name]):
-                        return False
+            sums = [torch.zeros_like(expected.form()[0]) for _ in range(2)]
+            for gradients, into in zip((theirs, ours), sums, strict=True):
+                if name in gradients:
+                    gradients[name].add_weighted(weights.to(into.dtype), into)
+            if not _close(sums[1], sums[0]):
+                return False
         return True
+
+
+def _held(way: Way, rows: Tensor, targets: Tensor) -> int:
+    """Bytes that `way` holds at the end of a batch's backward pass, about."""
+    holding = _Held()
+    with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
+        found, _ = way(rows, targets)
+    return holding.bytes + sum(gradients.nbytes for gradients in found.values())
+
+
+class _Held(torch.autograd.graph.saved_tensors_hooks):
+    """Adds up the bytes that autograd holds for the backward pass, each piece of memory once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        super().__init__(self._see, lambda tensor: tensor)
+
+    def _see(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            storage = tensor.untyped_storage()
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """What is held."""
+        return sum(self._sizes.values())
+
+
+def _room(device: torch.device) -> int:
+    """Bytes that one physical batch may hold."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
+    return _WORKING_SET
+
+
+def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor, alone: Tensor) -> None:
+    """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained."""
+    with torch.no_grad():
+        together = [problem.forward(rows, targets) for _ in range(2)]
+    usable = alone.isfinite()
+    draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare
+    if not draws and not _close(together[0][usable], alone[usable]):
+        raise NotPerExample(
+            "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
+            "normalisation over the batch"
+        )
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

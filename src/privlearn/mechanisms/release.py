@@ -33,7 +33,7 @@ def release(
         stream: the run's noise stream.
 
     Returns:
-        For each part its tensors with noise added; free to use from here on.
+        For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
         SampleReused: the sample was released before, or the parts come from different samples.
@@ -53,6 +53,8 @@ def release(
 
 
 def _noised(part: Bounded, multiplier: float, stream: np.random.Generator) -> tuple[Tensor, ...]:
-    from privlearn.mechanisms.noise import gaussian
+    from privlearn.mechanisms.noise import add_gaussian
 
-    return tuple(value + gaussian(value, multiplier * part.sensitivity, stream) for value in part.values)
+    for value in part.values:
+        add_gaussian(value, multiplier * part.sensitivity, stream)
+    return part.values

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.gradients import ClippedGradients, Loss
+from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.errors import NotPerExample
+from privlearn._validate import one_of
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.models import Scale, require_per_example
@@ -34,6 +36,9 @@ def dpsgd(
     ledger: Ledger | None = None,
     streams: Streams | None = None,
     microbatch: int | None = None,
+    augmentation: Augmentation | None = None,
+    device: str | torch.device | None = None,
+    precision: str = "float32",
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Train `model` with differential privacy.
@@ -51,7 +56,10 @@ def dpsgd(
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        microbatch: rows computed at once; memory only.
+        microbatch: examples computed at once, or None for what fits into memory; the result is the same.
+        augmentation: changed copies of each example, whose gradients are averaged before clipping.
+        device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
+        precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
         progress: called with (steps done, steps in all) after each step.
 
     Raises:
@@ -72,10 +80,19 @@ def dpsgd(
     # Whatever can be refused is refused here, before anything is spent.
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
     network = model if isinstance(model, nn.Module) else model(shape)
-    network.train()
-    require_per_example(network, x.new_zeros(1, *shape))
+    network.to(_device(device, network)).train()
+    require_per_example(network, x.new_zeros(1, *shape).to(_device(None, network)))
     watched = _Watch()
-    gradients = ClippedGradients(network, loss, plan.clip, plan.neighbours, microbatch=microbatch, observe=watched.see)
+    gradients = ClippedGradients(
+        network,
+        loss,
+        plan.clip,
+        plan.neighbours,
+        microbatch=microbatch,
+        augmentation=augmentation,
+        autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
+        observe=watched.see,
+    )
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
     descent = optimizer(parameters)
@@ -88,22 +105,24 @@ def dpsgd(
         transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
         x = _through(transforms[-1:], x)
 
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    sums = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
         for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
-            clipped_sum = gradients(sample, x, y)
-            (noisy_sum,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
-            for parameter, total in zip(parameters, noisy_sum, strict=True):
-                parameter.grad = total / divisor
+            clipped_sum = gradients(sample, x, y, out=sums)
+            (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
+            torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
             factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
             for group, rate in zip(descent.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
             descent.step()
             if progress:
                 progress(epoch * steps + step + 1, plan.epochs * steps)
-        watched.end_epoch(plan.clip.clip_norm)
+        watched.end_epoch(gradients.clip_norm)
         _require_unchanged(_untrained(network), fixed)
     descent.zero_grad()
-    network.eval()
+    network.to("cpu" if device is not None else _device(None, network)).eval()
 
     return Result(
         model=nn.Sequential(*transforms, network).eval(),
@@ -114,11 +133,28 @@ def dpsgd(
         method="dpsgd",
         settings=_settings(
             plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule
-        ),
+        )
+        | {"precision": precision, "augmentation_copies": augmentation.copies if augmentation else 1},
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])},
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
     )
+
+
+def _device(given: str | torch.device | None, network: nn.Module) -> torch.device:
+    """Where to compute.
+
+    Raises:
+        BadInput: there is no such device here.
+    """
+    if given is None:
+        return next((p.device for p in network.parameters()), torch.device("cpu"))
+    try:
+        device = torch.device(given)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BadInput(f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda") from error
+    return device
 
 
 def _untrained(network: nn.Module) -> dict[str, Tensor]:
@@ -175,10 +211,7 @@ def _settings(
         "steps": steps,
         "noise_multipliers": list(plan.noise_multipliers()),
         "schedule": spec(plan.schedule),
-        "clip": {
-            "kind": "flat" if type(plan.clip).__name__ == "Flat" else "layer",
-            "clip_norm": plan.clip.clip_norm,
-        },
+        "clip": {"kind": plan.clip.kind, **vars(plan.clip)},
         "examples": examples,
         "examples_declared": declared,
         "before": [{"kind": "pca", **vars(release)} for release in plan.before],

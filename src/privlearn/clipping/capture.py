@@ -1,0 +1,219 @@
+"""One backward pass in which only gradients of activations flow, and what each parameter needs is kept on the way.
+
+A torch function mode sees every operation of the model, wherever it is called from. An operation that has a rule and
+uses a trained parameter runs as an autograd function of ours: its backward pass hands on the gradient of its input, and
+keeps each example's gradient of its parameters, or what tells their norms. The parameters' own gradients are never
+computed; if autograd nevertheless finds one, a use went unseen, and the whole way is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from privlearn.clipping.examples import ExampleGradients, together
+from privlearn.clipping.kernels import Kernels
+from privlearn.errors import PrivlearnError
+
+
+class NotLayerwise(PrivlearnError):
+    """The gradients can't be read off the operations' inputs and outputs."""
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """Where the examples are in a tensor of one call.
+
+    Attributes:
+        axis: the dimension of the batch, 0 or 1.
+        rows: how many entries in that dimension belong to one example, one after the other.
+    """
+
+    axis: int
+    rows: int
+
+    @classmethod
+    def between(cls, one: Sequence[int], other: Sequence[int], batches: tuple[int, int]) -> Layout:
+        """The layout that explains the shapes of the same call at two batch sizes."""
+        if one and one[0] % batches[0] == 0 and one[0] * batches[1] == other[0] * batches[0]:
+            return cls(0, one[0] // batches[0])
+        if len(one) > 1 and (one[1], other[1]) == batches:
+            return cls(1, 1)
+        raise NotLayerwise(f"an operation on shape {tuple(one)} has no dimension for the batch of {batches[0]}")
+
+
+@final
+@dataclass
+class Call:
+    """One call of an operation: turns its tensors into one row of positions for each example.
+
+    Attributes:
+        layout: where the examples are.
+        examples: how many there are.
+        copies: rows of the batch that belong to one example.
+        dtype: of the parameters; gradients are computed in it, whatever the operation computes in.
+        keep: takes what the backward pass finds: (parameter, block of its rows, gradients).
+    """
+
+    layout: Layout
+    examples: int
+    copies: int
+    dtype: torch.dtype
+    keep: Callable[[Tensor, slice | None, ExampleGradients], None]
+
+    def grouped(self, t: Tensor) -> Tensor:
+        """`t` as (examples, rows of one example, ...)."""
+        if self.layout.axis == 1:
+            t = t.transpose(0, 1)
+        rows = self.copies * self.layout.rows
+        if len(t) != self.examples * rows:
+            raise NotLayerwise(f"an operation on {len(t)} rows: expected {rows} for each of {self.examples} examples")
+        return t.to(self.dtype if t.is_floating_point() else t.dtype).unflatten(0, (self.examples, rows))
+
+    def positions(self, t: Tensor) -> Tensor:
+        """`t` as (examples, positions, features)."""
+        return self.grouped(t).flatten(1, -2)
+
+
+class Operation(Protocol):
+    """One operation with parameters, as one call has them.
+
+    Attributes:
+        parameters: those that are trained.
+    """
+
+    parameters: tuple[Tensor, ...]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output."""
+        ...
+
+    def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        """Keep the parameters' gradients in `call`; return the gradient of `x` if it is `wanted`."""
+        ...
+
+
+class _Through(torch.autograd.Function):
+    """Runs an operation. The parameters are arguments so that autograd comes here on its way to them."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.operation, ctx.call = operation, call
+        ctx.save_for_backward(x)
+        return operation.forward(x)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        back = ctx.operation.backward(ctx.call, x, g, ctx.needs_input_grad[2])
+        return (None, None, back, *([None] * len(ctx.operation.parameters)))
+
+
+#: A rule takes the arguments of the operation it is for, behind the capture, and answers like it, or NotImplemented.
+Rule = Callable[..., Any]
+
+
+@final
+@dataclass
+class Found:
+    """What the uses of parameters brought: for each, by identity, blocks of its rows and their gradients."""
+
+    uses: dict[int, list[tuple[slice | None, ExampleGradients]]] = field(default_factory=dict)
+
+    def keep(self, parameter: Tensor, rows: slice | None, gradients: ExampleGradients) -> None:
+        """Add one use."""
+        self.uses.setdefault(id(parameter), []).append((rows, gradients))
+
+    def of(self, parameter: Tensor) -> ExampleGradients | None:
+        """All uses of `parameter` together, or None if there was none."""
+        uses = self.uses.pop(id(parameter), None)
+        return together(uses, parameter.shape) if uses else None
+
+
+class Capture(TorchFunctionMode):
+    """While it is active, operations that have a rule and use a trained parameter run as ours.
+
+    Args:
+        rules: for each of torch's functions, its rule.
+        trained: the trained parameters.
+        kernels: for matrix products.
+        examples: in the batch.
+        copies: rows of the batch for each example.
+        layouts: of each call, in order; None to write down the shapes instead.
+    """
+
+    def __init__(
+        self,
+        rules: dict[Any, Rule],
+        trained: Sequence[Tensor],
+        kernels: Kernels,
+        examples: int,
+        copies: int = 1,
+        layouts: Sequence[Layout] | None = None,
+    ) -> None:
+        super().__init__()
+        self.kernels = kernels
+        self.found = Found()
+        self.shapes: list[tuple[int, ...]] = []
+        #: Operations without a rule that were given a trained parameter, by its identity.
+        self.unseen: dict[int, str] = {}
+        self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
+        self._trained = {id(p) for p in trained}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run `func` by its rule, or as it is."""
+        kwargs = kwargs or {}
+        rule = self._rules.get(func)
+        if rule is not None:
+            answer = rule(self, *args, **kwargs)
+            if answer is not NotImplemented:
+                return answer
+        for value in args:
+            if id(value) in self._trained:
+                self.unseen.setdefault(id(value), getattr(func, "__name__", str(func)))
+        return func(*args, **kwargs)
+
+    def trains(self, *parameters: Tensor | None) -> bool:
+        """Whether one of `parameters` is trained."""
+        return any(id(p) in self._trained for p in parameters)
+
+    def knows(self, *parameters: Tensor | None) -> bool:
+        """Whether each of `parameters` is trained, or stays out of the gradient."""
+        return all(p is None or id(p) in self._trained or not p.requires_grad for p in parameters)
+
+    def call(self, shape: Sequence[int], dtype: torch.dtype) -> Call:
+        """What the next call of an operation has to know; `shape` is its input's."""
+        number = len(self.shapes)
+        self.shapes.append(tuple(shape))
+        if self._layouts is None:
+            layout = Layout(0, 1)
+        elif number < len(self._layouts):
+            layout = self._layouts[number]
+        else:
+            raise NotLayerwise("the model calls other operations than it did on made-up rows")
+        return Call(layout, self._examples, self._copies, dtype, self.found.keep)
+
+    def run(self, operation: Operation, x: Tensor, low: bool = True) -> Tensor:
+        """Run `operation` on `x`.
+
+        Args:
+            operation: with the parameters of this call.
+            x: its input.
+            low: whether autocast runs it in its low precision; otherwise in single precision.
+        """
+        call = self.call(x.shape, operation.parameters[0].dtype)
+        if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
+            x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            out = _Through.apply(operation, call, x, *operation.parameters)  # type: ignore[no-untyped-call]
+        return cast(Tensor, out)

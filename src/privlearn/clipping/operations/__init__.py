@@ -1,0 +1,41 @@
+"""The operations that have a rule: what each does with trained parameters, found by torch's function."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from privlearn.clipping.capture import Rule
+from privlearn.clipping.operations.attention import attention
+from privlearn.clipping.operations.convolution import convolution, transposed_convolution
+from privlearn.clipping.operations.elementwise import add, expand, multiply
+from privlearn.clipping.operations.embedding import embedding
+from privlearn.clipping.operations.linear import linear, matmul
+from privlearn.clipping.operations.normalisation import group_norm, instance_norm, layer_norm, rms_norm
+from privlearn.clipping.operations.recurrent import gru, lstm
+
+#: Torch's functions, and the rules that stand in for them.
+RULES: dict[Any, Rule] = {
+    F.linear: linear,
+    F.conv1d: partial(convolution, 1),
+    F.conv2d: partial(convolution, 2),
+    F.conv3d: partial(convolution, 3),
+    F.conv_transpose1d: partial(transposed_convolution, 1),
+    F.conv_transpose2d: partial(transposed_convolution, 2),
+    F.conv_transpose3d: partial(transposed_convolution, 3),
+    F.embedding: embedding,
+    F.layer_norm: layer_norm,
+    F.rms_norm: rms_norm,
+    F.group_norm: group_norm,
+    F.instance_norm: instance_norm,
+    F.multi_head_attention_forward: attention,
+    torch.lstm: lstm,
+    torch.gru: gru,
+    torch.Tensor.expand: expand,
+    **dict.fromkeys([torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__], add),
+    **dict.fromkeys([torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__], matmul),
+    **dict.fromkeys([torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__], multiply),
+}

@@ -1,0 +1,109 @@
+"""Multi-head attention: its projections are linear layers, some of them on blocks of rows of one weight."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from privlearn.clipping.capture import Capture
+from privlearn.clipping.operations.linear import projected
+
+
+def attention(
+    capture: Capture,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    """`torch.nn.functional.multi_head_attention_forward`, without extra keys."""
+    weights = [in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight]
+    if not (capture.trains(*weights, in_proj_bias, out_proj_bias) and capture.knows(*weights, in_proj_bias)):
+        return NotImplemented
+    extra = [bias_k, bias_v, static_k, static_v]
+    if query.dim() != 3 or add_zero_attn or any(t is not None for t in extra):
+        return NotImplemented
+
+    width = query.shape[2]
+    blocks = [slice(n * width, (n + 1) * width) for n in range(3)]
+    if use_separate_proj_weight:
+        own = zip((query, key, value), weights[1:4], blocks, strict=True)
+        q, k, v = (_first(capture, x, w, in_proj_bias, None, block) for x, w, block in own)
+    elif query is key and key is value:
+        q, k, v = _first(capture, query, in_proj_weight, in_proj_bias).chunk(3, 2)
+    elif key is value:
+        q = _first(capture, query, in_proj_weight, in_proj_bias, blocks[0])
+        k, v = _first(capture, key, in_proj_weight, in_proj_bias, slice(width, 3 * width)).chunk(2, 2)
+    else:
+        own_blocks = zip((query, key, value), blocks, strict=True)
+        q, k, v = (_first(capture, x, in_proj_weight, in_proj_bias, block) for x, block in own_blocks)
+
+    q, k, v = (t.unflatten(2, (num_heads, -1)).transpose(1, 2) for t in (q, k, v))  # (batch, heads, positions, width)
+    alone = is_causal and key_padding_mask is None and not need_weights
+    mask = None if alone else _mask(q, attn_mask, key_padding_mask)
+    dropout = dropout_p if training else 0.0
+    seen: Tensor | None = None
+    if need_weights:
+        scores = (q / math.sqrt(q.shape[-1])) @ k.mT
+        seen = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        out = seen @ v
+        seen = seen.mean(1) if average_attn_weights else seen
+    else:
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, alone)
+    out = projected(capture, out.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
+    return out.transpose(0, 1), seen
+
+
+def _first(
+    capture: Capture,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rows: slice | None = None,
+    bias_rows: slice | None = None,
+) -> Tensor:
+    """A projection, with the batch moved to the front."""
+    assert weight is not None
+    return projected(capture, x.transpose(0, 1), weight, bias, rows, bias_rows or rows)
+
+
+def _mask(q: Tensor, given: Tensor | None, padding: Tensor | None) -> Tensor | None:
+    """Both masks as one that is added to the scores, or None."""
+    if given is not None:
+        given = _additive(given, q.dtype)
+        given = given.view(len(q), -1, *given.shape[1:]) if given.dim() == 3 else given
+    if padding is None:
+        return given
+    padded = _additive(padding, q.dtype)[:, None, None]
+    return padded if given is None else given + padded
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)

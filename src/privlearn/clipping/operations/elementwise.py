@@ -1,0 +1,94 @@
+"""Parameters that are added or multiplied to every example: biases, scales, positions, class tokens."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor
+
+from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.examples import Formed
+
+
+@final
+class Broadcast:
+    """x + p or x * p, where p has no dimension for the batch."""
+
+    def __init__(self, parameter: Tensor, multiply: bool) -> None:
+        self._parameter, self._multiply = parameter, multiply
+        self.parameters = (parameter,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum or product."""
+        parameter = self._parameter.to(x.dtype)
+        return x * parameter if self._multiply else x + parameter
+
+    def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+        """Keep gradients of the parameter."""
+        parameter = self._parameter
+        # As many dimensions as the examples have; what the parameter lacks or has once is summed over.
+        each = call.grouped(g) * call.grouped(x) if self._multiply else call.grouped(g)
+        shape = [1] * (x.dim() - parameter.dim()) + list(parameter.shape)
+        if call.layout.axis == 1:
+            shape[0], shape[1] = shape[1], shape[0]
+        over = [1, *(axis + 1 for axis in range(1, x.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
+        call.keep(parameter, None, Formed(each.sum(over).reshape(len(each), *parameter.shape)))
+        if not wanted:
+            return None
+        return g * parameter.to(g.dtype) if self._multiply else g
+
+
+@final
+class Expanded:
+    """p.expand(batch, ...): a copy of p for every example."""
+
+    def __init__(self, parameter: Tensor, shape: tuple[int, ...]) -> None:
+        self._parameter, self._shape = parameter, shape
+        self.parameters = (parameter,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The copies; `x` only has their shape."""
+        return self._parameter.expand(self._shape).clone()
+
+    def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> None:
+        """Keep gradients of the parameter."""
+        shape = [1] * (g.dim() - self._parameter.dim()) + list(self._parameter.shape)
+        each = call.grouped(g)
+        over = [1, *(axis + 1 for axis in range(1, g.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
+        call.keep(self._parameter, None, Formed(each.sum(over).reshape(len(each), *self._parameter.shape)))
+
+
+def _broadcast(capture: Capture, one: Any, other: Any, multiply: bool) -> Any:
+    x, parameter = (other, one) if capture.trains(one) else (one, other)
+    if not capture.trains(parameter) or capture.trains(x) or not isinstance(x, Tensor) or not x.is_floating_point():
+        return NotImplemented
+    wide = x.dim() - parameter.dim()
+    if x.dim() < 2 or wide < 0:
+        return NotImplemented
+    shape = [1] * wide + list(parameter.shape)
+    # The batch, first or second, must not be among the parameter's dimensions; and x must not grow.
+    if shape[0] != 1 or any(size not in (1, x.shape[axis]) for axis, size in enumerate(shape)):
+        return NotImplemented
+    return capture.run(Broadcast(parameter, multiply), x, low=False)
+
+
+def add(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
+    """`torch.add`."""
+    return NotImplemented if options else _broadcast(capture, input, other, multiply=False)
+
+
+def multiply(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
+    """`torch.mul`."""
+    return NotImplemented if options else _broadcast(capture, input, other, multiply=True)
+
+
+def expand(capture: Capture, input: Tensor, *sizes: Any) -> Any:
+    """`torch.Tensor.expand`."""
+    if not capture.trains(input):
+        return NotImplemented
+    wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    shape = tuple(input.detach().expand(wanted).shape)
+    wide = len(shape) - input.dim()
+    if wide == 0 and input.shape[0] != 1 or len(shape) < 2:
+        return NotImplemented
+    return capture.run(Expanded(input, shape), input.detach().new_empty(1).expand(shape), low=False)

@@ -1,0 +1,48 @@
+"""Embeddings."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.examples import Rows
+
+
+@final
+class Embedding:
+    """A row of the weight for each token; the padding's row stays as it is."""
+
+    def __init__(self, weight: Tensor, padding: int | None) -> None:
+        self._weight, self._padding = weight, padding
+        self.parameters = (weight,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The rows."""
+        return F.embedding(x, self._weight)
+
+    def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> None:
+        """Keep gradients of the weight."""
+        tokens, rows = call.grouped(x).flatten(1), call.positions(g)
+        if self._padding is not None:
+            rows = rows * (tokens != self._padding)[..., None]
+        call.keep(self._weight, None, Rows(tokens, rows, self._weight.shape))
+
+
+def embedding(
+    capture: Capture,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """`torch.nn.functional.embedding`."""
+    if not capture.trains(weight) or max_norm is not None or scale_grad_by_freq or sparse or input.dim() < 1:
+        return NotImplemented
+    padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
+    return capture.run(Embedding(weight, padding), input)

@@ -1,0 +1,188 @@
+"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, one at a time.
+
+The last is the truth that the other two are held against, and the last resort.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from privlearn.clipping.capture import Capture, Layout, NotLayerwise
+from privlearn.clipping.examples import ExampleGradients, Formed
+from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.operations import RULES
+from privlearn.errors import NotPerExample
+
+#: A loss of a batch: (outputs, targets) to one value for each example, shape (batch,).
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
+Gradients = tuple[dict[str, ExampleGradients], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """What is differentiated.
+
+    Attributes:
+        model: per-example.
+        loss: of a batch.
+        parameters: the trained ones by name, a tied one once.
+        copies: rows of inputs and targets for each example; its loss is their mean.
+        autocast: the type that the model runs in, or None for that of its parameters.
+        dtype: the type that inputs are brought to, or None to leave them as they are.
+    """
+
+    model: nn.Module
+    loss: Loss
+    parameters: dict[str, nn.Parameter]
+    copies: int = 1
+    autocast: torch.dtype | None = None
+    dtype: torch.dtype | None = None
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """One loss for each example.
+
+        Raises:
+            NotPerExample: there is not one for each row.
+        """
+        losses = self.loss(output, y)
+        if losses.shape != y.shape[:1]:
+            raise NotPerExample(
+                f"the loss has shape {tuple(losses.shape)} for a batch of {len(y)}: expected one value for each example, "
+                f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
+                shape=tuple(losses.shape),
+            )
+        return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The losses of rows."""
+        with self.casting(x):
+            return self.losses(self.model(self.inputs(x)), y)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Rows as the model takes them."""
+        return x.to(self.dtype) if self.dtype and x.is_floating_point() else x
+
+    def in_double(self) -> Problem:
+        """The same of a copy in double precision."""
+        model = copy.deepcopy(self.model).double()
+        twins = dict(model.named_parameters())
+        parameters = {name: twins[name] for name in self.parameters}
+        return replace(self, model=model, parameters=parameters, autocast=None, dtype=torch.float64)
+
+    def casting(self, x: Tensor) -> AbstractContextManager[object]:
+        """Autocast, if it is asked for."""
+        return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
+
+
+@final
+class Layers:
+    """One backward pass in which only gradients of activations flow. For models whose operations have rules.
+
+    Args:
+        problem: what is differentiated.
+        kernels: for matrix products.
+        batches: inputs and targets of two batches of made-up examples, from whose shapes it follows where the batch is.
+
+    Raises:
+        NotLayerwise: the model is not of that kind.
+    """
+
+    name: ClassVar[str] = "layers"
+
+    def __init__(self, problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._problem, self._kernels = problem, kernels
+        shapes = []
+        for x, y in batches:
+            capture = Capture(RULES, self._trained, kernels, len(y))
+            with capture, torch.no_grad():
+                problem.forward(x, y)
+            shapes.append(capture.shapes)
+        if len(shapes[0]) != len(shapes[1]):
+            raise NotLayerwise("the model calls other operations on a batch of another size")
+        sizes = (len(batches[0][0]), len(batches[1][0]))
+        self._layouts = [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)]
+
+    @property
+    def _trained(self) -> list[nn.Parameter]:
+        return list(self._problem.parameters.values())
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        problem, copies = self._problem, self._problem.copies
+        capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
+        with capture, torch.enable_grad():
+            losses = problem.forward(x, y)
+        if len(capture.shapes) != len(self._layouts):
+            raise NotLayerwise("the model calls other operations than it did on made-up rows")
+        flows: Sequence[Tensor | None] = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
+        found = {}
+        for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
+            if flow is not None:
+                operation = capture.unseen.get(id(parameter), "an operation")
+                raise NotLayerwise(f"{name!r} is used by {operation} without a rule for it")
+            gradients = capture.found.of(parameter)
+            if gradients is not None:
+                found[name] = gradients
+        return found, losses.detach()
+
+
+@final
+class Vmap:
+    """All examples at once through `torch.func`, for every other model."""
+
+    name: ClassVar[str] = "vmap"
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        problem = self._problem
+        model, copies = problem.model, problem.copies
+        frozen = {n: p.detach() for n, p in model.named_parameters() if n not in problem.parameters}
+        frozen |= dict(model.named_buffers())
+
+        def single(parameters: dict[str, Tensor], rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            with problem.casting(rows):
+                output = functional_call(model, {**parameters, **frozen}, (problem.inputs(rows),))
+                value = problem.losses(output, targets)[0]
+            return value, value.detach()
+
+        trained = {name: p.detach() for name, p in problem.parameters.items()}
+        each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))
+        return {name: Formed(gradients) for name, gradients in formed.items()}, losses
+
+
+@final
+class Loop:
+    """One example at a time."""
+
+    name: ClassVar[str] = "loop"
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        problem, rows, losses = self._problem, [], []
+        for start in range(0, len(x), problem.copies):
+            own = slice(start, start + problem.copies)
+            with torch.enable_grad():
+                loss = problem.forward(x[own], y[own])[0]
+                trained = list(problem.parameters.values())
+                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            rows.append(found)
+            losses.append(loss.detach())
+        each = zip(problem.parameters, *rows, strict=True)
+        return {name: Formed(torch.stack(parts)) for name, *parts in each}, torch.stack(losses)
+
+
+Way = Layers | Vmap | Loop
