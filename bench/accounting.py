@@ -282,5 +282,5 @@ def cases(size: Size) -> list[Case]:
 
 
 if __name__ == "__main__":
-    about = "Accountants side by side: time, memory and epsilon."
-    common.main(__file__, about, lambda quick: cases(QUICK if quick else FULL))
+    given = common.parser(__file__, "Accountants side by side: time, memory and epsilon.").parse_args()
+    common.main(__file__, given, cases(QUICK if given.quick else FULL))

@@ -1,13 +1,15 @@
 """What every benchmark shares: variants timed in turns with a baseline, answers held together, memory apart.
 
 Times are compared within one run only: the baseline runs right before each variant, in every round, and a ratio is taken
-from that pair. Peak memory is the growth of the resident set over what the imports hold, in a process that runs the
-variant once.
+from that pair. Peak memory is the growth of the resident set (on a GPU: of what torch has allocated) over what the
+imports and the variant's preparations hold, in a process that runs the variant once.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import importlib
 import importlib.util
 import json
@@ -23,10 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+#: Does a case once. Returns the answer, or a function that works it out when the clock has stopped.
+Run = Callable[[], "float | Callable[[], float]"]
 
 
 @dataclass(frozen=True)
@@ -35,20 +41,45 @@ class Variant:
 
     Attributes:
         name: what the table calls it.
-        run: does it once and returns the answer.
+        run: does it once; with `prepared`, makes what does it, and neither time nor memory counts that.
         needs: modules that it imports; without them the variant is left out.
         within: the relative difference from the baseline's answer beyond which the benchmark fails; None: another
             answer is expected.
         slack: a known error bar on top of the answer, taken off before answers are compared.
         slow: whether it takes long enough to go without a first, untimed run.
+        limit: the largest answer that it may give in the first, untimed run.
+        prepared: whether `run` makes a `Run` rather than being one.
+        peer: whether it may fail or miss its `limit`: it is then left out, and the reason is printed.
+        device: `cpu`, or `cuda`, where work is waited for and memory is torch's.
     """
 
     name: str
-    run: Callable[[], float]
+    run: Callable[[], Any]
     needs: tuple[str, ...] = ()
     within: float | None = None
     slack: float = 0.0
     slow: bool = False
+    limit: float | None = None
+    prepared: bool = False
+    peer: bool = False
+    device: str = "cpu"
+
+    def ready(self) -> Run:
+        """What is to be timed, its modules imported."""
+        for name in self.needs:
+            importlib.import_module(name)
+        run: Run = self.run() if self.prepared else self.run
+        if self.device != "cuda":
+            return run
+
+        import torch
+
+        def waited() -> float | Callable[[], float]:
+            answer = run()
+            torch.cuda.synchronize()
+            return answer
+
+        return waited
 
     def missing(self) -> list[str]:
         """The modules that are not installed."""
@@ -94,30 +125,29 @@ def measure(case: Case) -> list[Row]:
     """Time the variants of `case` that can run, in turns with the baseline; memory is left open.
 
     Raises:
-        RuntimeError: an answer departs from the baseline's.
+        RuntimeError: an answer departs from the baseline's, or is above its limit.
     """
-    variants = [variant for variant in case.variants if not variant.missing()]
-    baseline = variants[0]
-    times: dict[str, list[float]] = {variant.name: [] for variant in variants}
-    pairs: dict[str, list[float]] = {variant.name: [] for variant in variants}
-    answers: dict[str, float] = {}
-
-    def timed(variant: Variant) -> float:
-        start = time.perf_counter()
-        answers[variant.name] = variant.run()
-        times[variant.name].append(time.perf_counter() - start)
-        return times[variant.name][-1]
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for variant in variants:
-            _import(variant)
-            if not variant.slow:
-                variant.run()
+        found = {variant.name: _tried(case, variant) for variant in case.variants}
+        runs = {name: run for name, run in found.items() if run}
+        variants = [variant for variant in case.variants if variant.name in runs]
+        baseline = variants[0]
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        pairs: dict[str, list[float]] = {name: [] for name in runs}
+        last: dict[str, float | Callable[[], float]] = {}
+
+        def timed(name: str) -> float:
+            start = time.perf_counter()
+            last[name] = runs[name]()
+            times[name].append(time.perf_counter() - start)
+            return times[name][-1]
+
         for _ in range(case.rounds):
             for variant in variants[1:] or variants:
-                before = timed(baseline)
-                pairs[variant.name].append(timed(variant) / before)
+                before = timed(baseline.name)
+                pairs[variant.name].append(timed(variant.name) / before)
+        answers = {name: _value(answer) for name, answer in last.items()}
     pairs[baseline.name] = [1.0]
     for variant in variants:
         _hold(case, variant, answers[variant.name], answers[baseline.name])
@@ -129,6 +159,36 @@ def measure(case: Case) -> list[Row]:
     return rows
 
 
+def _tried(case: Case, variant: Variant) -> Run | None:
+    """What is to be timed, run once unless it is slow; None, with the reason printed, if it is to be left out."""
+    if lacking := variant.missing():
+        _leave_out(case, variant, f"without {', '.join(lacking)}")
+        return None
+    try:
+        run = variant.ready()
+        answer = math.nan if variant.slow else _value(run())
+    except Exception as error:
+        if not variant.peer:
+            raise
+        _leave_out(case, variant, f"{type(error).__name__}: {error}".splitlines()[0])
+        return None
+    if variant.limit is not None and not answer <= variant.limit:
+        said = f"its {case.answer} is {answer:.3g}, and {variant.limit:.3g} is the limit"
+        if not variant.peer:
+            raise RuntimeError(f"{case.name}: {variant.name}: {said}")
+        _leave_out(case, variant, said)
+        return None
+    return run
+
+
+def _leave_out(case: Case, variant: Variant, reason: str) -> None:
+    print(f"{case.name}: {variant.name} left out, {reason}", file=sys.stderr)
+
+
+def _value(answer: float | Callable[[], float]) -> float:
+    return answer() if callable(answer) else answer
+
+
 def _hold(case: Case, variant: Variant, answer: float, expected: float) -> None:
     centre = answer - variant.slack
     if variant.within is not None and not abs(centre - expected) <= variant.within * abs(expected):
@@ -138,21 +198,31 @@ def _hold(case: Case, variant: Variant, answer: float, expected: float) -> None:
         )
 
 
-def _import(variant: Variant) -> None:
-    for name in variant.needs:
-        importlib.import_module(name)
-
-
 def peak_growth(variant: Variant) -> float:
-    """MiB by which the resident set of this process peaks above its imports while `variant` runs."""
+    """MiB by which memory peaks while `variant` runs, above what it holds when all is prepared."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _import(variant)
+        run = variant.ready()
+        gc.collect()
+        if variant.device == "cuda":
+            return _peak_on_gpu(run)
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # or freed memory would be used again, and growth go unseen
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # resets the mark
         before = _high_water()
-        variant.run()
+        run()
         return _high_water() - before
+
+
+def _peak_on_gpu(run: Run) -> float:
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    return (torch.cuda.max_memory_allocated() - before) / (1 << 20)
 
 
 def _high_water() -> float:
@@ -185,34 +255,43 @@ def show(rows: Sequence[Row], cases: Sequence[Case]) -> None:
         console.print(table)
 
 
-def main(script: str, about: str, build: Callable[[bool], Sequence[Case]], argv: Sequence[str] | None = None) -> None:
-    """The command line of the benchmark in the file `script`, whose cases `build(quick)` makes."""
-    parser = argparse.ArgumentParser(prog=Path(script).name, description=about)
-    parser.add_argument("--quick", action="store_true", help="smaller cases, under two minutes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    cases = build(given.quick)
+def parser(script: str, about: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    made = argparse.ArgumentParser(prog=Path(script).name, description=about)
+    made.add_argument("--quick", action="store_true", help="smaller cases, under two minutes")
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    return made
+
+
+def main(script: str, given: argparse.Namespace, cases: Sequence[Case], at_once: int | None = None) -> list[Row]:
+    """Run the benchmark in the file `script` with the options `given`, print it and return its rows.
+
+    Args:
+        script: the file, which is run again with the same options for the memory of each variant.
+        given: what the `parser` read.
+        cases: what to do.
+        at_once: processes whose memory is measured side by side; None: one for each core.
+    """
     if given.peak:
         [variant] = [v for case in cases for v in case.variants if [case.name, v.name] == given.peak]
         print(peak_growth(variant))
-        return
+        return []
 
     def with_peak(row: Row) -> Row:
         """The row with the peak of a process of its own."""
-        command = [sys.executable, script, *(["--quick"] if given.quick else []), "--peak", row.case, row.variant]
+        command = [sys.executable, script, *sys.argv[1:], "--peak", row.case, row.variant]
         out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         return replace(row, peak_mib=float(out))
 
     rows = []
     for case in cases:
-        for variant in case.variants:
-            if lacking := variant.missing():
-                print(f"{case.name}: {variant.name} left out, without {', '.join(lacking)}", file=sys.stderr)
+        print(case.name, file=sys.stderr)
         rows += measure(case)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # memory, unlike time, can be measured side by side
+    with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:  # memory, unlike time, can be measured side by side
         rows = list(pool.map(with_peak, rows))
     if given.json:
         print(json.dumps({"rows": [row.plain() for row in rows]}, indent=2))
     else:
         show(rows, cases)
+    return rows

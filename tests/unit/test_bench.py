@@ -1,11 +1,16 @@
-"""The benchmark of accountants runs, its answers agree, and its rows are as promised."""
+"""The benchmarks run, their answers agree, and their rows are as promised."""
 
 from __future__ import annotations
 
 import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT
 
 COLUMNS = {"case", "variant", "ratio", "low", "high", "seconds", "peak_mib"}
@@ -17,6 +22,12 @@ def accounting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("accounting")
 
 
+@pytest.fixture
+def clipping(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("clipping")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_every_case_beside_the_peers(accounting: ModuleType) -> None:
     for peer in ("opacus", "prv_accountant"):
@@ -24,6 +35,10 @@ def test_every_case_beside_the_peers(accounting: ModuleType) -> None:
     cases = accounting.cases(accounting.SMOKE)
     rows = [row for case in cases for row in accounting.common.measure(case)]
     assert len(rows) == sum(len(case.variants) for case in cases)
+    require_figures(rows)
+
+
+def require_figures(rows: list[Any]) -> None:
     for row in rows:
         assert set(row.plain()) == COLUMNS
         assert row.seconds > 0
@@ -41,3 +56,72 @@ def test_an_answer_apart_from_the_baselines_fails(accounting: ModuleType) -> Non
     assert [row.variant for row in rows] == ["a", "b"]
     with pytest.raises(RuntimeError, match="apart"):
         common.measure(common.Case("case", "answer", (baseline, apart), 1))
+
+
+def test_what_a_limit_refuses(accounting: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    common = accounting.common
+    baseline, near = common.Variant("a", lambda: 1.0), common.Variant("b", lambda: lambda: 0.1, limit=0.2)
+    far = common.Variant("c", lambda: lambda: 0.3, limit=0.2)
+
+    def unable() -> float:
+        raise NotImplementedError("not this layer")
+
+    peers = replace(far, name="d", peer=True), common.Variant("e", unable, prepared=True, peer=True)
+    rows = common.measure(common.Case("case", "distance", (baseline, near, *peers), 1))
+    assert [(row.variant, row.answer) for row in rows] == [("a", 1.0), ("b", 0.1)]
+    said = capsys.readouterr().err
+    assert "d left out, its distance is 0.3" in said
+    assert "e left out, NotImplementedError: not this layer" in said
+    with pytest.raises(RuntimeError, match="distance"):
+        common.measure(common.Case("case", "distance", (baseline, far), 1))
+    with pytest.raises(NotImplementedError):
+        common.measure(common.Case("case", "distance", (baseline, replace(peers[1], peer=False)), 1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_step_finds_the_same_clipped_sum(clipping: ModuleType) -> None:
+    pytest.importorskip("opacus", reason="the peer opacus is not installed: pip install 'privlearn[test]'")
+    cases = clipping.cases(clipping.SMOKE)
+    rows = [row for case in cases for row in clipping.common.measure(case)]
+    fast = clipping.steps.FAST_KERNELS
+    left_out = 0 if fast else len(clipping.SMOKE.networks)
+    assert len(rows) == sum(len(case.variants) for case in cases) - left_out
+    require_figures(rows)
+    assert {network.name for network in clipping.SMOKE.networks} < {row.case.partition(":")[0] for row in rows}
+    for row in rows:
+        if row.case.partition(":")[0] in {network.name for network in clipping.networks.FULL}:
+            clips = row.variant.startswith(("privlearn", "Opacus", "torch.func"))
+            assert (row.answer < 1e-3) == clips, row
+
+
+def test_some_examples_are_clipped_and_some_are_not(clipping: ModuleType) -> None:
+    for network in clipping.SMOKE.networks:
+        _, norms = clipping.steps.truth(network)
+        assert norms.min() < network.clip < norms.max(), network.name
+
+
+def test_another_clipped_sum_is_far_from_the_truth(clipping: ModuleType) -> None:
+    network = clipping.SMOKE.networks[0]
+    total, _ = clipping.steps.truth(network)
+    assert clipping.steps.distance(network, total) == 0
+    assert clipping.steps.distance(network, {name: 1.1 * part for name, part in total.items()}) == pytest.approx(0.1)
+
+
+def test_box_and_muller(clipping: ModuleType) -> None:
+    draws = clipping.by_system(torch.empty(100_000))
+    assert draws.isfinite().all()
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
+        assert float((draws**power).mean()) == pytest.approx(moment, abs=0.1)
+
+
+def test_a_sweep_and_its_figures(clipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept = clipping.sweep(clipping.SMOKE, rounds=1, memory=1e-6)
+    rows = [row for by_size in swept.values() for case in by_size.values() for row in clipping.common.measure(case)]
+    assert "vmap of grad left out, MemoryError: the gradients" in capsys.readouterr().err
+    found = clipping.of_sweep(swept, [replace(row, peak_mib=2.5) for row in rows])
+    assert {axis: {row["size"] for row in rows} for axis, rows in found.items()} == {
+        axis: set(by_size) for axis, by_size in swept.items()
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(found))
+    importlib.import_module("plots").main([str(tmp_path / "sweep.json"), str(tmp_path)])
+    assert {path.name for path in tmp_path.glob("*.png")} == {"clipping-batch.png", "clipping-parameters.png"}
