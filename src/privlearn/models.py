@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from privlearn.errors import BadInput, NotPerExample
 
+#: Numbers in an example from which on the per-example check makes do with few of them.
+_LARGE = 1 << 14
+
 _COUPLED: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead",
 }
@@ -200,7 +203,8 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
     before = {name: value.clone() for name, value in twin.state_dict().items()}
     try:
         with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
-            coupled = any(_rows_depend_on_others(twin, x, size) for size in (5, 40))
+            sizes = (5, 40) if x[:1].numel() < _LARGE else (3, 5)
+            coupled = any(_rows_depend_on_others(twin, x, size) for size in sizes)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise BadInput(
             f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {_first_line(error)}"

@@ -18,7 +18,7 @@ from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.examples import ExampleGradients
 from privlearn.clipping.kernels import kernels
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
-from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way
+from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
 from privlearn.models import made_up_batch, without_dropout
 from privlearn.sampling import Sample
@@ -30,7 +30,7 @@ Observer = Callable[[Tensor, Tensor], None]
 _WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
 #: Roundings by which a computed norm may be below the true one.
 _ROUNDINGS = 32
-_BATCHES, _COMPARED = (5, 7), 6
+_BATCHES, _COMPARED = (5, 7), 4
 #: What a way raises on a model that is not for it.
 _UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
@@ -239,26 +239,32 @@ class ClippedGradients:
             return rows.to(device), targets.to(device)
 
         def layers(problem: Problem) -> Layers:
-            return Layers(problem, self._kernels, [made_up(size) for size in _BATCHES])
+            shapes = layouts(self._problem(None), self._kernels, [made_up(size) for size in _BATCHES])
+            return Layers(problem, self._kernels, shapes)
 
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
-        kinds: dict[type[Way], Callable[[Problem], Way]] = {Layers: layers, Vmap: Vmap, Loop: Loop}
         with without_dropout(self._model), torch.random.fork_rng():
             checked, truth = self._truth(rows, targets)
-            _require_uncoupled(checked, rows, targets, truth[1])
-            for kind, make in kinds.items():
+            _require_uncoupled(self._problem(None), rows, targets, truth[1])
+            usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
+            if not usable.all():
+                rows, targets = (t[usable.repeat_interleave(self._copies)] for t in (rows, targets))
+                truth = Loop(checked)(rows, targets)
+            kinds: list[Callable[[Problem], Way]] = [layers, Vmap] if usable.any() else []
+            for make in kinds:
                 try:
                     if self._agree(make(checked)(rows, targets), truth):
                         way = make(problem)
-                        return way, _held(way, rows, targets) // _COMPARED
+                        return way, _held(way, rows, targets) // len(truth[1])
                     found = "its gradients differ from those of single examples"
                 except NotPerExample:
                     raise
                 except _UNFIT as error:
                     found = str(error).strip().split("\n")[0]
                 self.reason = self.reason or found
-        raise NotPerExample(f"the model's gradients can't be computed for single examples: {self.reason}")
+        self.reason = self.reason or "its gradients on made-up rows are not finite"
+        return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
 
     def _truth(self, rows: Tensor, targets: Tensor) -> tuple[Problem, Gradients]:
         """Gradients one example at a time: of a copy in double precision, where differences tell, if the model allows."""
@@ -272,19 +278,16 @@ class ClippedGradients:
             return given, Loop(given)(rows, targets)
 
     def _agree(self, found: Gradients, truth: Gradients) -> bool:
-        """Whether every example's loss, gradient norms and gradients are the same, one example at a time."""
+        """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
         (ours, losses), (theirs, true_losses) = found, truth
-        usable = true_losses.isfinite()
-        for gradients in theirs.values():
-            usable &= gradients.squares.isfinite()
-        if not _close(losses[usable], true_losses[usable]):
+        if not _close(losses, true_losses):
             return False
         # One sum of all examples, each made to count about as much as any other.
         total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0)
-        weights = torch.where(usable & (total > 0), torch.linspace(1, 2, len(total), device=total.device) / total.sqrt(), 0)
+        weights = torch.linspace(1, 2, len(total), device=total.device) / total.clamp(min=1e-300).sqrt()
         for name, expected in theirs.items():
             squares = ours[name].squares if name in ours else torch.zeros_like(total)
-            if not _close(squares[usable], expected.squares[usable]):
+            if not _close(squares, expected.squares):
                 return False
             sums = [torch.zeros_like(expected.form()[0]) for _ in range(2)]
             for gradients, into in zip((theirs, ours), sums, strict=True):

@@ -84,6 +84,24 @@ class Problem:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Layout]:
+    """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
+
+    Raises:
+        NotLayerwise: nothing does.
+    """
+    shapes = []
+    for x, y in batches:
+        capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
+        with capture, torch.no_grad():
+            problem.forward(x, y)
+        shapes.append(capture.shapes)
+    if len(shapes[0]) != len(shapes[1]):
+        raise NotLayerwise("the model calls other operations on a batch of another size")
+    sizes = (len(batches[0][0]), len(batches[1][0]))
+    return [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)]
+
+
 @final
 class Layers:
     """One backward pass in which only gradients of activations flow. For models whose operations have rules.
@@ -91,30 +109,14 @@ class Layers:
     Args:
         problem: what is differentiated.
         kernels: for matrix products.
-        batches: inputs and targets of two batches of made-up examples, from whose shapes it follows where the batch is.
-
-    Raises:
-        NotLayerwise: the model is not of that kind.
+        layouts: where the examples are in each operation's input.
     """
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self._problem, self._kernels = problem, kernels
-        shapes = []
-        for x, y in batches:
-            capture = Capture(RULES, self._trained, kernels, len(y))
-            with capture, torch.no_grad():
-                problem.forward(x, y)
-            shapes.append(capture.shapes)
-        if len(shapes[0]) != len(shapes[1]):
-            raise NotLayerwise("the model calls other operations on a batch of another size")
-        sizes = (len(batches[0][0]), len(batches[1][0]))
-        self._layouts = [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)]
-
-    @property
-    def _trained(self) -> list[nn.Parameter]:
-        return list(self._problem.parameters.values())
+    def __init__(self, problem: Problem, kernels: Kernels, layouts: Sequence[Layout]) -> None:
+        self._problem, self._kernels, self._layouts = problem, kernels, layouts
+        self._trained = list(problem.parameters.values())
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         problem, copies = self._problem, self._problem.copies
