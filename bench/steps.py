@@ -19,8 +19,9 @@ from torch.nn import functional as F
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded, Flat
+from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.styles import Flat
 from privlearn.mechanisms.noise import gaussian
 from privlearn.mechanisms.release import release
 from privlearn.rng import Streams

@@ -23,8 +23,8 @@ from torch.nn.utils import parametrizations, parametrize, rnn
 from torch.utils.checkpoint import checkpoint
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.bounded import Clip, Flat, PerLayer
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.styles import Clip, Flat, PerLayer
 from privlearn.errors import PrivlearnError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")

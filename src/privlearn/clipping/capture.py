@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from privlearn.clipping.examples import ExampleGradients, together
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.order import moves_rows
 from privlearn.errors import PrivlearnError
 
 
@@ -107,7 +108,9 @@ class _Through(torch.autograd.Function):
     def forward(ctx: Any, operation: Operation, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.operation, ctx.call = operation, call
         ctx.save_for_backward(x)
-        return operation.forward(x)
+        out = operation.forward(x)
+        # To autograd a tensor of its own, which may be changed in place.
+        return torch.ops.aten._unsafe_view(out, list(out.shape)) if out._is_view() else out
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -163,6 +166,8 @@ class Capture(TorchFunctionMode):
         self.kernels = kernels
         self.found = Found()
         self.shapes: list[tuple[int, ...]] = []
+        #: Tells sequences of operations apart.
+        self.trace = 0
         #: Operations without a rule that were given a trained parameter, by its identity.
         self.unseen: dict[int, str] = {}
         self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
@@ -173,14 +178,20 @@ class Capture(TorchFunctionMode):
     ) -> Any:
         """Run `func` by its rule, or as it is."""
         kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        self.trace = hash((self.trace, name))
         rule = self._rules.get(func)
         if rule is not None:
             answer = rule(self, *args, **kwargs)
             if answer is not NotImplemented:
                 return answer
-        for value in args:
-            if id(value) in self._trained:
-                self.unseen.setdefault(id(value), getattr(func, "__name__", str(func)))
+        if moves_rows(func, args, kwargs, self._examples * self._copies):
+            raise NotLayerwise(f"{name} may change whose rows are where")
+        if name != "__get__":  # attributes such as its shape
+            for value in args:
+                for part in value if isinstance(value, list | tuple) else (value,):
+                    if id(part) in self._trained:
+                        self.unseen.setdefault(id(part), name)
         return func(*args, **kwargs)
 
     def trains(self, *parameters: Tensor | None) -> bool:

@@ -41,7 +41,7 @@ class ExampleGradients(Protocol):
 
 def row_norms(rows: Tensor) -> Tensor:
     """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing."""
-    flat = rows.flatten(1)
+    flat = rows.reshape(len(rows), -1)
     norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
     if norms.dtype != torch.float64 and norms.numel():
         low, high = norms.aminmax()
@@ -61,7 +61,7 @@ class Formed:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
-        into.view(-1).addmv_(self._gradients.flatten(1).T, weights)
+        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).T, weights)
 
     def form(self) -> Tensor:
         """What it was made of."""

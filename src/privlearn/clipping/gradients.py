@@ -131,8 +131,7 @@ class ClippedGradients:
             sample: the batch that was drawn.
             x: all inputs, shape (examples, ...).
             y: all targets, shape (examples, ...).
-            out: where to put the sums, one tensor for each trainable parameter; what they hold is lost. New tensors by
-                default.
+            out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
             One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count.
@@ -142,7 +141,7 @@ class ClippedGradients:
         """
         self.prepare(x, y)
         assert self._chunk is not None
-        sums = [torch.zeros_like(p) for p in self.parameters.values()] if out is None else [t.zero_() for t in out]
+        sums = self.buffers() if out is None else [total.zero_() for total in out]
         clipped = sums[0].new_zeros(1)
         parts = math.ceil(len(sample) / self._chunk)
         for part in range(parts):  # of nearly equal sizes
@@ -152,6 +151,10 @@ class ClippedGradients:
         values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+
+    def buffers(self) -> list[Tensor]:
+        """Tensors of zeros for the sums, one for each trainable parameter."""
+        return [torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in self.parameters.values()]
 
     def released(self, noisy: Sequence[Tensor], batch: float) -> Sequence[Tensor]:
         """Take what was released for this clip's own use, and return the gradients' part.
@@ -196,13 +199,13 @@ class ClippedGradients:
         if self._observe:
             self._observe(losses, squares.sum(0).sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
-        norms *= 1 + _ROUNDINGS * torch.finfo(sums[0].dtype).eps
-        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares).to(sums[0].dtype)
+        norms *= 1 + _ROUNDINGS * max(torch.finfo(total.dtype).eps for total in sums)
+        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares)
         if isinstance(self.clip, Quantile):
             clipped += self.clip.count(norms[0], self.clip_norm).sum().to(clipped.dtype)
         for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
             if name in gradients:
-                gradients[name].add_weighted(weights[layer], total)
+                gradients[name].add_weighted(weights[layer].to(total.dtype), total)
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
         """Squared norms by layer and example."""
@@ -239,43 +242,47 @@ class ClippedGradients:
             return rows.to(device), targets.to(device)
 
         def layers(problem: Problem) -> Layers:
-            shapes = layouts(self._problem(None), self._kernels, [made_up(size) for size in _BATCHES])
-            return Layers(problem, self._kernels, shapes)
+            batches = [made_up(size) for size in _BATCHES]
+            return Layers(problem, self._kernels, layouts(problem, self._kernels, batches))
 
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
         with without_dropout(self._model), torch.random.fork_rng():
-            checked, truth = self._truth(rows, targets)
-            _require_uncoupled(self._problem(None), rows, targets, truth[1])
-            usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
-            if not usable.all():
-                rows, targets = (t[usable.repeat_interleave(self._copies)] for t in (rows, targets))
-                truth = Loop(checked)(rows, targets)
-            kinds: list[Callable[[Problem], Way]] = [layers, Vmap] if usable.any() else []
-            for make in kinds:
-                try:
-                    if self._agree(make(checked)(rows, targets), truth):
-                        way = make(problem)
-                        return way, _held(way, rows, targets) // len(truth[1])
-                    found = "its gradients differ from those of single examples"
-                except NotPerExample:
-                    raise
-                except _UNFIT as error:
-                    found = str(error).strip().split("\n")[0]
-                self.reason = self.reason or found
-        self.reason = self.reason or "its gradients on made-up rows are not finite"
-        return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
+            _require_uncoupled(self._problem(None), rows, targets)
+            try:
+                with self._problem(None).in_double() as exact:  # where differences tell
+                    fit, usable = self._fit(exact, [layers, Vmap], rows, targets)
+            except _UNFIT:
+                self.reason = None
+                fit, usable = self._fit(self._problem(None), [layers, Vmap], rows, targets)
+            try:
+                way = fit(problem) if fit else Loop(problem)
+                return way, _held(way, *usable) // _COMPARED
+            except _UNFIT as error:
+                self.reason = str(error).strip().split("\n")[0]
+                return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
 
-    def _truth(self, rows: Tensor, targets: Tensor) -> tuple[Problem, Gradients]:
-        """Gradients one example at a time: of a copy in double precision, where differences tell, if the model allows."""
-        given = self._problem(None)
-        try:
-            exact = given.in_double()
-            return exact, Loop(exact)(rows, targets)
-        except NotPerExample:
-            raise
-        except _UNFIT:
-            return given, Loop(given)(rows, targets)
+    def _fit(
+        self, problem: Problem, kinds: Sequence[Callable[[Problem], Way]], rows: Tensor, targets: Tensor
+    ) -> tuple[Callable[[Problem], Way] | None, tuple[Tensor, Tensor]]:
+        """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
+        truth = Loop(problem)(rows, targets)
+        usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
+        if not usable.all():
+            rows, targets = (t[usable.repeat_interleave(self._copies)] for t in (rows, targets))
+            truth = Loop(problem)(rows, targets) if usable.any() else truth
+        for make in kinds if usable.any() else []:
+            try:
+                if self._agree(make(problem)(rows, targets), truth):
+                    return make, (rows, targets)
+                found = "its gradients differ from those of single examples"
+            except NotPerExample:
+                raise
+            except _UNFIT as error:
+                found = str(error).strip().split("\n")[0]
+            self.reason = self.reason or found
+        self.reason = self.reason or "its gradients on made-up rows are not finite"
+        return None, (rows, targets)
 
     def _agree(self, found: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
@@ -332,9 +339,12 @@ def _room(device: torch.device) -> int:
     return _WORKING_SET
 
 
-def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor, alone: Tensor) -> None:
+def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> None:
     """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained."""
+    copies = problem.copies
+    singles = [slice(start, start + copies) for start in range(0, len(rows), copies)]
     with torch.no_grad():
+        alone = torch.cat([problem.forward(rows[own], targets[own]) for own in singles])
         together = [problem.forward(rows, targets) for _ in range(2)]
     usable = alone.isfinite()
     draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare

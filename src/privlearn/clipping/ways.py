@@ -5,9 +5,8 @@ The last is the truth that the other two are held against, and the last resort.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -66,40 +65,58 @@ class Problem:
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The losses of rows."""
         with self.casting(x):
-            return self.losses(self.model(self.inputs(x)), y)
+            return self.losses(self.model(x), y)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Rows as the model takes them."""
         return x.to(self.dtype) if self.dtype and x.is_floating_point() else x
 
-    def in_double(self) -> Problem:
-        """The same of a copy in double precision."""
-        model = copy.deepcopy(self.model).double()
-        twins = dict(model.named_parameters())
-        parameters = {name: twins[name] for name in self.parameters}
-        return replace(self, model=model, parameters=parameters, autocast=None, dtype=torch.float64)
+    @contextmanager
+    def in_double(self) -> Iterator[Problem]:
+        """The same in double precision, for the block: the model's own tensors change their type and change back."""
+        parameters = [p for p in self.model.parameters() if p.is_floating_point()]
+        held = [(p, p.data) for p in parameters]
+        buffers = [(m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None]
+        try:
+            for parameter, data in held:
+                parameter.data = data.double()
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
+            yield replace(self, autocast=None, dtype=torch.float64)
+        finally:
+            for parameter, data in held:
+                parameter.data = data
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer
 
     def casting(self, x: Tensor) -> AbstractContextManager[object]:
         """Autocast, if it is asked for."""
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Layout]:
+def layouts(
+    problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[list[Layout], int]:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
+
+    Returns:
+        A layout for each operation that has a rule, and what tells the sequence of all operations.
 
     Raises:
         NotLayerwise: nothing does.
     """
-    shapes = []
+    shapes, traces = [], []
     for x, y in batches:
         capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
-        with capture, torch.no_grad():
+        x = problem.inputs(x)
+        with capture, torch.enable_grad():
             problem.forward(x, y)
         shapes.append(capture.shapes)
-    if len(shapes[0]) != len(shapes[1]):
+        traces.append(capture.trace)
+    if traces[0] != traces[1]:
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
-    return [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)]
+    return [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)], traces[0]
 
 
 @final
@@ -109,21 +126,22 @@ class Layers:
     Args:
         problem: what is differentiated.
         kernels: for matrix products.
-        layouts: where the examples are in each operation's input.
+        layouts: where the examples are in each operation's input, and what tells the sequence of operations.
     """
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, layouts: Sequence[Layout]) -> None:
-        self._problem, self._kernels, self._layouts = problem, kernels, layouts
+    def __init__(self, problem: Problem, kernels: Kernels, layouts: tuple[list[Layout], int]) -> None:
+        self._problem, self._kernels, (self._layouts, self._trace) = problem, kernels, layouts
         self._trained = list(problem.parameters.values())
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         problem, copies = self._problem, self._problem.copies
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
+        x = problem.inputs(x)
         with capture, torch.enable_grad():
             losses = problem.forward(x, y)
-        if len(capture.shapes) != len(self._layouts):
+        if capture.trace != self._trace:
             raise NotLayerwise("the model calls other operations than it did on made-up rows")
         flows: Sequence[Tensor | None] = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
         found = {}
@@ -148,13 +166,13 @@ class Vmap:
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         problem = self._problem
-        model, copies = problem.model, problem.copies
+        model, copies, x = problem.model, problem.copies, problem.inputs(x)
         frozen = {n: p.detach() for n, p in model.named_parameters() if n not in problem.parameters}
         frozen |= dict(model.named_buffers())
 
         def single(parameters: dict[str, Tensor], rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             with problem.casting(rows):
-                output = functional_call(model, {**parameters, **frozen}, (problem.inputs(rows),))
+                output = functional_call(model, {**parameters, **frozen}, (rows,))
                 value = problem.losses(output, targets)[0]
             return value, value.detach()
 
@@ -175,6 +193,7 @@ class Loop:
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         problem, rows, losses = self._problem, [], []
+        x = problem.inputs(x)
         for start in range(0, len(x), problem.copies):
             own = slice(start, start + problem.copies)
             with torch.enable_grad():
@@ -184,7 +203,8 @@ class Loop:
             rows.append(found)
             losses.append(loss.detach())
         each = zip(problem.parameters, *rows, strict=True)
-        return {name: Formed(torch.stack(parts)) for name, *parts in each}, torch.stack(losses)
+        formed = {name: torch.stack([p.to_dense() if p.is_sparse else p for p in parts]) for name, *parts in each}
+        return {name: Formed(gradients) for name, gradients in formed.items()}, torch.stack(losses)
 
 
 Way = Layers | Vmap | Loop

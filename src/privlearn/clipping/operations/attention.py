@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Capture
+from privlearn.clipping.operations.elementwise import copied
 from privlearn.clipping.operations.linear import projected
 
 
@@ -41,12 +42,11 @@ def attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Any:
-    """`torch.nn.functional.multi_head_attention_forward`, without extra keys."""
+    """`torch.nn.functional.multi_head_attention_forward`."""
     weights = [in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, out_proj_weight]
-    if not (capture.trains(*weights, in_proj_bias, out_proj_bias) and capture.knows(*weights, in_proj_bias)):
+    if not (capture.trains(*weights, in_proj_bias, out_proj_bias, bias_k) and capture.knows(*weights, in_proj_bias)):
         return NotImplemented
-    extra = [bias_k, bias_v, static_k, static_v]
-    if query.dim() != 3 or add_zero_attn or any(t is not None for t in extra):
+    if query.dim() != 3 or static_k is not None or static_v is not None:
         return NotImplemented
 
     width = query.shape[2]
@@ -63,9 +63,13 @@ def attention(
         own_blocks = zip((query, key, value), blocks, strict=True)
         q, k, v = (_first(capture, x, in_proj_weight, in_proj_bias, block) for x, block in own_blocks)
 
+    mask = _mask(q, num_heads, attn_mask, key_padding_mask)
+    if bias_k is not None and bias_v is not None:
+        k, v, mask = *(torch.cat([t, copied(capture, b, len(t))], 1) for t, b in ((k, bias_k), (v, bias_v))), _wider(mask)
+    if add_zero_attn:
+        k, v, mask = *(F.pad(t, (0, 0, 0, 1)) for t in (k, v)), _wider(mask)
     q, k, v = (t.unflatten(2, (num_heads, -1)).transpose(1, 2) for t in (q, k, v))  # (batch, heads, positions, width)
     alone = is_causal and key_padding_mask is None and not need_weights
-    mask = None if alone else _mask(q, attn_mask, key_padding_mask)
     dropout = dropout_p if training else 0.0
     seen: Tensor | None = None
     if need_weights:
@@ -74,7 +78,7 @@ def attention(
         out = seen @ v
         seen = seen.mean(1) if average_attn_weights else seen
     else:
-        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, alone)
+        out = F.scaled_dot_product_attention(q, k, v, None if alone else mask, dropout, alone)
     out = projected(capture, out.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return out.transpose(0, 1), seen
 
@@ -92,11 +96,16 @@ def _first(
     return projected(capture, x.transpose(0, 1), weight, bias, rows, bias_rows or rows)
 
 
-def _mask(q: Tensor, given: Tensor | None, padding: Tensor | None) -> Tensor | None:
+def _wider(mask: Tensor | None) -> Tensor | None:
+    """The mask with one more key, which is seen."""
+    return None if mask is None else F.pad(mask, (0, 1))
+
+
+def _mask(q: Tensor, heads: int, given: Tensor | None, padding: Tensor | None) -> Tensor | None:
     """Both masks as one that is added to the scores, or None."""
     if given is not None:
         given = _additive(given, q.dtype)
-        given = given.view(len(q), -1, *given.shape[1:]) if given.dim() == 3 else given
+        given = given.view(len(q), heads, *given.shape[1:]) if given.dim() == 3 else given
     if padding is None:
         return given
     padded = _additive(padding, q.dtype)[:, None, None]

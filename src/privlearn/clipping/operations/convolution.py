@@ -86,12 +86,12 @@ class Convolution:
         wide_x, wide_g = (t.transpose(0, 1).reshape(rows, -1, *t.shape[3:]) for t in (x, g))
         if len(kernel) == 2 and rows == 1 and self._weight.shape[1] == 1 and self._groups == 1 and not self._transposed:
             # One input channel: a convolution of each image with its gradients, which change places with the strides.
-            kernels = wide_g.view(-1, 1, *g.shape[3:])
+            kernels = wide_g.reshape(-1, 1, *g.shape[3:])
             out = F.conv2d(wide_x, kernels, None, self._dilation, self._padding, self._stride, groups=examples)
-            return out[..., : kernel[0], : kernel[1]].view(examples, *self._weight.shape)
+            return out[..., : kernel[0], : kernel[1]].reshape(examples, *self._weight.shape)
         shape = [examples * self._weight.shape[0], *self._weight.shape[1:]]
         found = self._native(wide_g, wide_x, x.new_empty(1).expand(shape), examples * self._groups, 1)
-        return found.view(examples, *self._weight.shape)
+        return found.reshape(examples, *self._weight.shape)
 
     def _unfolded(self, x: Tensor) -> Tensor:
         """Patches, shape (examples, positions, channels x kernel)."""

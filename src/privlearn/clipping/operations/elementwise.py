@@ -58,6 +58,14 @@ class Expanded:
         call.keep(self._parameter, None, Formed(each.sum(over).reshape(len(each), *self._parameter.shape)))
 
 
+def copied(capture: Capture, parameter: Tensor, rows: int) -> Tensor:
+    """`parameter`, whose first dimension is 1, for every row of a batch."""
+    shape = (rows, *parameter.shape[1:])
+    if not capture.trains(parameter):
+        return parameter.expand(shape)
+    return capture.run(Expanded(parameter, shape), parameter.detach().new_empty(1).expand(shape), low=False)
+
+
 def _broadcast(capture: Capture, one: Any, other: Any, multiply: bool) -> Any:
     x, parameter = (other, one) if capture.trains(one) else (one, other)
     if not capture.trains(parameter) or capture.trains(x) or not isinstance(x, Tensor) or not x.is_floating_point():
