@@ -204,8 +204,12 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
     group.add_argument("--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0)")
-    group.add_argument("--microbatch", type=_microbatch, metavar="N|auto",
-                       help="examples computed at once; the result is the same (default: auto, what fits into memory)")
+    group.add_argument(
+        "--microbatch",
+        type=_microbatch,
+        metavar="N|auto",
+        help="examples computed at once; the result is the same (default: auto, what fits into memory)",
+    )
     group.add_argument("--device", metavar="D", help="where to compute: cpu (default) or cuda")
     group.add_argument("--precision", default="float32", metavar="P",
                        help="float32 (default), or bf16 to run the model in bfloat16")  # fmt: skip

@@ -84,13 +84,12 @@ class Call:
 
 
 class Operation(Protocol):
-    """One operation with parameters, as one call has them.
+    """One operation with parameters, as one call has them."""
 
-    Attributes:
-        parameters: those that are trained.
-    """
-
-    parameters: tuple[Tensor, ...]
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """Those that are trained."""
+        ...
 
     def forward(self, x: Tensor) -> Tensor:
         """The output."""

@@ -100,9 +100,7 @@ class Gram:
         weighted: (weights, into) adds the weighted sum to `into`.
     """
 
-    def __init__(
-        self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]
-    ) -> None:
+    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]) -> None:
         self._weighted = weighted
         self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)

@@ -94,9 +94,7 @@ class Problem:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
-def layouts(
-    problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[list[Layout], int]:
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Layout], int]:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
 
     Returns:

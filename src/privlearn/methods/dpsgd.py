@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
-from privlearn._validate import one_of
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
@@ -153,7 +153,9 @@ def _device(given: str | torch.device | None, network: nn.Module) -> torch.devic
         device = torch.device(given)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda") from error
+        raise BadInput(
+            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
+        ) from error
     return device
 
 

@@ -65,7 +65,10 @@ def attention(
 
     mask = _mask(q, num_heads, attn_mask, key_padding_mask)
     if bias_k is not None and bias_v is not None:
-        k, v, mask = *(torch.cat([t, copied(capture, b, len(t))], 1) for t, b in ((k, bias_k), (v, bias_v))), _wider(mask)
+        k, v, mask = (
+            *(torch.cat([t, copied(capture, b, len(t))], 1) for t, b in ((k, bias_k), (v, bias_v))),
+            _wider(mask),
+        )
     if add_zero_attn:
         k, v, mask = *(F.pad(t, (0, 0, 0, 1)) for t in (k, v)), _wider(mask)
     q, k, v = (t.unflatten(2, (num_heads, -1)).transpose(1, 2) for t in (q, k, v))  # (batch, heads, positions, width)

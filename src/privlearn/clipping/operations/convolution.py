@@ -102,7 +102,7 @@ class Convolution:
                 rows[:, :, None], (1, *kernel), (1, *self._dilation), (0, *self._padding), (1, *self._stride)
             )
         else:
-            patches = F.unfold(rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride))  # type: ignore[arg-type]
+            patches = F.unfold(rows, kernel, tuple(self._dilation), tuple(self._padding), tuple(self._stride))
         return patches.mT.reshape(len(x), -1, patches.shape[1])
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:

@@ -97,6 +97,6 @@ def expand(capture: Capture, input: Tensor, *sizes: Any) -> Any:
     wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     shape = tuple(input.detach().expand(wanted).shape)
     wide = len(shape) - input.dim()
-    if wide == 0 and input.shape[0] != 1 or len(shape) < 2:
+    if (wide == 0 and input.shape[0] != 1) or len(shape) < 2:
         return NotImplemented
     return capture.run(Expanded(input, shape), input.detach().new_empty(1).expand(shape), low=False)

@@ -85,9 +85,7 @@ class RMSNorm(_Affine):
 class GroupNorm(_Affine):
     """Over groups of channels. Examples become channels, so one call gives the affine gradients of each."""
 
-    def __init__(
-        self, capture: Capture, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
-    ) -> None:
+    def __init__(self, capture: Capture, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> None:
         super().__init__(capture, weight, bias)
         self._groups, self._eps = groups, eps
 
