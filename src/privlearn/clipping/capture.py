@@ -76,7 +76,8 @@ class Call:
         rows = self.copies * self.layout.rows
         if len(t) != self.examples * rows:
             raise NotLayerwise(f"an operation on {len(t)} rows: expected {rows} for each of {self.examples} examples")
-        return t.to(self.dtype if t.is_floating_point() else t.dtype).unflatten(0, (self.examples, rows))
+        typed = t.to(self.dtype) if t.is_floating_point() else t
+        return typed.reshape(self.examples, rows, *typed.shape[1:])
 
     def positions(self, t: Tensor) -> Tensor:
         """`t` as (examples, positions, features)."""
@@ -112,7 +113,7 @@ class _Through(torch.autograd.Function):
         return torch.ops.aten._unsafe_view(out, list(out.shape)) if out._is_view() else out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         back = ctx.operation.backward(ctx.call, x, g, ctx.needs_input_grad[2])

@@ -6,6 +6,7 @@ Where it can be, both are answered without forming any example's gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Protocol, final
 
 import torch
@@ -189,7 +190,7 @@ def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Seque
         return uses[0][1]
     pieces = [(slice(0, shape[0]) if rows is None else rows, use) for rows, use in uses]
     covered = sorted((rows.start, rows.stop) for rows, _ in pieces)
-    if all(before[1] <= after[0] for before, after in zip(covered, covered[1:], strict=False)):
+    if all(before[1] <= after[0] for before, after in pairwise(covered)):
         return Pieces(pieces, shape)
     return Formed(Pieces(pieces, shape).form())
 

@@ -60,7 +60,7 @@ class Problem:
                 f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
                 shape=tuple(losses.shape),
             )
-        return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)
+        return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The losses of rows."""
@@ -134,6 +134,7 @@ class Layers:
         self._trained = list(problem.parameters.values())
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
         problem, copies = self._problem, self._problem.copies
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
         x = problem.inputs(x)
@@ -163,6 +164,7 @@ class Vmap:
         self._problem = problem
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
         problem = self._problem
         model, copies, x = problem.model, problem.copies, problem.inputs(x)
         frozen = {n: p.detach() for n, p in model.named_parameters() if n not in problem.parameters}
@@ -176,7 +178,7 @@ class Vmap:
 
         trained = {name: p.detach() for name, p in problem.parameters.items()}
         each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))
+        formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))  # type: ignore[no-untyped-call]
         return {name: Formed(gradients) for name, gradients in formed.items()}, losses
 
 
@@ -190,6 +192,7 @@ class Loop:
         self._problem = problem
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
         problem, rows, losses = self._problem, [], []
         x = problem.inputs(x)
         for start in range(0, len(x), problem.copies):

@@ -71,7 +71,8 @@ def attention(
         )
     if add_zero_attn:
         k, v, mask = *(F.pad(t, (0, 0, 0, 1)) for t in (k, v)), _wider(mask)
-    q, k, v = (t.unflatten(2, (num_heads, -1)).transpose(1, 2) for t in (q, k, v))  # (batch, heads, positions, width)
+    # Each (batch, heads, positions, width).
+    q, k, v = (t.reshape(*t.shape[:2], num_heads, -1).transpose(1, 2) for t in (q, k, v))
     alone = is_causal and key_padding_mask is None and not need_weights
     dropout = dropout_p if training else 0.0
     seen: Tensor | None = None

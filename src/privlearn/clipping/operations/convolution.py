@@ -119,7 +119,7 @@ def _patches(t: Tensor, kernel: Sequence[int]) -> Tensor:
     """(examples, rows, channels, ...) cut into patches of the kernel's size: (examples, positions, channels x kernel)."""
     spatial = len(kernel)
     for axis, size in enumerate(kernel):
-        t = t.unflatten(3 + 2 * axis, (-1, size))
+        t = t.unflatten(3 + 2 * axis, (-1, size))  # type: ignore[no-untyped-call]
     places = [3 + 2 * axis for axis in range(spatial)]
     inside = [4 + 2 * axis for axis in range(spatial)]
     return t.permute(0, 1, *places, 2, *inside).flatten(2 + spatial).flatten(1, -2)

@@ -126,7 +126,7 @@ class _Recurrence(torch.autograd.Function):
         return states, *last
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, g: Tensor, *last: Tensor) -> tuple[Tensor | None, ...]:
         states, first = ctx.saved_tensors
         inputs, products, start = ctx.cell.backward(states, g, last, ctx.weight)
@@ -144,7 +144,8 @@ def _recur(
 ) -> tuple[Tensor, ...]:
     """One layer in one direction; `x` has shape (batch, steps, features)."""
     w_in, w_state, b_in, b_state = weights
-    assert w_in is not None and w_state is not None
+    assert w_in is not None
+    assert w_state is not None
     x = projected(capture, x, w_in, b_in).to(w_state.dtype)
     call = capture.call(x.shape, w_state.dtype)
     kept = (capture.trains(w_state), capture.trains(b_state))
