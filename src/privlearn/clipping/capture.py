@@ -9,6 +9,7 @@ computed; if autograd nevertheless finds one, a use went unseen, and the whole w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, final
 
@@ -116,7 +117,7 @@ class _Through(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        back = ctx.operation.backward(ctx.call, x, g, ctx.needs_input_grad[2])
+        back = ctx.operation.backward(ctx.call, x.detach(), g, ctx.needs_input_grad[2])
         return (None, None, back, *([None] * len(ctx.operation.parameters)))
 
 
@@ -225,6 +226,12 @@ class Capture(TorchFunctionMode):
         call = self.call(x.shape, operation.parameters[0].dtype)
         if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
             x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x):
             out = _Through.apply(operation, call, x, *operation.parameters)  # type: ignore[no-untyped-call]
         return cast(Tensor, out)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Types are what they are for the block. Where there is no autocast anyway, this costs nothing."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

@@ -80,7 +80,12 @@ class Outer:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One matrix product."""
-        self._kernels.add_outer(self._g * weights[:, None], self._a, into.view(self._g.shape[1], -1))
+        g, a = self._g, self._a
+        if g.shape[1] < a.shape[1]:  # the narrower one is scaled
+            g = self._kernels.scaled(g, weights)
+        else:
+            a = self._kernels.scaled(a, weights)
+        self._kernels.add_outer(g, a, into.view(g.shape[1], -1))
 
     def form(self) -> Tensor:
         """Outer products, shape (batch, outputs, inputs)."""
@@ -214,11 +219,10 @@ def sum_of_outer(
     if not worth_forming(positions, outputs, inputs):
 
         def weighted(weights: Tensor, into: Tensor) -> None:
-            scaled = (g * weights[:, None, None]).flatten(0, 1)
-            kernels.add_outer(scaled, a.flatten(0, 1), into.view(outputs, inputs))
+            kernels.add_outer(kernels.scaled(g, weights).flatten(0, 1), a.flatten(0, 1), into.view(outputs, inputs))
 
         return Gram(g, a, shape, weighted)
-    return Formed(torch.bmm(g.mT, a).view(len(g), *shape))
+    return Formed(kernels.each_outer(g, a).view(len(g), *shape))
 
 
 def worth_forming(positions: int, outputs: int, inputs: int) -> bool:

@@ -1,4 +1,4 @@
-"""Matrix products of linear layers: PyTorch's own, or oneDNN's where a probe finds them faster."""
+"""Matrix products and where their results go: PyTorch's own products, or oneDNN's where a probe finds them faster."""
 
 from __future__ import annotations
 
@@ -10,21 +10,48 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from privlearn.clipping.scratch import Scratch
+
 
 class Kernels:
     """PyTorch's own products."""
 
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weight^T + bias, over the last dimension."""
-        return F.linear(x, weight, bias)
+        out = self.scratch.empty((*x.shape[:-1], len(weight)), x)
+        return _into(out, x, weight.T, bias)
 
     def back(self, g: Tensor, weight: Tensor) -> Tensor:
         """g weight, over the last dimension: the gradient of the input."""
-        return g @ weight
+        return _into(self.scratch.empty((*g.shape[:-1], weight.shape[1]), g), g, weight)
+
+    def each_outer(self, g: Tensor, a: Tensor) -> Tensor:
+        """g[i]^T a[i] for each i: of shapes (batch, positions, outputs) and (batch, positions, inputs)."""
+        return torch.bmm(g.mT, a, out=self.scratch.empty((len(g), g.shape[2], a.shape[2]), g))
+
+    def scaled(self, g: Tensor, weights: Tensor) -> Tensor:
+        """weights[i] g[i] for each i."""
+        return torch.mul(g, weights.view(-1, *[1] * (g.dim() - 1)), out=self.scratch.empty(g.shape, g))
+
+    def add_linear(self, x: Tensor, weight: Tensor, into: Tensor) -> None:
+        """into += x weight^T, for x of shape (rows, inputs)."""
+        into.addmm_(x, weight.T)
 
     def add_outer(self, g: Tensor, a: Tensor, into: Tensor) -> None:
         """into += g^T a, for g of shape (rows, outputs) and a of shape (rows, inputs)."""
         into.addmm_(g.T, a)
+
+
+def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    rows, flat = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    if bias is None:
+        torch.mm(rows, weight, out=flat)
+    else:
+        torch.addmm(bias, rows, weight, out=flat)
+    return out
 
 
 class _OneDNN(Kernels):
@@ -42,6 +69,12 @@ class _OneDNN(Kernels):
         if not self._suits(g, weight, g.numel() * weight.shape[1]):
             return super().back(g, weight)
         return _product(g, weight.T, None)
+
+    def add_linear(self, x: Tensor, weight: Tensor, into: Tensor) -> None:
+        if not self._suits(x, weight, x.numel() * len(weight)):
+            super().add_linear(x, weight, into)
+        else:
+            into += _product(x, weight, None)
 
     def add_outer(self, g: Tensor, a: Tensor, into: Tensor) -> None:
         if not self._suits(g, a, g.numel() * a.shape[1]):

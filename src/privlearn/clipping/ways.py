@@ -136,6 +136,7 @@ class Layers:
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         problem, copies = self._problem, self._problem.copies
+        self._kernels.scratch.next_step()
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
         x = problem.inputs(x)
         with capture, torch.enable_grad():

@@ -90,7 +90,8 @@ class Convolution:
             out = F.conv2d(wide_x, kernels, None, self._dilation, self._padding, self._stride, groups=examples)
             return out[..., : kernel[0], : kernel[1]].reshape(examples, *self._weight.shape)
         shape = [examples * self._weight.shape[0], *self._weight.shape[1:]]
-        found = self._native(wide_g, wide_x, x.new_empty(1).expand(shape), examples * self._groups, 1)
+        weight = self._kernels.scratch.empty(shape, x)  # only its shape matters
+        found = self._native(wide_g, wide_x, weight, examples * self._groups, 1)
         return found.reshape(examples, *self._weight.shape)
 
     def _unfolded(self, x: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ class Convolution:
         return patches.mT.reshape(len(x), -1, patches.shape[1])
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
-        scaled = g * weights.view(-1, *[1] * (g.dim() - 1))
+        scaled = self._kernels.scaled(g, weights)
         into += self._native(scaled.flatten(0, 1), x.flatten(0, 1), self._weight, self._groups, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, cast, final
 
 import torch
@@ -9,18 +10,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.capture import Call, Capture, no_autocast
 from privlearn.clipping.examples import Formed, sum_of_outer
+from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.operations.linear import projected
 
 
 class _Cell(Protocol):
-    """The recurrence of one layer in one direction: from the input's products to the states, and back."""
+    """The recurrence of one layer in one direction: from the input's products to the states, and back.
 
-    #: Blocks of the weight: gates.
-    gates: int
+    tanh(x) is computed as 2 sigmoid(2x) - 1: torch's sigmoid takes a seventh of the time of its tanh.
+    """
 
-    def forward(self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
         """The states after each step, shape (batch, steps, width), and the last ones, each (batch, width)."""
         ...
 
@@ -33,95 +37,116 @@ class _Cell(Protocol):
 
 @final
 class _LSTM:
-    gates = 4
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
 
-    def forward(self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
         h, c = start
         batch, steps, width = len(x), x.shape[1], h.shape[1]
-        self._gates = x + bias if bias is not None else x.clone()
-        self._cells = x.new_empty(batch, steps + 1, width)
-        self._cells[:, 0] = c
-        states = x.new_empty(batch, steps, width)
-        for t in range(steps):
-            gates = self._gates[:, t].addmm_(h, weight.T)
-            gates[:, : 2 * width].sigmoid_()
-            gates[:, 2 * width : 3 * width].tanh_()
-            gates[:, 3 * width :].sigmoid_()
-            i, f, g, o = gates.chunk(4, 1)
-            c = torch.mul(f, c, out=self._cells[:, t + 1]).addcmul_(i, g)
-            h = torch.mul(o, c.tanh(), out=states[:, t])
+        empty = self._kernels.scratch.empty
+        gates = empty(x.shape, x)
+        torch.add(x, 0.0 if biases is None else biases[0] + biases[1], out=gates)
+        cells = empty((batch, steps + 1, width), x)
+        cells[:, 0] = c
+        states, squashed = (empty((batch, steps, width), x) for _ in range(2))
+        new = slice(2 * width, 3 * width)
+        gates[..., new] *= 2
+        weight = _doubled(weight, new)
+        each = zip(gates.unbind(1), cells.unbind(1)[1:], squashed.unbind(1), states.unbind(1), strict=True)
+        for all_gates, cell, squash, state in each:
+            self._kernels.add_linear(h, weight, all_gates)
+            i, f, n, o = all_gates.sigmoid_().chunk(4, 1)
+            c = torch.mul(f, c, out=cell).addcmul_(i, n, value=2).sub_(i)
+            torch.mul(c, 2, out=squash).sigmoid_().mul_(2).sub_(1)
+            h = torch.mul(o, squash, out=state)
+        gates[..., new].mul_(2).sub_(1)
+        self._gates, self._cells, self._squashed = gates, cells, squashed
         return states, h.clone(), c.clone()
 
     def backward(
         self, states: Tensor, g: Tensor, last: tuple[Tensor, ...], weight: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        (dh, dc), (batch, steps, width) = last, states.shape
+        (dh, dc), width = last, states.shape[2]
         i, f, n, o = self._gates.chunk(4, 2)
-        squashed = self._cells[:, 1:].tanh()
-        # What each gate is worth to a cell's gradient, for all steps at once; the output gate goes to the state's.
-        worth = torch.cat([n * i * (1 - i), self._cells[:, :-1] * f * (1 - f), i * (1 - n * n)], 2)
-        opened, through = squashed * o * (1 - o), o * (1 - squashed * squashed)
-        d = torch.empty_like(self._gates)
-        for t in reversed(range(steps)):
-            dh = dh + g[:, t]
-            dc = torch.addcmul(dc, dh, through[:, t])
-            step = d[:, t]
-            torch.mul(dc[:, None], worth[:, t].view(batch, 3, width), out=step[:, : 3 * width].view(batch, 3, width))
-            torch.mul(dh, opened[:, t], out=step[:, 3 * width :])
-            dc = dc * f[:, t]
-            dh = step @ weight
+        # Each gate's slope times what it is worth: to a cell, for the first three, or to a state. For all steps at once.
+        empty = self._kernels.scratch.empty
+        d = torch.addcmul(self._gates, self._gates, self._gates, value=-1, out=empty(self._gates.shape, g))
+        d[..., :width] *= n
+        d[..., width : 2 * width] *= self._cells[:, :-1]
+        torch.mul(torch.addcmul(n.new_ones(()), n, n, value=-1), i, out=d[..., 2 * width : 3 * width])
+        d[..., 3 * width :] *= self._squashed
+        through = torch.addcmul(o, states, self._squashed, value=-1, out=empty(states.shape, g))
+        turned = weight.T.contiguous()
+        steps = (d.unbind(1), g.unbind(1), through.unbind(1), f.unbind(1))
+        for step, own, passed, kept in zip(*(reversed(parts) for parts in steps), strict=True):
+            dh = dh + own
+            dc = torch.addcmul(dc, dh, passed)
+            step[:, : 3 * width].unflatten(1, (3, width)).mul_(dc[:, None])
+            step[:, 3 * width :].mul_(dh)
+            dc = dc * kept
+            dh = self._kernels.linear(step, turned, None)
         return d, d, (dh, dc)
 
 
 @final
 class _GRU:
-    gates = 3
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
 
-    def forward(self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        self, x: Tensor, start: tuple[Tensor, ...], weight: Tensor, biases: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, ...]:
         (h,) = start
         batch, steps, width = len(x), x.shape[1], h.shape[1]
-        self._start = h
-        self._gates = x.clone()
-        self._product = x.new_empty(batch, steps, width)
-        states = x.new_empty(batch, steps, width)
-        for t in range(steps):
-            product = h @ weight.T if bias is None else torch.addmm(bias, h, weight.T)
-            gates = self._gates[:, t]
-            r, z = gates[:, : 2 * width].add_(product[:, : 2 * width]).sigmoid_().chunk(2, 1)
-            self._product[:, t] = product[:, 2 * width :]
-            n = gates[:, 2 * width :].addcmul_(r, self._product[:, t]).tanh_()
-            h = torch.lerp(n, h, z, out=states[:, t])
+        gates = x.clone() if biases is None else x + biases[0]
+        products, states = (x.new_empty(batch, steps, width) for _ in range(2))
+        new = slice(2 * width, 3 * width)
+        gates[..., new] *= 2
+        weight, bias = _doubled(weight, new), None if biases is None else _doubled(biases[1], new)
+        each = zip(gates.unbind(1), products.unbind(1), states.unbind(1), strict=True)
+        for all_gates, kept, state in each:
+            product = self._kernels.linear(h, weight, bias)
+            kept.copy_(product[:, new])
+            r, z = all_gates[:, : 2 * width].add_(product[:, : 2 * width]).sigmoid_().chunk(2, 1)
+            n = all_gates[:, new].addcmul_(r, kept).sigmoid_().mul_(2).sub_(1)
+            h = torch.lerp(n, h, z, out=state)
+        self._gates, self._products, self._start = gates, products.mul_(0.5), start[0]
         return states, h.clone()
 
     def backward(
         self, states: Tensor, g: Tensor, last: tuple[Tensor, ...], weight: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        ((dh,), (batch, steps, width)) = last, states.shape
+        (dh,), width = last, states.shape[2]
         r, z, n = self._gates.chunk(3, 2)
         before = torch.cat([self._start[:, None], states[:, :-1]], 1)
         new = (1 - z) * (1 - n * n)
-        reset = new * self._product * r * (1 - r)
-        update = (before - n) * z * (1 - z)
-        worth = torch.cat([reset, update, new * r], 2)
-        d, flows = torch.empty_like(self._gates), torch.empty_like(states)
-        for t in reversed(range(steps)):
-            dh = torch.add(dh, g[:, t], out=flows[:, t])
-            step = d[:, t]
-            torch.mul(dh[:, None], worth[:, t].view(batch, 3, width), out=step.view(batch, 3, width))
-            dh = torch.addmm(dh * z[:, t], step, weight)
+        d = torch.cat([new * self._products * r * (1 - r), (before - n) * z * (1 - z), new * r], 2)
+        flows, turned = torch.empty_like(states), weight.T.contiguous()
+        steps = (d.unbind(1), g.unbind(1), flows.unbind(1), z.unbind(1))
+        for step, own, flow, kept in zip(*(reversed(parts) for parts in steps), strict=True):
+            dh = torch.add(dh, own, out=flow)
+            step.unflatten(1, (3, width)).mul_(dh[:, None])
+            dh = (dh * kept).add_(self._kernels.linear(step, turned, None))
         inputs = torch.cat([d[..., : 2 * width], flows * new], 2)
         return inputs, d, (dh,)
+
+
+def _doubled(t: Tensor, rows: slice) -> Tensor:
+    t = t.clone()
+    t[rows] *= 2
+    return t
 
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, cell: _Cell, call: Call, kept: tuple[bool, bool], kernels: Any, weight: Tensor, bias: Tensor | None,
+        ctx: Any, cell: _Cell, call: Call, capture: Capture, weight: Tensor, biases: tuple[Tensor, Tensor] | None,
         x: Tensor, *start: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        ctx.cell, ctx.call, ctx.kept, ctx.kernels = cell, call, kept, kernels
-        ctx.weight, ctx.bias = weight, bias
-        states, *last = cell.forward(x, start, weight, bias)
+        ctx.cell, ctx.call, ctx.capture, ctx.weight, ctx.biases = cell, call, capture, weight, biases
+        states, *last = cell.forward(x, start, weight, biases)
         ctx.save_for_backward(states, start[0])
         return states, *last
 
@@ -130,27 +155,30 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *last: Tensor) -> tuple[Tensor | None, ...]:
         states, first = ctx.saved_tensors
         inputs, products, start = ctx.cell.backward(states, g, last, ctx.weight)
-        rows = ctx.call.positions(products)
-        if ctx.kept[0]:
-            before = ctx.call.positions(torch.cat([first[:, None], states[:, :-1]], 1))
-            ctx.call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, None, ctx.kernels))
-        if ctx.kept[1]:
-            ctx.call.keep(ctx.bias, None, Formed(rows.sum(1)))
-        return (None, None, None, None, None, None, inputs, *start)
+        call, capture = ctx.call, ctx.capture
+        rows = call.positions(products)
+        if capture.trains(ctx.weight):
+            before = call.positions(torch.cat([first[:, None], states[:, :-1]], 1))
+            call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, None, capture.kernels))
+        if capture.trains(*(ctx.biases or ())):
+            summed = Formed(rows.sum(1))
+            both = (summed if inputs is products else Formed(call.positions(inputs).sum(1)), summed)
+            for bias, found in zip(ctx.biases, both, strict=True):
+                if capture.trains(bias):
+                    call.keep(bias, None, found)
+        return (None, None, None, None, None, inputs, *start)
 
 
 def _recur(
-    capture: Capture, cell: _Cell, x: Tensor, start: tuple[Tensor, ...], weights: list[Tensor | None]
+    capture: Capture, kind: type[_LSTM | _GRU], x: Tensor, start: tuple[Tensor, ...], weights: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """One layer in one direction; `x` has shape (batch, steps, features)."""
-    w_in, w_state, b_in, b_state = weights
-    assert w_in is not None
-    assert w_state is not None
-    x = projected(capture, x, w_in, b_in).to(w_state.dtype)
+    w_in, w_state, *biases = weights
+    x = projected(capture, x, w_in, None).to(w_state.dtype)
     call = capture.call(x.shape, w_state.dtype)
-    kept = (capture.trains(w_state), capture.trains(b_state))
-    with torch.autocast(x.device.type, enabled=False):
-        found = _Recurrence.apply(cell, call, kept, capture.kernels, w_state, b_state, x, *start)  # type: ignore[no-untyped-call]
+    both = (biases[0], biases[1]) if biases else None
+    with no_autocast(x):
+        found = _Recurrence.apply(kind(capture.kernels), call, capture, w_state, both, x, *start)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, ...], found)
 
 
@@ -169,9 +197,9 @@ def _stack(
         outs = []
         for direction in range(directions):
             number = layer * directions + direction
-            own = [*weights[number * each : (number + 1) * each], None, None][:4]
+            own = weights[number * each : (number + 1) * each]
             rows = x.flip(1) if direction else x
-            states, *last = _recur(capture, kind(), rows, tuple(s[number] for s in start), own)
+            states, *last = _recur(capture, kind, rows, tuple(s[number] for s in start), own)
             outs.append(states.flip(1) if direction else states)
             finals.append(last)
         x = torch.cat(outs, 2) if bidirectional else outs[0]
