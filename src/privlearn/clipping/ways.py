@@ -107,7 +107,7 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, 
     for x, y in batches:
         capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
         x = problem.inputs(x)
-        with capture, torch.enable_grad():
+        with torch.enable_grad(), capture:
             problem.forward(x, y)
         shapes.append(capture.shapes)
         traces.append(capture.trace)
@@ -138,11 +138,13 @@ class Layers:
         problem, copies = self._problem, self._problem.copies
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
         x = problem.inputs(x)
-        with capture, torch.enable_grad():
-            losses = problem.forward(x, y)
+        with torch.enable_grad():
+            with capture:
+                losses = problem.forward(x, y)
+            total = losses.sum()
         if capture.trace != self._trace:
             raise NotLayerwise("the model calls other operations than it did on made-up rows")
-        flows: Sequence[Tensor | None] = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
+        flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
         found = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
             if flow is not None:
