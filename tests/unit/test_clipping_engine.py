@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from checks import cross_entropy, one_sample, small_data
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping import examples
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.styles import Flat
 
@@ -55,3 +57,16 @@ def test_a_layer_under_two_names_keeps_its_parameters() -> None:
     true = torch.autograd.grad(cross_entropy(net(x), y).sum(), list(net.parameters()))
     for one, other in zip(found, true, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("length", [5, 1023, 1024, 1500, 200_000])
+def test_norms_of_long_rows_are_not_below_the_truth(length: int) -> None:
+    """Small numbers behind a large one, and equal ones, whose squares add up in single precision only in short runs."""
+    made_up = torch.Generator().manual_seed(0)
+    behind = torch.full((1, length), 2.0**-12.5)
+    behind[:, 0] = 1
+    spread = torch.randn(20, length, generator=made_up)
+    rows = torch.cat([spread, spread.mul(2).exp(), behind, torch.full((1, length), 0.1)])
+    found, true = examples.row_norms(rows), rows.double().norm(dim=1)
+    assert found.dtype == torch.float64
+    assert ((found - true).abs() <= 16 * torch.finfo(torch.float32).eps * true).all()
