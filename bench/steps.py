@@ -22,7 +22,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.styles import Flat
-from privlearn.mechanisms.noise import gaussian
+from privlearn.mechanisms.noise import add_gaussian
 from privlearn.mechanisms.release import release
 from privlearn.rng import Streams
 from privlearn.sampling import FullBatch, Sample
@@ -250,7 +250,13 @@ def by_torch(like: Tensor) -> Tensor:
 def by_the_library() -> Callable[[Tensor], Tensor]:
     """privlearn's noise."""
     stream = Streams.new().noise
-    return lambda like: gaussian(like, 1.0, stream)
+
+    def draw(like: Tensor) -> Tensor:
+        into = torch.zeros_like(like)
+        add_gaussian(into, 1.0, stream)
+        return into
+
+    return draw
 
 
 def noise_alone(draw: Callable[[Tensor], Tensor]) -> Maker:

@@ -48,6 +48,7 @@ from privlearn.errors import (
     SampleReused,
     UnsupportedEvent,
 )
+from privlearn.mechanisms import noise as noise_module
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.plan import Plan
@@ -72,8 +73,8 @@ def must_raise(kind: type[Exception], action: Callable[[], Any]) -> Exception:
 class NoDraws:
     """A noise stream that must not be drawn from."""
 
-    def standard_normal(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("noise was drawn")
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"noise was drawn: {name}")
 
 
 def one_sample(sampler: sampling.Sampler | None = None, examples: int = 8) -> sampling.Sample:
@@ -103,6 +104,30 @@ def flat_norm(parts: tuple[torch.Tensor, ...]) -> float:
     return math.sqrt(sum(float(part.double().square().sum()) for part in parts))
 
 
+def clipped_by_the_loop(
+    net: nn.Module, clip_norm: float, x: torch.Tensor, y: torch.Tensor, loss: Any = cross_entropy
+) -> list[torch.Tensor]:
+    """The truth: one example after another, each clipped by itself."""
+    trained = [p for p in net.parameters() if p.requires_grad]
+    total = [torch.zeros_like(p) for p in trained]
+    for row in range(len(x)):
+        value = loss(net(x[row : row + 1]), y[row : row + 1]).sum()
+        found = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
+        weight = min(1.0, clip_norm / max(flat_norm(found), 1e-300))
+        total = [sums + weight * part for sums, part in zip(total, found, strict=True)]
+    return total
+
+
+def require_the_loops_sum(
+    net: nn.Module, clip_norm: float, x: torch.Tensor, y: torch.Tensor, way: str | None = None
+) -> None:
+    clipper = clipping.ClippedGradients(net, cross_entropy, Flat(clip_norm), Adjacency.ADD_REMOVE)
+    found = clipper(one_sample(examples=len(x)), x, y).values
+    for one, other in zip(found, clipped_by_the_loop(net, clip_norm, x, y), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert way in (None, clipper.way), clipper.reason
+
+
 def clipped(
     clip: Any, adjacency: Adjacency, x: torch.Tensor, y: torch.Tensor, net: nn.Module | None = None, **options: Any
 ) -> Bounded:
@@ -116,18 +141,39 @@ def clipped(
 @check
 def check_noise_has_the_stated_scale() -> None:
     """Two-sided: 200,000 draws; a scale 2% off on either side fails, false alarms are below 1e-6."""
-    for sensitivity, multiplier in ((1.0, 1.0), (0.1, 4.0), (3.0, 0.5)):
-        value = torch.zeros(200_000, dtype=torch.float64)
-        ((noisy,),) = release_module.release(
-            bounded(value, sensitivity),
-            noise_multiplier=multiplier,
-            ledger=Ledger(),
-            stream=rng.Streams.new(1).noise,
-        )
-        require_standard_deviation(noisy.numpy(), multiplier * sensitivity)
+    for dtype in (torch.float64, torch.float32):
+        for sensitivity, multiplier in ((1.0, 1.0), (0.1, 4.0), (3.0, 0.5)):
+            value = torch.zeros(200_000, dtype=dtype)
+            ((noisy,),) = release_module.release(
+                bounded(value, sensitivity),
+                noise_multiplier=multiplier,
+                ledger=Ledger(),
+                stream=rng.Streams.new(1).noise,
+            )
+            require_standard_deviation(noisy.numpy(), multiplier * sensitivity)
+
+
+@check
+def check_noise_is_normal_and_independent_throughout() -> None:
+    """Over several blocks of draws: the shape of the distribution and of its tails, and no two parts alike."""
+    block = noise_module._BLOCK
+    for dtype in (torch.float64, torch.float32):
+        noisy = torch.zeros(3, block, dtype=dtype)
+        released(bounded(noisy), 1.0, Ledger())
+        draws = noisy.double().numpy()
+        assert stats.kstest(draws.ravel(), "norm").pvalue > 1e-6
+        far, share = int((np.abs(draws) > 4).sum()), 2 * stats.norm.sf(4)
+        assert abs(far - share * draws.size) < 5.5 * math.sqrt(share * draws.size)
+        assert len(np.unique(draws)) > 0.9 * draws.size
+        # Halves of blocks: a pair of draws has one radius, so even their squares must not go together.
+        halves = draws.reshape(6, -1)
+        for values in (halves, halves**2):
+            together = np.corrcoef(values) - np.eye(6)
+            assert np.abs(together).max() < 5.5 / math.sqrt(block // 2)
 
 
 def require_standard_deviation(draws: np.ndarray[Any, Any], std: float) -> None:
+    draws = draws.astype(np.float64)
     chi2 = float((draws**2).sum()) / std**2
     low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], len(draws))
     assert low < chi2 < high, f"standard deviation {draws.std()} where {std} was stated"
@@ -289,9 +335,7 @@ def check_rules_agree_with_the_loop() -> None:
     images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(16), nn.Linear(16, 3))
     rows = torch.randint(6, (9, 3)), torch.randn(9, 1, 4, 4, dtype=torch.float64)
     for net, x in zip((tokens, images.double()), rows, strict=True):
-        clipper = clipping.ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
-        clipper(one_sample(examples=9), x, torch.arange(9) % 3)
-        assert clipper._compute == clipper._by_layers
+        require_the_loops_sum(net, 0.1, x, torch.arange(9) % 3, "layers")
 
 
 @check
@@ -334,22 +378,21 @@ def check_losses_that_couple_examples_are_harmless() -> None:
 
 @check
 def check_rules_that_disagree_are_not_used() -> None:
-    """A weight that is used beside its layer: the layer's rule alone would get its gradient wrong."""
+    """Positions before examples: shapes say that an example's rows are neighbours, and only its gradient that not."""
 
-    class Beside(nn.Module):
+    class PositionsFirst(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.Linear(5, 5)
+            self.layer, self.head = nn.Linear(5, 4), nn.Linear(8, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x) + x @ self.layer.weight
+            rows = self.layer(x.transpose(0, 1).reshape(-1, 5)).tanh()
+            return self.head(rows.view(2, -1, 4).transpose(0, 1).flatten(1))
 
     torch.manual_seed(0)
-    net, (x, y) = Beside().double(), small_data()
-    found = clipped(Flat(1e6), Adjacency.ADD_REMOVE, x, y, net).values
-    true = torch.autograd.grad(cross_entropy(net(x), y).sum(), list(net.parameters()))
-    for one, other in zip(found, true, strict=True):
-        torch.testing.assert_close(one, other)
+    made_up = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 2, 5, generator=made_up, dtype=torch.float64)
+    require_the_loops_sum(PositionsFirst().double(), 0.1, x, torch.arange(9) % 3)
 
 
 @check

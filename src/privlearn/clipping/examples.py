@@ -16,6 +16,8 @@ from privlearn.clipping.kernels import Kernels
 
 #: Between these, a norm in single precision has lost nothing to underflow or overflow.
 _SAFE = (1e-12, 1e12)
+#: Squares that are added up one after another in single precision: of many more, the small ones are lost.
+_RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 _CANCELLED = 0.02
 
@@ -43,8 +45,12 @@ class ExampleGradients(Protocol):
 def row_norms(rows: Tensor) -> Tensor:
     """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing."""
     flat = rows.reshape(len(rows), -1)
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-    if norms.dtype != torch.float64 and norms.numel():
+    whole = flat.shape[1] - flat.shape[1] % _RUN
+    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
+    if whole:
+        runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
+        norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
+    if flat.dtype != torch.float64 and norms.numel():
         low, high = norms.aminmax()
         if not (float(low) > _SAFE[0] and float(high) < _SAFE[1]):
             norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)

@@ -126,6 +126,7 @@ class ClippedGradients:
         """How gradients are computed."""
         return self._way.name if self._way else None
 
+    @torch.no_grad()  # or sums would hold on to the activations of every batch before
     def __call__(self, sample: Sample, x: Tensor, y: Tensor, out: Sequence[Tensor] | None = None) -> Bounded:
         """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
 

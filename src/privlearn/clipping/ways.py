@@ -107,7 +107,7 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, 
     for x, y in batches:
         capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
         x = problem.inputs(x)
-        with capture, torch.enable_grad():
+        with torch.enable_grad(), capture:
             problem.forward(x, y)
         shapes.append(capture.shapes)
         traces.append(capture.trace)
@@ -139,11 +139,13 @@ class Layers:
         self._kernels.scratch.next_step()
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
         x = problem.inputs(x)
-        with capture, torch.enable_grad():
-            losses = problem.forward(x, y)
+        with torch.enable_grad():
+            with capture:
+                losses = problem.forward(x, y)
+            total = losses.sum()
         if capture.trace != self._trace:
             raise NotLayerwise("the model calls other operations than it did on made-up rows")
-        flows: Sequence[Tensor | None] = torch.autograd.grad(losses.sum(), self._trained, allow_unused=True)
+        flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
         found = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
             if flow is not None:
@@ -168,12 +170,19 @@ class Vmap:
         """Gradients and losses of a batch."""
         problem = self._problem
         model, copies, x = problem.model, problem.copies, problem.inputs(x)
-        frozen = {n: p.detach() for n, p in model.named_parameters() if n not in problem.parameters}
-        frozen |= dict(model.named_buffers())
+        names = {id(p): name for name, p in problem.parameters.items()}
+        # Every place of a tensor once, tied or not: PyTorch would fill a module that has two names twice, and then put
+        # what it was filled with back in place of the parameter.
+        modules = list(model.named_modules())
+        places = dict(pair for n, m in modules for pair in m.named_parameters(n, False, remove_duplicate=False))
+        frozen = {place: p.detach() for place, p in places.items() if id(p) not in names}
+        frozen |= dict(pair for n, m in modules for pair in m.named_buffers(n, False, remove_duplicate=False))
+        trains = {place: names[id(p)] for place, p in places.items() if id(p) in names}
 
         def single(parameters: dict[str, Tensor], rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             with problem.casting(rows):
-                output = functional_call(model, {**parameters, **frozen}, (rows,))
+                given = {place: parameters[name] for place, name in trains.items()} | frozen
+                output = functional_call(model, given, (rows,), tie_weights=False)
                 value = problem.losses(output, targets)[0]
             return value, value.detach()
 
