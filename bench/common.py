@@ -127,6 +127,7 @@ def measure(case: Case) -> list[Row]:
     Raises:
         RuntimeError: an answer departs from the baseline's, or is above its limit.
     """
+    _settle()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = {variant.name: _tried(case, variant) for variant in case.variants}
@@ -157,6 +158,15 @@ def measure(case: Case) -> list[Row]:
         seconds = float(np.median(times[variant.name]))
         rows.append(Row(case.name, variant.name, ratio, low, high, seconds, math.nan, answers[variant.name]))
     return rows
+
+
+def _settle() -> None:
+    """Bring the allocator where it is in a program that has loaded its data.
+
+    The GNU C library keeps freed memory only once a large block was freed; until then the same program gives each step's
+    memory back to the system or keeps it, as chance has it, and a ratio of two steps measures that.
+    """
+    bytearray((1 << 25) - (1 << 16))
 
 
 def _tried(case: Case, variant: Variant) -> Run | None:

@@ -90,20 +90,21 @@ def by_privlearn(noise: str = "none", fast_kernels: bool | None = False) -> Make
         optimizer = _descent(model)
         gradients = _clipped_gradients(network, model, fast_kernels)
         ledger, stream = Ledger(), Streams.new().noise
+        sums = gradients.buffers()
+        for parameter, total in zip(gradients.parameters.values(), sums, strict=True):
+            parameter.grad = total
 
-        def noised(bounded: Bounded) -> tuple[Tensor, ...]:
+        def add_noise(bounded: Bounded) -> None:
             if noise == "secure":
-                (found,) = release(bounded, noise_multiplier=NOISE_MULTIPLIER, ledger=ledger, stream=stream)
-                return found
-            if noise == "fast":
+                release(bounded, noise_multiplier=NOISE_MULTIPLIER, ledger=ledger, stream=stream)
+            elif noise == "fast":
                 scale = NOISE_MULTIPLIER * bounded.sensitivity
-                return tuple(torch.empty_like(value).normal_(0, scale).add_(value) for value in bounded.values)
-            return bounded.values
+                for value in bounded.values:
+                    value += torch.empty_like(value).normal_(0, scale)
 
         def take(x: Tensor, y: Tensor) -> None:
-            values = noised(gradients(all_rows(x), x, y))
-            for parameter, value in zip(gradients.parameters.values(), values, strict=True):
-                parameter.grad = value / len(x)
+            add_noise(gradients(all_rows(x), x, y, out=sums))
+            torch._foreach_div_(sums, len(x))
             optimizer.step()
 
         def clipped_sum(x: Tensor, y: Tensor) -> Tensors:

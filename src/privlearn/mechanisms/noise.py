@@ -34,7 +34,7 @@ def gaussian(count: int, dtype: torch.dtype, stream: np.random.Generator) -> Ten
         angles.mul_(math.pi * 2.0**-31)
     # In (0, 1): never 0, whose logarithm there isn't.
     uniform = torch.from_numpy(_words(pairs, stream)).bitwise_and_((1 << 53) - 1).double().add_(0.5).mul_(2.0**-53)
-    radii = uniform.log_().mul_(-2.0).sqrt_().to(angles.dtype)
+    radii = uniform.log_().mul_(-2.0).to(angles.dtype).sqrt_()
     draws = torch.empty(2, pairs, dtype=angles.dtype)
     torch.mul(radii, angles.cos(), out=draws[0])
     torch.mul(radii, angles.sin_(), out=draws[1])

@@ -105,9 +105,9 @@ def dpsgd(
         transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
         x = _through(transforms[-1:], x)
 
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    sums = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    sums = gradients.buffers()
+    for parameter, total in zip(parameters, sums, strict=True):
+        parameter.grad = total
     for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
         for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
             clipped_sum = gradients(sample, x, y, out=sums)
