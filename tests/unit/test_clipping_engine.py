@@ -70,3 +70,13 @@ def test_norms_of_long_rows_are_not_below_the_truth(length: int) -> None:
     found, true = examples.row_norms(rows), rows.double().norm(dim=1)
     assert found.dtype == torch.float64
     assert ((found - true).abs() <= 16 * torch.finfo(torch.float32).eps * true).all()
+
+
+@pytest.mark.parametrize("small", [1e-20, 1e-22, 1e-23])
+def test_gram_norms_of_small_and_large_factors(small: float) -> None:
+    """Squares of the one leave single precision, those of the other make up for it."""
+    made_up = torch.Generator().manual_seed(0)
+    g, a = (torch.randn(6, 4, 50, generator=made_up) * scale for scale in (small, 1e18))
+    found = examples.Gram(g, a, (50, 50), lambda weights, into: None)
+    true = (g.double().mT @ a.double()).square().sum((1, 2))
+    torch.testing.assert_close(found.squares, true, rtol=1e-5, atol=0.0)

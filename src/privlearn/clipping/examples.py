@@ -116,11 +116,12 @@ class Gram:
         self._weighted = weighted
         self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-        scale = row_norms(inputs) * row_norms(outputs)
+        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        scale = sizes.prod(0)
         self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
-        # What single precision can't square goes the same way.
-        bounds = (_SAFE[0] ** 2, _SAFE[1] ** 2)
-        safe = (self.squares > _CANCELLED * scale) & (scale > bounds[0]) & (scale < bounds[1])
+        # What single precision can't square goes the same way: either factor may be too small or too large.
+        squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
+        safe = (self.squares > _CANCELLED * scale) & squarable
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
