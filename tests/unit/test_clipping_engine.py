@@ -80,3 +80,12 @@ def test_gram_norms_of_small_and_large_factors(small: float) -> None:
     found = examples.Gram(g, a, (50, 50), lambda weights, into: None)
     true = (g.double().mT @ a.double()).square().sum((1, 2))
     torch.testing.assert_close(found.squares, true, rtol=1e-5, atol=0.0)
+
+
+def test_tokens_whose_gradients_cancel_leave_nothing() -> None:
+    g = torch.tensor([[[1e6], [-1e6]]])
+    found = examples.Rows(torch.tensor([[1, 1]]), g, (3, 1))
+    into = torch.full((3, 1), 0.1)
+    found.add_weighted(torch.ones(1), into)
+    assert float(found.squares) == 0
+    assert into.eq(0.1).all()

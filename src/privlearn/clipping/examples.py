@@ -152,25 +152,25 @@ class Rows:
     """
 
     def __init__(self, tokens: Tensor, g: Tensor, shape: Sequence[int]) -> None:
-        self._tokens, self._g, self._shape = tokens, g, shape
+        self._shape = shape
         batch, total = len(tokens), shape[0]
         owner = torch.arange(batch, device=tokens.device)[:, None]
-        keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        merged = g.new_zeros(len(keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
+        self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
         squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
-        self.squares = squares.index_add_(0, keys // total, row_norms(merged).square())
+        self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
         self.nbytes = g.nbytes
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
-        """Every position adds its weighted row to its token's."""
-        into.index_add_(0, self._tokens.flatten(), (self._g * weights[:, None, None]).flatten(0, 1))
+        """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
+        owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
+        into.index_add_(0, tokens, self._merged * weights[owners, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""
-        batch, total = len(self._tokens), self._shape[0]
-        keys = torch.arange(batch, device=self._tokens.device)[:, None] * total + self._tokens
-        dense = self._g.new_zeros(batch * total, self._shape[1])
-        return dense.index_add_(0, keys.flatten(), self._g.flatten(0, 1)).view(batch, *self._shape)
+        batch, total = len(self.squares), self._shape[0]
+        dense = self._merged.new_zeros(batch * total, self._shape[1])
+        return dense.index_copy_(0, self._keys, self._merged).view(batch, *self._shape)
 
 
 @final
