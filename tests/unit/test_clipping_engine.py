@@ -10,7 +10,7 @@ from checks import cross_entropy, one_sample, small_data
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping import examples
+from privlearn.clipping import examples, gradients
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.styles import Flat
 
@@ -89,3 +89,18 @@ def test_tokens_whose_gradients_cancel_leave_nothing() -> None:
     found.add_weighted(torch.ones(1), into)
     assert float(found.squares) == 0
     assert into.eq(0.1).all()
+
+
+def test_gram_norms_of_terms_that_cancel_are_not_below_the_truth() -> None:
+    """Down to where gradients are formed instead."""
+    made_up = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=made_up)
+
+    for apart in (0.11, 0.13, 0.15, 0.17, 0.2):
+        a = drawn(512, 1, 64) + apart * drawn(512, 2, 64)
+        g = drawn(512, 1, 64) * torch.tensor([1.0, -1.0])[:, None] + apart * drawn(512, 2, 64)
+        found = examples.Gram(g, a, (64, 64), lambda weights, into: None)
+        true = (g.double().mT @ a.double()).square().sum((1, 2)).sqrt()
+        assert (found.squares.sqrt() * (1 + gradients._ROUNDINGS * torch.finfo(torch.float32).eps) >= true).all()
