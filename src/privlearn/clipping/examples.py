@@ -20,6 +20,8 @@ _SAFE = (1e-12, 1e12)
 _RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 _CANCELLED = 0.02
+#: Roundings of its scale by which such a squared norm may be below the true one.
+_GRAM_ROUNDINGS = 4
 
 
 class ExampleGradients(Protocol):
@@ -116,11 +118,13 @@ class Gram:
         self._weighted = weighted
         self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
         inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-        scale = row_norms(inputs) * row_norms(outputs)
+        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        scale = sizes.prod(0)
         self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
-        # What single precision can't square goes the same way.
-        bounds = (_SAFE[0] ** 2, _SAFE[1] ** 2)
-        safe = (self.squares > _CANCELLED * scale) & (scale > bounds[0]) & (scale < bounds[1])
+        # What single precision can't square goes the same way: either factor may be too small or too large.
+        squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
+        safe = (self.squares > _CANCELLED * scale) & squarable
+        self.squares += _GRAM_ROUNDINGS * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
@@ -151,25 +155,25 @@ class Rows:
     """
 
     def __init__(self, tokens: Tensor, g: Tensor, shape: Sequence[int]) -> None:
-        self._tokens, self._g, self._shape = tokens, g, shape
+        self._shape = shape
         batch, total = len(tokens), shape[0]
         owner = torch.arange(batch, device=tokens.device)[:, None]
-        keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        merged = g.new_zeros(len(keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
+        self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
         squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
-        self.squares = squares.index_add_(0, keys // total, row_norms(merged).square())
+        self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
         self.nbytes = g.nbytes
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
-        """Every position adds its weighted row to its token's."""
-        into.index_add_(0, self._tokens.flatten(), (self._g * weights[:, None, None]).flatten(0, 1))
+        """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
+        owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
+        into.index_add_(0, tokens, self._merged * weights[owners, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""
-        batch, total = len(self._tokens), self._shape[0]
-        keys = torch.arange(batch, device=self._tokens.device)[:, None] * total + self._tokens
-        dense = self._g.new_zeros(batch * total, self._shape[1])
-        return dense.index_add_(0, keys.flatten(), self._g.flatten(0, 1)).view(batch, *self._shape)
+        batch, total = len(self.squares), self._shape[0]
+        dense = self._merged.new_zeros(batch * total, self._shape[1])
+        return dense.index_copy_(0, self._keys, self._merged).view(batch, *self._shape)
 
 
 @final
