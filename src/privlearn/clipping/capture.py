@@ -80,6 +80,11 @@ class Call:
         typed = t.to(self.dtype) if t.is_floating_point() else t
         return typed.reshape(self.examples, rows, *typed.shape[1:])
 
+    def single(self, t: Tensor) -> bool:
+        """Whether each example is one row of `t`, of shape (examples, features)."""
+        one = self.layout.axis == 0 and self.layout.rows * self.copies == 1
+        return one and t.dim() == 2 and len(t) == self.examples and t.dtype == self.dtype
+
     def positions(self, t: Tensor) -> Tensor:
         """`t` as (examples, positions, features)."""
         return self.grouped(t).flatten(1, -2)

@@ -46,9 +46,9 @@ class ExampleGradients(Protocol):
 
 def row_norms(rows: Tensor) -> Tensor:
     """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing."""
-    flat = rows.reshape(len(rows), -1)
+    flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
     whole = flat.shape[1] - flat.shape[1] % _RUN
-    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
     if whole:
         runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
         norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
@@ -210,22 +210,18 @@ def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Seque
     return Formed(Pieces(pieces, shape).form())
 
 
-def sum_of_outer(
-    g: Tensor, a: Tensor, shape: Sequence[int], norms: Tensor | None, kernels: Kernels
-) -> ExampleGradients:
+def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -> ExampleGradients:
     """The gradients sum_t g_t a_t^T of a weight, in the cheapest way for their shapes.
 
     Args:
         g: gradients of the outputs, shape (batch, positions, outputs).
         a: inputs, shape (batch, positions, inputs).
         shape: the parameter's, outputs x inputs numbers in all.
-        norms: `row_norms(g)` where they are known.
         kernels: for the matrix products.
     """
     positions, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
     if positions == 1:
-        g, a = g[:, 0], a[:, 0]
-        return Outer(g, a, row_norms(g) if norms is None else norms, kernels)
+        return Outer(g[:, 0], a[:, 0], row_norms(g[:, 0]), kernels)
     if not worth_forming(positions, outputs, inputs):
 
         def weighted(weights: Tensor, into: Tensor) -> None:

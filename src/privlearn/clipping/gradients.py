@@ -193,12 +193,13 @@ class ClippedGradients:
         else:
             gradients, losses = self._computed(x, y)
         squares = self._squares(gradients, losses)
-        finite = squares.isfinite().all(0) & losses.isfinite()
-        if not finite.all():
-            # Without the others' rows the rest comes out the same: the model is per-example.
-            if finite.any():
-                self._add_clipped(x[finite], y[finite], sums, clipped)
-            return
+        if not math.isfinite(float(squares.sum() + losses.sum())):
+            finite = squares.isfinite().all(0) & losses.isfinite()
+            if not finite.all():
+                # Without the others' rows the rest comes out the same: the model is per-example.
+                if finite.any():
+                    self._add_clipped(x[finite], y[finite], sums, clipped)
+                return
         if self._observe:
             self._observe(losses, squares.sum(0).sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
@@ -206,15 +207,17 @@ class ClippedGradients:
         weights = self.clip.weights(norms, self.clip_norm).expand_as(squares)
         if isinstance(self.clip, Quantile):
             clipped += self.clip.count(norms[0], self.clip_norm).sum().to(clipped.dtype)
+        typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
         for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
             if name in gradients:
-                gradients[name].add_weighted(weights[layer].to(total.dtype), total)
+                gradients[name].add_weighted(typed[total.dtype][layer], total)
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
         """Squared norms by layer and example."""
         squares = torch.zeros(len(self._layers), len(losses), dtype=torch.float64, device=losses.device)
+        by_layer = list(squares.unbind())
         for name, found in gradients.items():
-            squares[self._layer_of[name]] += found.squares
+            by_layer[self._layer_of[name]] += found.squares
         return squares
 
     def _computed(self, x: Tensor, y: Tensor) -> Gradients:

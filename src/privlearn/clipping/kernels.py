@@ -46,7 +46,7 @@ class Kernels:
 
 
 def _into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    rows, flat = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    rows, flat = (x, out) if x.dim() == 2 else (x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1]))
     if bias is None:
         torch.mm(rows, weight, out=flat)
     else:

@@ -71,9 +71,9 @@ class Convolution:
         if self._groups == 1 and unpadded and tuple(kernel) == tuple(self._stride):
             # Patches don't overlap: a linear layer on them.
             if self._transposed:
-                return sum_of_outer(_channels_last(x), _patches(g, kernel), shape, None, self._kernels)
+                return sum_of_outer(_channels_last(x), _patches(g, kernel), shape, self._kernels)
             if math.prod(kernel) == 1:
-                return sum_of_outer(_channels_last(g), _channels_last(x), shape, None, self._kernels)
+                return sum_of_outer(_channels_last(g), _channels_last(x), shape, self._kernels)
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):

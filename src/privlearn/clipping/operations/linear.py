@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import Formed, row_norms, sum_of_outer
+from privlearn.clipping.examples import ExampleGradients, Formed, Outer, row_norms, sum_of_outer
 
 
 @final
@@ -44,13 +44,18 @@ class Linear:
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight and of the bias."""
-        rows, weight = call.positions(g), _block(self._weight, self._rows)
-        norms = row_norms(rows[:, 0]) if rows.shape[1] == 1 else None
+        weight = _block(self._weight, self._rows)
+        single = call.single(g)
+        rows, norms = (g, row_norms(g)) if single else (call.positions(g), None)
         if self._trains[0]:
-            found = sum_of_outer(rows, call.positions(x), weight.shape, norms, self._kernels)
+            found: ExampleGradients
+            if norms is not None:
+                found = Outer(g, x.to(g.dtype), norms, self._kernels)
+            else:
+                found = sum_of_outer(rows, call.positions(x), weight.shape, self._kernels)
             call.keep(self._weight, self._rows, found)
         if self._bias is not None and self._trains[1]:
-            call.keep(self._bias, self._bias_rows, Formed(rows[:, 0] if norms is not None else rows.sum(1), norms))
+            call.keep(self._bias, self._bias_rows, Formed(rows if single else rows.sum(1), norms))
         return self._kernels.back(g, weight.to(g.dtype)) if wanted else None
 
 
@@ -79,7 +84,7 @@ class Product:
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight."""
-        found = sum_of_outer(call.positions(x), call.positions(g), self._weight.shape, None, self._kernels)
+        found = sum_of_outer(call.positions(x), call.positions(g), self._weight.shape, self._kernels)
         call.keep(self._weight, None, found)
         return g @ self._weight.T.to(g.dtype) if wanted else None
 

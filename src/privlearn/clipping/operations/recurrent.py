@@ -159,7 +159,7 @@ class _Recurrence(torch.autograd.Function):
         rows = call.positions(products)
         if capture.trains(ctx.weight):
             before = call.positions(torch.cat([first[:, None], states[:, :-1]], 1))
-            call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, None, capture.kernels))
+            call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, capture.kernels))
         if capture.trains(*(ctx.biases or ())):
             summed = Formed(rows.sum(1))
             both = (summed if inputs is products else Formed(call.positions(inputs).sum(1)), summed)
