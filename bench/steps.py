@@ -254,7 +254,7 @@ def by_the_library() -> Callable[[Tensor], Tensor]:
 
     def draw(like: Tensor) -> Tensor:
         into = torch.zeros_like(like)
-        add_gaussian(into, 1.0, stream)
+        add_gaussian([into], 1.0, stream)
         return into
 
     return draw
@@ -264,11 +264,10 @@ def noise_alone(draw: Callable[[Tensor], Tensor]) -> Maker:
     """As much noise as a step needs, and nothing else."""
 
     def make(network: Network, device: str) -> Step:
-        parameters = [parameter.detach() for parameter in network.built(device).parameters()]
+        like = torch.empty(network.parameters, device=device)
 
         def take(x: Tensor, y: Tensor) -> None:
-            for parameter in parameters:
-                draw(parameter)
+            draw(like)
 
         return Step(take)
 

@@ -170,6 +170,9 @@ def check_noise_is_normal_and_independent_throughout() -> None:
         for values in (halves, halves**2):
             together = np.corrcoef(values) - np.eye(6)
             assert np.abs(together).max() < 5.5 / math.sqrt(block // 2)
+    several = Bounded(tuple(torch.zeros(20_000) for _ in range(3)), 1.0, Adjacency.ADD_REMOVE, one_sample())
+    (found,) = release_module.release(several, noise_multiplier=1.0, ledger=Ledger(), stream=rng.Streams.new(6).noise)
+    assert np.abs(np.corrcoef([value.numpy() for value in found]) - np.eye(3)).max() < 0.04
 
 
 def require_standard_deviation(draws: np.ndarray[Any, Any], std: float) -> None:

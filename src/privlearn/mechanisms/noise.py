@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,12 +13,22 @@ from torch import Tensor
 _BLOCK = 1 << 17
 
 
-def add_gaussian(into: Tensor, std: float, stream: np.random.Generator) -> None:
-    """Add independent N(0, std^2) draws to `into`, in place."""
-    flat = into.view(-1)
-    for start in range(0, flat.numel(), _BLOCK):
-        block = flat[start : start + _BLOCK]
-        block.add_(gaussian(block.numel(), block.dtype, stream).to(block.device), alpha=std)
+def add_gaussian(values: Sequence[Tensor], std: float, stream: np.random.Generator) -> None:
+    """Add independent N(0, std^2) draws to every number of `values`, in place."""
+    for dtype in dict.fromkeys(value.dtype for value in values):
+        flats = [value.view(-1) for value in values if value.dtype == dtype]
+        left = sum(flat.numel() for flat in flats)
+        draws = torch.empty(0, dtype=dtype)
+        for flat in flats:
+            start = 0
+            while start < flat.numel():
+                if not draws.numel():
+                    draws = gaussian(min(left, _BLOCK), dtype, stream)
+                    left -= draws.numel()
+                own = flat[start : start + draws.numel()]
+                own.add_(draws[: own.numel()].to(own.device), alpha=std)
+                draws = draws[own.numel() :]  # each is used once
+                start += own.numel()
 
 
 def gaussian(count: int, dtype: torch.dtype, stream: np.random.Generator) -> Tensor:

@@ -55,6 +55,5 @@ def release(
 def _noised(part: Bounded, multiplier: float, stream: np.random.Generator) -> tuple[Tensor, ...]:
     from privlearn.mechanisms.noise import add_gaussian
 
-    for value in part.values:
-        add_gaussian(value, multiplier * part.sensitivity, stream)
+    add_gaussian(part.values, multiplier * part.sensitivity, stream)
     return part.values
