@@ -143,7 +143,12 @@ def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
 
 def _microbatch(text: str) -> int | None:
     """A number of examples, or None for `auto`."""
-    return None if text == "auto" else int(text)
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number of examples nor auto") from None
 
 
 def _lazily(name: str) -> Callable[[argparse.Namespace], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -110,6 +111,7 @@ def dpsgd(
         parameter.grad = total
     for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
         for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+            watched.clip_norm = gradients.clip_norm
             clipped_sum = gradients(sample, x, y, out=sums)
             (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
             torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
@@ -119,7 +121,7 @@ def dpsgd(
             descent.step()
             if progress:
                 progress(epoch * steps + step + 1, plan.epochs * steps)
-        watched.end_epoch(gradients.clip_norm)
+        watched.end_epoch()
         _require_unchanged(_untrained(network), fixed)
     descent.zero_grad()
     network.to("cpu" if device is not None else _device(None, network)).eval()
@@ -184,22 +186,26 @@ def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 
 class _Watch:
-    """Collects training loss and the share of clipped gradients: private, for the curator."""
+    """Collects training loss and the share of clipped gradients: private, for the curator.
+
+    Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
+    """
 
     def __init__(self) -> None:
         self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": []}
-        self._losses: list[Tensor] = []
-        self._norms: list[Tensor] = []
+        self.clip_norm = math.inf
+        self._rows, self._loss, self._clipped = 0, 0.0, 0
 
     def see(self, losses: Tensor, norms: Tensor) -> None:
-        self._losses.append(losses)
-        self._norms.append(norms)
+        self._rows += len(losses)
+        self._loss += float(losses.sum(dtype=torch.float64))
+        self._clipped += int((norms > self.clip_norm).sum())
 
-    def end_epoch(self, clip_norm: float) -> None:
-        if self._losses:
-            self.figures["loss"].append(float(torch.cat(self._losses).mean()))
-            self.figures["clipped_share"].append(float((torch.cat(self._norms) > clip_norm).float().mean()))
-        self._losses, self._norms = [], []
+    def end_epoch(self) -> None:
+        if self._rows:
+            self.figures["loss"].append(self._loss / self._rows)
+            self.figures["clipped_share"].append(self._clipped / self._rows)
+        self._rows, self._loss, self._clipped = 0, 0.0, 0
 
 
 def _settings(
