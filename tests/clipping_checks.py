@@ -1,0 +1,438 @@
+"""Named checks of the clipping engine, beside those of the spine in checks.py; mutations must make them fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+from checks import (
+    _moves,
+    bounded,
+    check,
+    clipped,
+    clipped_by_the_loop,
+    cross_entropy,
+    flat_norm,
+    one_sample,
+    require_standard_deviation,
+    require_the_loops_sum,
+    small_data,
+    small_net,
+)
+from torch import Tensor, nn
+
+from privlearn import rng
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping import examples, kernels, ways
+from privlearn.clipping.examples import ExampleGradients, Formed, Gram, Outer, Pieces, Rows, together
+from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.styles import Automatic, Flat, Quantile
+from privlearn.mechanisms import release as release_module
+from privlearn.models import made_up_batch
+
+EPS = torch.finfo(torch.float32).eps
+#: What a missing value is marked by; no made-up row has it.
+MISSING = -1.0
+
+
+class Net(nn.Module):
+    """Its parts, and how they are run."""
+
+    def __init__(self, run: Callable[[Any, Tensor], Tensor], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)
+
+
+def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# Gradients of one parameter
+
+
+def require_gradients(found: ExampleGradients, gradients: Tensor) -> None:
+    """What is found is these gradients: formed, in their norms, and in weighted sums on top of what was there."""
+    rounding = 1e-12 if gradients.dtype == torch.float64 else 2e-5
+    true = gradients.double()
+    torch.testing.assert_close(found.form().double(), true, rtol=rounding, atol=rounding)
+    torch.testing.assert_close(found.squares, true.flatten(1).square().sum(1), rtol=rounding, atol=0.0)
+    weights, into = torch.linspace(0.5, 2, len(true)).to(gradients), drawn(*true.shape[1:]).to(gradients)
+    expected = into.double() + torch.tensordot(weights.double(), true, 1)
+    found.add_weighted(weights, into)
+    torch.testing.assert_close(into.double(), expected, rtol=rounding, atol=rounding * float(expected.abs().max()))
+
+
+def gram(g: Tensor, a: Tensor) -> Gram:
+    def weighted(weights: Tensor, into: Tensor) -> None:
+        into += torch.einsum("i,ito,ita->oa", weights, g, a)
+
+    return Gram(g, a, (g.shape[2], a.shape[2]), weighted)
+
+
+@check
+def check_every_kind_of_gradient_is_what_it_stands_for() -> None:
+    for dtype in (torch.float64, torch.float32):
+        g, a = drawn(6, 3, 5, seed=1).to(dtype), drawn(6, 3, 4, seed=2).to(dtype)
+        one = Outer(g[:, 0], a[:, 0], examples.row_norms(g[:, 0]), kernels.Kernels())
+        require_gradients(one, torch.einsum("io,ia->ioa", g[:, 0], a[:, 0]))
+        require_gradients(gram(g, a), torch.einsum("ito,ita->ioa", g, a))
+        tokens = torch.tensor([[0, 0, 0], [1, 2, 1], [6, 5, 4], [6, 6, 5], [0, 3, 0], [2, 2, 2]])
+        chosen = torch.nn.functional.one_hot(tokens, 7).to(dtype)
+        require_gradients(Rows(tokens, g, (7, 5)), torch.einsum("itv,itw->ivw", chosen, g))
+        require_gradients(Formed(g), g)
+
+        whole = g.new_zeros(6, 9, 5)
+        whole[:, 4:7], whole[:, 0:3] = g, 2 * g
+        apart: list[tuple[slice | None, ExampleGradients]] = [(slice(4, 7), Formed(g)), (slice(0, 3), Formed(2 * g))]
+        assert isinstance(together(apart, (9, 5)), Pieces)
+        require_gradients(together(apart, (9, 5)), whole)
+        whole[:, 2:5] += g
+        require_gradients(together([*apart, (slice(2, 5), Formed(g))], (9, 5)), whole)
+        require_gradients(together([(None, Formed(g)), (None, Formed(-g / 2))], (3, 5)), g / 2)
+
+
+@check
+def check_terms_that_cancel_keep_their_norm() -> None:
+    """Two positions, nearly the same, with opposite gradients: down to nothing."""
+    for apart in (1e-1, 1e-2, 1e-3, 1e-4):
+        a = drawn(8, 1, 30, seed=1) + apart * drawn(8, 2, 30, seed=2)
+        g = drawn(8, 1, 20, seed=3) * torch.tensor([1.0, -1.0])[:, None]
+        g, a = g.float(), a.float()
+        found = gram(g, a)
+        true = (g.double().mT @ a.double()).square().sum((1, 2))
+        assert (found.squares * (1 + 64 * EPS) >= true).all()
+        torch.testing.assert_close(found.squares, true, rtol=1e-4, atol=0.0)
+        into, weights = torch.zeros(20, 30), 1 / found.squares.sqrt().float()
+        found.add_weighted(weights, into)
+        exact = torch.einsum("i,ito,ita->oa", weights.double(), g.double(), a.double())
+        torch.testing.assert_close(into.double(), exact, rtol=0.0, atol=1e-4)
+
+
+@check
+def check_norms_that_leave_single_precision() -> None:
+    """Too small or too large to square, in one row or beside others; one factor small and the other large; long rows."""
+    for scales in ((1e-30, 1.0), (1e30, 1.0), (1e-21, 1e-25), (1e-30, 1e30)):
+        rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
+        torch.testing.assert_close(examples.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
+    for small, large in ((1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
+        g, a = small * drawn(6, 4, 50, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
+        for one, other in ((g, a), (a, g)):
+            true = (one.double().mT @ other.double()).square().sum((1, 2))
+            torch.testing.assert_close(gram(one, other).squares, true, rtol=1e-4, atol=0.0)
+    behind = torch.full((1, 200_000), 2.0**-12.5)
+    behind[:, 0] = 1
+    assert float(examples.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
+
+
+# Networks
+
+
+def sequences() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+
+
+def batch_second(n: Any, x: Tensor) -> Tensor:
+    return n.b(n.a(x.transpose(0, 1)).tanh().sum(0))
+
+
+def twice(n: Any, x: Tensor) -> Tensor:
+    return n.b(n.a(n.a(x).tanh()).tanh())
+
+
+def embedded_and_read(n: Any, x: Tensor) -> Tensor:
+    return nn.functional.linear(n.a(x).sum(1).tanh(), n.a.weight)[:, :3]
+
+
+def self_and_cross(n: Any, x: Tensor) -> Tensor:
+    seen = n.a(x, x, x, need_weights=False)[0]
+    return n.b(n.a(seen.tanh(), x, x, need_weights=False)[0].flatten(1))
+
+
+def layerwise() -> list[tuple[nn.Module, Tensor]]:
+    """Networks of operations with rules, and rows for them: as many as the smaller made-up batch has."""
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    nn.init.normal_(attention.in_proj_bias)
+    nets: list[tuple[nn.Module, Tensor]] = [
+        (small_net(), drawn(5, 5)),
+        (sequences(), drawn(5, 3, 5)),
+        (Net(batch_second, a=nn.Linear(5, 4), b=nn.Linear(4, 3)), drawn(5, 10, 5)),
+        (Net(twice, a=nn.Linear(5, 5), b=nn.Linear(5, 3)), drawn(5, 5)),
+        (Net(embedded_and_read, a=nn.Embedding(7, 4)), torch.randint(7, (5, 6))),
+        (Net(self_and_cross, a=attention, b=nn.Linear(12, 3)), drawn(5, 3, 4)),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)), drawn(5, 1, 4, 4)),
+    ]
+    return [(net.double(), x) for net, x in nets]
+
+
+@check
+def check_rules_give_each_examples_gradient() -> None:
+    """The rules by themselves, without what would find out that they are wrong; and they are what is used."""
+    for net, x in layerwise():
+        y = torch.arange(5) % 3
+        problem = ways.Problem(net, cross_entropy, dict(net.named_parameters()))
+        batches = [made_up_batch(x, y, size) for size in (5, 7)]
+        plain = kernels.Kernels()
+        found, losses = ways.Layers(problem, plain, ways.layouts(problem, plain, batches))(x, y)
+        truth, true_losses = ways.Loop(problem)(x, y)
+        torch.testing.assert_close(losses, true_losses)
+        assert found.keys() == truth.keys()
+        for name, expected in truth.items():
+            torch.testing.assert_close(found[name].squares, expected.squares, rtol=1e-9, atol=1e-20)
+            sums = [torch.zeros_like(problem.parameters[name]) for _ in range(2)]
+            with torch.no_grad():
+                for each, into in zip((found[name], expected), sums, strict=True):
+                    each.add_weighted(torch.linspace(0.5, 2, 5, dtype=torch.float64), into)
+            torch.testing.assert_close(*sums, rtol=1e-9, atol=1e-12)
+        require_the_loops_sum(net, 0.1, x, y, "layers")
+
+
+def positions_first_if_marked(n: Any, x: Tensor) -> Tensor:
+    if (x[:, 0] == MISSING).any():
+        rows = n.a(x.view(-1, 2, 5).transpose(0, 1).reshape(-1, 5)).tanh()
+        return n.b(rows.view(2, -1, 4).transpose(0, 1).flatten(1))
+    return n.b(n.a(x.reshape(-1, 5)).tanh().view(-1, 8))
+
+
+def marked_last(n: Any, x: Tensor) -> Tensor:
+    order = (x[:, 0] == MISSING).long().argsort(stable=True)
+    return n.b(n.a(x[order]).tanh()[order.argsort()])
+
+
+def marked_beside(n: Any, x: Tensor) -> Tensor:
+    return n.b(n.a(x).tanh() + (x[:, :1] == MISSING) * n.a.bias.sinh())
+
+
+BRANCHES: dict[Callable[[Any, Tensor], Tensor], tuple[int, int]] = {
+    positions_first_if_marked: (5, 8),
+    marked_last: (10, 4),
+    marked_beside: (10, 4),
+}
+
+
+@check
+def check_branches_that_only_real_data_take_change_nothing() -> None:
+    for run, (inputs, hidden) in BRANCHES.items():
+        torch.manual_seed(0)
+        net = Net(run, a=nn.Linear(inputs, 4), b=nn.Linear(hidden, 3)).double()
+        x, y = drawn(9, 10) * torch.linspace(0.1, 5, 9)[:, None], torch.arange(9) % 3
+        x[[1, 4], 0] = MISSING
+        require_the_loops_sum(net, 0.3, x, y)
+
+
+@check
+def check_memory_in_use_is_not_used_again() -> None:
+    """Activations large enough for memory to be kept, and kept by the next layer, over several steps."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 700), nn.Linear(700, 700), nn.Tanh(), nn.Linear(700, 3)).double()
+    x, y = drawn(60, 5), torch.arange(60) % 3
+    clipper = ClippedGradients(net, cross_entropy, Flat(0.1), Adjacency.ADD_REMOVE)
+    expected = clipped_by_the_loop(net, 0.1, x, y)
+    for _ in range(3):
+        for one, other in zip(clipper(one_sample(examples=60), x, y).values, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert clipper.way == "layers"
+
+
+# Bounds
+
+
+def singles() -> list[tuple[nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    tokens = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3))
+    images = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+    nets: list[tuple[nn.Module, Tensor]] = [
+        (nn.Sequential(nn.Linear(5, 30), nn.Tanh(), nn.Linear(30, 3)), drawn(25, 5)),
+        (sequences(), drawn(25, 3, 5)),
+        (tokens, torch.randint(6, (25, 3))),
+        (images, drawn(25, 1, 4, 4)),
+    ]
+    return [(net, x.float() if x.is_floating_point() else x) for net, x in nets]
+
+
+def require_single_examples_within(bound: float, **options: Any) -> None:
+    """Each example by itself: what it adds, in double precision, is at most the bound, and nearly attains it."""
+    for net, x in singles():
+        clipper = ClippedGradients(net, cross_entropy, Flat(1e-3), Adjacency.ADD_REMOVE, **options)
+        for row in range(len(x)):
+            found = clipper(one_sample(examples=1), x[row : row + 1], torch.tensor([row % 3]))
+            assert all(value.dtype == torch.float32 for value in found.values)
+            length = flat_norm(found.values)
+            assert 0.999 * bound <= length <= bound, f"row {row} adds {length / bound - 1} more than {bound}"
+
+
+@check
+def check_clipped_examples_leave_room_for_rounding() -> None:
+    """Not one of a hundred in single precision is above the bound, not even by its rounding."""
+    require_single_examples_within(1e-3)
+
+
+@check
+def check_low_precision_keeps_the_bound() -> None:
+    """What runs in bfloat16 is clipped by norms of more digits."""
+    require_single_examples_within(1e-3, autocast=torch.bfloat16)
+
+
+@check
+def check_one_example_moves_every_clip_by_at_most_its_sensitivity() -> None:
+    """The clips with more to them than a length: the bound is kept, and attained within 1%."""
+    x, y = small_data()
+    for clip, norm in ((Automatic(0.5), 0.5), (Quantile(0.5, share=0.7), 0.5 * math.hypot(1, 0.7))):
+        for adjacency, factor in ((Adjacency.ADD_REMOVE, 1), (Adjacency.REPLACE_ONE, 2)):
+            bound = clipped(clip, adjacency, x, y).sensitivity
+            assert math.isclose(bound, factor * norm)
+            worst = max(
+                move
+                for scale in (1e-3, 1.0, 1e3, 1e6)
+                for target in range(3)
+                for move in _moves(clip, adjacency, x, y, scale, target)
+            )
+            assert worst <= bound * (1 + 1e-9), (clip, adjacency, worst, bound)
+            assert adjacency is Adjacency.REPLACE_ONE or worst >= 0.99 * bound
+
+
+@check
+def check_the_clip_moves_only_by_what_was_released() -> None:
+    x, y = small_data()
+    clip = Quantile(0.5)
+    moved = []
+    for scale in (1e-3, 1e3):
+        clipper = ClippedGradients(small_net(), cross_entropy, clip, Adjacency.ADD_REMOVE)
+        found = clipper(one_sample(examples=12), scale * x, y)
+        assert clipper.clip_norm == 0.5
+        assert len(found.values) == len(clipper.parameters) + 1
+        noisy = [torch.zeros_like(value) for value in found.values]
+        noisy[-1] += 0.2
+        assert len(clipper.released(noisy, 12.0)) == len(clipper.parameters)
+        moved.append(clipper.clip_norm)
+    assert moved[0] == moved[1]
+    assert math.isclose(moved[0], 0.5 * math.exp(-0.2 * 0.2 / (2 * 0.1 * 0.5 * 12)), rel_tol=1e-9)
+
+
+@check
+def check_every_released_tensor_is_noisy() -> None:
+    """Weights, biases and the count, each with noise of the scale that is stated for all of them together."""
+    x, y = small_data()
+    found = clipped(Quantile(0.5), Adjacency.ADD_REMOVE, x, y)
+    noise: list[list[Tensor]] = [[] for _ in found.values]
+    for seed in range(30):
+        part = bounded(torch.zeros(0), found.sensitivity)
+        part = type(part)(
+            tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample
+        )
+        (noisy,) = release_module.release(
+            part, noise_multiplier=2.0, ledger=Ledger(), stream=rng.Streams.new(seed).noise
+        )
+        for kept, one, other in zip(noise, noisy, found.values, strict=True):
+            kept.append((one - other).flatten())
+    for kept in noise:
+        require_standard_deviation(torch.cat(kept).numpy(), 2 * 0.5 * math.hypot(1, 0.1))
+
+
+# The engine's other parts
+
+
+def spread_copies(rows: Tensor) -> Tensor:
+    """The copies of a row, three of them, are scaled apart."""
+    return rows * torch.tensor([0.3, 1.0, 2.5], dtype=rows.dtype).repeat(len(rows) // 3)[:, None]
+
+
+def unruled(n: Any, x: Tensor) -> Tensor:
+    return torch.atan2(n.a(x), n.scale)
+
+
+@check
+def check_copies_of_an_example_are_one_example() -> None:
+    """The mean of their gradients, clipped once, whichever way it is computed."""
+    torch.manual_seed(0)
+    other = Net(unruled, a=nn.Linear(5, 3), scale=nn.Parameter(torch.ones(3))).double()
+    x, y = small_data()
+    x *= torch.linspace(0.1, 2, 12)[:, None]
+    for net, way in ((small_net(), "layers"), (other, "vmap")):
+        clipper = ClippedGradients(
+            net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE, microbatch=5,
+            augmentation=Augmentation(3, spread_copies),
+        )  # fmt: skip
+        found = clipper(one_sample(examples=12), x, y)
+        assert found.sensitivity == 1.0
+        assert clipper.way == way
+
+        def mean_of_copies(output: Tensor, target: Tensor) -> Tensor:
+            return cross_entropy(output[0], target.expand(3)).mean()[None]
+
+        copies = spread_copies(x.repeat_interleave(3, 0)).view(12, 3, 5)
+        expected = clipped_by_the_loop(net, 1.0, copies, y, mean_of_copies)
+        for one, true in zip(found.values, expected, strict=True):
+            torch.testing.assert_close(one, true, rtol=1e-9, atol=1e-12)
+        alone = clipper(one_sample(examples=1), 1e3 * x[:1], y[:1])
+        assert flat_norm(alone.values) <= 1.0 * (1 + 1e-9)
+
+
+@check
+def check_buffers_are_cleared_before_use() -> None:
+    x, y = small_data()
+    clipper = ClippedGradients(small_net(), cross_entropy, Flat(0.2), Adjacency.ADD_REMOVE)
+    expected = clipper(one_sample(examples=12), x, y).values
+    out = [torch.full_like(value, math.nan if number % 2 else 7.0) for number, value in enumerate(expected)]
+    for _ in range(2):
+        found = clipper(one_sample(examples=12), x, y, out=out).values
+        assert all(one.data_ptr() == other.data_ptr() for one, other in zip(found, out, strict=True))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@check
+def check_examples_beside_one_that_is_not_finite_stay() -> None:
+    """Their gradients and their count: all that such an example may change is nothing."""
+    x, y = small_data()
+    for clip in (Automatic(0.5), Quantile(0.5)):
+        expected = clipped(clip, Adjacency.ADD_REMOVE, x, y).values
+        for bad in (math.nan, math.inf):
+            row = torch.full((1, 5), bad, dtype=torch.float64)
+            for microbatch in (None, 4):
+                more = torch.cat([x, row]), torch.cat([y, y[:1]])
+                found = clipped(clip, Adjacency.ADD_REMOVE, *more, microbatch=microbatch).values
+                for one, other in zip(found, expected, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@check
+def check_wrong_products_are_not_used() -> None:
+    """A product that is fast and wrong, by much or by a little."""
+    right = torch.nn.functional.linear
+    for wrong in (
+        lambda x, weight, bias: x.new_zeros(*x.shape[:-1], len(weight)),
+        lambda x, weight, bias: right(x, weight, bias) * 1.01,
+        lambda x, weight, bias: right(x, weight, bias).roll(1, 0),
+    ):
+        kernels._probe.cache_clear()
+        try:
+            with mock.patch.object(kernels, "_product", wrong):
+                assert type(kernels.kernels()) is kernels.Kernels
+        finally:
+            kernels._probe.cache_clear()
+
+
+@check
+def check_micro_batches_take_every_row_once() -> None:
+    """Sizes that divide the batch and that don't; every row's own gradient shows in the sum."""
+    net = nn.Linear(13, 1, bias=False).double()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return output[:, 0]
+
+    x, y = torch.eye(13, dtype=torch.float64), torch.zeros(13, dtype=torch.int64)
+    for size in (1, 2, 3, 5, 12, 13, 100):
+        clipper = ClippedGradients(net, loss, Flat(10.0), Adjacency.ADD_REMOVE, microbatch=size)
+        sample = one_sample(examples=13)
+        sample.indices = sample.indices[2:]
+        assert clipper(sample, x, y).values[0][0].tolist() == [0.0] * 2 + [1.0] * 11
