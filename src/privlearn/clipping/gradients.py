@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import final
+from functools import wraps
+from typing import Any, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,8 @@ _EXACT, _TOLERANCE = 1e-4, 2e-3
 #: What a way raises on a model that is not for it.
 _UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 
 @final
 @dataclass(frozen=True)
@@ -54,6 +57,19 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         count("copies", self.copies)
+
+
+def _in_own_types(method: _Method) -> _Method:
+    """`method`, outside any autocast of the caller's, which would keep old weights and compute norms in few digits."""
+
+    @wraps(method)
+    def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
+        kind = next(iter(self.parameters.values())).device.type
+        off = torch.autocast(kind, enabled=False, cache_enabled=False)
+        with off if torch.is_autocast_enabled(kind) else nullcontext():
+            return method(self, *args, **kwargs)
+
+    return cast(_Method, run)
 
 
 @final
@@ -100,10 +116,15 @@ class ClippedGradients:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise BadInput("the model has no trainable parameter: set requires_grad on what is to be trained")
-        narrow = [str(p.dtype) for p in self.parameters.values() if p.dtype in (torch.float16, torch.bfloat16)]
-        if narrow:
+        other = [p.dtype for p in self.parameters.values() if p.dtype not in (torch.float32, torch.float64)]
+        if other and other[0].is_complex:
             raise BadInput(
-                f"the model's parameters are {narrow[0]}: sums and noise in so few digits break the bound. Use "
+                f"the model's parameters are {other[0]}: noise is real. Train real and imaginary parts, and put them "
+                "together with torch.view_as_complex"
+            )
+        if other:
+            raise BadInput(
+                f"the model's parameters are {other[0]}: sums and noise in so few digits break the bound. Use "
                 "model.float(), and precision bf16 to compute in bfloat16"
             )
         if autocast not in (None, torch.bfloat16):
@@ -126,6 +147,7 @@ class ClippedGradients:
         """How gradients are computed."""
         return self._way.name if self._way else None
 
+    @_in_own_types
     @torch.no_grad()  # or sums would hold on to the activations of every batch before
     def __call__(self, sample: Sample, x: Tensor, y: Tensor, out: Sequence[Tensor] | None = None) -> Bounded:
         """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
@@ -141,8 +163,15 @@ class ClippedGradients:
 
         Raises:
             NotPerExample: the loss is not one value for each example.
+            BadInput: the model's trainable parameters are not those that it had.
         """
         self.prepare(x, y)
+        trained = [p for p in self._model.parameters() if p.requires_grad]
+        if list(map(id, trained)) != list(map(id, self.parameters.values())):
+            raise BadInput(
+                "the model's trainable parameters are not those that it had when this was made: make a new "
+                "ClippedGradients after parameters were replaced, frozen or unfrozen"
+            )
         assert self._chunk is not None
         sums = self.buffers() if out is None else [total.zero_() for total in out]
         clipped = sums[0].new_zeros(1)
@@ -174,6 +203,7 @@ class ClippedGradients:
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
         return sums
 
+    @_in_own_types
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Choose how to compute, from the shapes and types of `x` and `y` alone; done once.
 
@@ -255,6 +285,8 @@ class ClippedGradients:
         problem = self._problem(self._autocast)
         with without_dropout(self._model), torch.random.fork_rng():
             _require_uncoupled(self._problem(None), rows, targets)
+            if self._augmentation:
+                _require_own_rows(self._augmentation, rows)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows, targets)
@@ -363,6 +395,31 @@ def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> None:
             "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
             "normalisation over the batch"
         )
+
+
+def _require_own_rows(augmentation: Augmentation, rows: Tensor) -> None:
+    """Refuse a transform that mixes the rows of different examples. (One with random numbers of its own can't be told.)"""
+
+    def transformed(rows: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        out = augmentation.transform(rows.clone())
+        if out.shape[:1] != rows.shape[:1]:
+            raise NotPerExample(
+                f"the augmentation turns {len(rows)} rows into {tuple(out.shape)}: expected as many rows"
+            )
+        return out
+
+    out = transformed(rows)
+    if not torch.equal(out, transformed(rows)):
+        return
+    for start in range(0, len(rows), augmentation.copies):
+        own = slice(start, start + augmentation.copies)
+        others = rows.roll(augmentation.copies, 0)
+        others[own] = rows[own]
+        if not _close(transformed(others)[own], out[own], _rounding(out[own])):
+            raise NotPerExample(
+                "the augmentation mixes rows of different examples: give a transform that changes each row by itself"
+            )
 
 
 def _rounding(values: Tensor) -> float:
