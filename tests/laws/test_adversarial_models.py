@@ -453,3 +453,56 @@ def test_an_interrupt_leaves_the_users_model(at: int) -> None:
     assert net.table is table
     assert all(module.training for module in net.modules())
     assert torch.equal(torch.get_rng_state(), drawn_so_far)
+
+
+def standardised(n: Any, x: Tensor) -> Tensor:
+    x -= 0.5
+    x /= 0.25
+    return n.a(x)
+
+
+def standardised_data(n: Any, x: Tensor) -> Tensor:
+    x.data.sub_(0.5)
+    return n.a(x)
+
+
+def standardised_and_sorted(n: Any, x: Tensor) -> Tensor:
+    o = order(x)
+    return standardised(n, x)[o][o.argsort()]
+
+
+@pytest.mark.parametrize("run", [standardised, standardised_data, standardised_and_sorted])
+def test_models_that_write_into_their_inputs(run: Run) -> None:
+    """Rows are computed again without those that are not finite, or in another way."""
+    net, x, y = made(run, lambda: {"a": nn.Linear(5, 4)}, marked(5))
+    true = by_the_loop(net, x.clone(), y, flat)
+    bad = torch.cat([x, torch.full((1, 5), math.nan, dtype=x.dtype)])
+    for rows in (x, bad):
+        before = rows.clone()
+        assert distance(summed(net, rows, torch.cat([y, y[:1]])[: len(rows)]), true) <= 1e-10
+        assert torch.equal(rows.nan_to_num(), before.nan_to_num())
+
+
+def test_a_loss_that_writes_into_the_targets() -> None:
+    net, x, _ = small()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        target *= 0.5
+        return (output - target).square().sum(1)
+
+    y = torch.ones(ROWS, 3)
+    more = torch.cat([x, torch.full((1, 5), math.inf)]), torch.cat([y, y[:1]])
+    clipper = ClippedGradients(net, loss, Flat(CLIP), Adjacency.ADD_REMOVE)
+    found = [clipper(one_sample(examples=len(rows)), rows, targets).values for rows, targets in ((x, y), more)]
+    assert distance(*found) <= 1e-6
+
+
+def test_writing_into_some_inputs_only_is_refused() -> None:
+    """There is nothing left to compute again."""
+
+    def run(n: Any, x: Tensor) -> Tensor:
+        return n.a(x.masked_fill_(x == MARK, 3.0) if (x == MARK).any() else x.masked_fill(x == MARK, 3.0))
+
+    net, x, y = made(run, lambda: {"a": nn.Linear(5, 4)}, marked(5))
+    with pytest.raises(NotPerExample, match="writes into its inputs"):
+        summed(net, x, y)
