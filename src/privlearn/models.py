@@ -249,7 +249,7 @@ def _rows_depend_on_others(model: nn.Module, x: Tensor, size: int) -> bool:
 
 def _seeded(model: nn.Module, batch: Tensor, seed: int) -> Any:
     torch.manual_seed(seed)
-    return model(batch)
+    return model(batch.clone())  # it may write into its input
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from privlearn.clipping.examples import ExampleGradients, together
 from privlearn.clipping.kernels import Kernels
-from privlearn.clipping.order import moves_rows
+from privlearn.clipping.order import batch_dimensions, looked_at, moved, source
 from privlearn.errors import PrivlearnError
 
 
@@ -157,6 +157,7 @@ class Capture(TorchFunctionMode):
         examples: in the batch.
         copies: rows of the batch for each example.
         layouts: of each call, in order; None to write down the shapes instead.
+        batch: of each operation that may move rows, in order, the batch's dimensions of what it moves.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Capture(TorchFunctionMode):
         examples: int,
         copies: int = 1,
         layouts: Sequence[Layout] | None = None,
+        batch: Sequence[set[int]] = (),
     ) -> None:
         super().__init__()
         self.kernels = kernels
@@ -176,7 +178,11 @@ class Capture(TorchFunctionMode):
         self.trace = 0
         #: Operations without a rule that were given a trained parameter, by its identity.
         self.unseen: dict[int, str] = {}
+        #: While shapes are written down: of each operation's tensors, and what operations that may move rows move.
+        self.seen: list[list[tuple[int, ...]]] = []
+        self.moves: list[tuple[str, tuple[int, ...], set[int]]] = []
         self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
+        self._batch, self._looks = batch, 0
         self._trained = {id(p) for p in trained}
 
     def __torch_function__(
@@ -191,14 +197,31 @@ class Capture(TorchFunctionMode):
             answer = rule(self, *args, **kwargs)
             if answer is not NotImplemented:
                 return answer
-        if moves_rows(func, args, kwargs, self._examples * self._copies):
-            raise NotLayerwise(f"{name} may change whose rows are where")
+        self._look(func, name, args, kwargs)
         if name != "__get__":  # attributes such as its shape
             for value in args:
                 for part in value if isinstance(value, list | tuple) else (value,):
                     if id(part) in self._trained:
                         self.unseen.setdefault(id(part), name)
         return func(*args, **kwargs)
+
+    def _look(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise if `func` may change whose rows are where."""
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            raise NotLayerwise(f"nobody knows what {func} does with rows")
+        if self._layouts is None:
+            given = [part for v in (*args, *kwargs.values()) for part in (v if isinstance(v, list | tuple) else (v,))]
+            self.seen.append([tuple(part.shape) for part in given if isinstance(part, Tensor)])
+        if not looked_at(func):
+            return
+        self._looks += 1
+        if self._layouts is None:
+            tensor = source(func, args, kwargs)
+            self.moves.append((name, () if tensor is None else tuple(tensor.shape), moved(func, args, kwargs)))
+        elif self._looks > len(self._batch):
+            raise NotLayerwise("the model calls other operations than it did on made-up rows")
+        elif (batch := self._batch[self._looks - 1]) and batch & moved(func, args, kwargs):
+            raise NotLayerwise(f"{name} may change whose rows are where")
 
     def trains(self, *parameters: Tensor | None) -> bool:
         """Whether one of `parameters` is trained."""
@@ -234,6 +257,23 @@ class Capture(TorchFunctionMode):
         with no_autocast(x):
             out = _Through.apply(operation, call, x, *operation.parameters)  # type: ignore[no-untyped-call]
         return cast(Tensor, out)
+
+
+def moving(one: Capture, other: Capture) -> list[set[int]]:
+    """From two captures of made-up rows: for each operation that may move rows, the batch's dimensions of what it moves.
+
+    Raises:
+        NotLayerwise: rows are moved, or put together by a matrix.
+    """
+    for shapes, others in zip(one.seen, other.seen, strict=True):
+        if any(len(batch_dimensions(*pair)) > 1 for pair in zip(shapes, others, strict=True)):
+            raise NotLayerwise("a matrix from rows of the batch to its rows may change whose rows are where")
+    found = []
+    for (name, shape, dims), (_, other_shape, other_dims) in zip(one.moves, other.moves, strict=True):
+        found.append(batch_dimensions(shape, other_shape))
+        if found[-1] & (dims | other_dims):
+            raise NotLayerwise(f"{name} may change whose rows are where")
+    return found
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:

@@ -5,6 +5,7 @@ Where it can be, both are answered without forming any example's gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol, final
@@ -16,6 +17,8 @@ from privlearn.clipping.kernels import Kernels
 
 #: Between these, a norm in single precision has lost nothing to underflow or overflow.
 _SAFE = (1e-12, 1e12)
+#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
+_LONGEST = 1e20
 #: Squares that are added up one after another in single precision: of many more, the small ones are lost.
 _RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
@@ -45,7 +48,10 @@ class ExampleGradients(Protocol):
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing."""
+    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing.
+
+    Of rows in single precision that are longer than any whose weighted sum is exact: infinity.
+    """
     flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
     whole = flat.shape[1] - flat.shape[1] % _RUN
     norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
@@ -56,6 +62,7 @@ def row_norms(rows: Tensor) -> Tensor:
         low, high = norms.aminmax()
         if not (float(low) > _SAFE[0] and float(high) < _SAFE[1]):
             norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
+            norms[norms > _LONGEST] = math.inf
     return norms.double()
 
 
@@ -128,7 +135,8 @@ class Gram:
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
-            self.squares[self._apart] = row_norms(exact).square()
+            factors = row_norms(g[self._apart].flatten(1)) + row_norms(a[self._apart].flatten(1))
+            self.squares[self._apart] = row_norms(exact).square().where(factors.isfinite(), math.inf)
             self._exact = exact
         self.nbytes = g.nbytes + a.nbytes
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import final
+from functools import wraps
+from typing import Any, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,8 @@ _EXACT, _TOLERANCE = 1e-4, 2e-3
 #: What a way raises on a model that is not for it.
 _UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
 
 @final
 @dataclass(frozen=True)
@@ -54,6 +57,19 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         count("copies", self.copies)
+
+
+def _in_own_types(method: _Method) -> _Method:
+    """`method`, outside any autocast of the caller's, which would keep old weights and compute norms in few digits."""
+
+    @wraps(method)
+    def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
+        kind = next(iter(self.parameters.values())).device.type
+        off = torch.autocast(kind, enabled=False, cache_enabled=False)
+        with off if torch.is_autocast_enabled(kind) else nullcontext():
+            return method(self, *args, **kwargs)
+
+    return cast(_Method, run)
 
 
 @final
@@ -100,10 +116,15 @@ class ClippedGradients:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise BadInput("the model has no trainable parameter: set requires_grad on what is to be trained")
-        narrow = [str(p.dtype) for p in self.parameters.values() if p.dtype in (torch.float16, torch.bfloat16)]
-        if narrow:
+        other = [p.dtype for p in self.parameters.values() if p.dtype not in (torch.float32, torch.float64)]
+        if other and other[0].is_complex:
             raise BadInput(
-                f"the model's parameters are {narrow[0]}: sums and noise in so few digits break the bound. Use "
+                f"the model's parameters are {other[0]}: noise is real. Train real and imaginary parts, and put them "
+                "together with torch.view_as_complex"
+            )
+        if other:
+            raise BadInput(
+                f"the model's parameters are {other[0]}: sums and noise in so few digits break the bound. Use "
                 "model.float(), and precision bf16 to compute in bfloat16"
             )
         if autocast not in (None, torch.bfloat16):
@@ -120,12 +141,15 @@ class ClippedGradients:
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._chunk = None if microbatch is None else count("microbatch", microbatch)
         self._way: Way | None = None
+        #: Whether the model or the loss writes into what it is given.
+        self._writes = False
 
     @property
     def way(self) -> str | None:
         """How gradients are computed."""
         return self._way.name if self._way else None
 
+    @_in_own_types
     @torch.no_grad()  # or sums would hold on to the activations of every batch before
     def __call__(self, sample: Sample, x: Tensor, y: Tensor, out: Sequence[Tensor] | None = None) -> Bounded:
         """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
@@ -141,8 +165,15 @@ class ClippedGradients:
 
         Raises:
             NotPerExample: the loss is not one value for each example.
+            BadInput: the model's trainable parameters are not those that it had.
         """
         self.prepare(x, y)
+        trained = [p for p in self._model.parameters() if p.requires_grad]
+        if list(map(id, trained)) != list(map(id, self.parameters.values())):
+            raise BadInput(
+                "the model's trainable parameters are not those that it had when this was made: make a new "
+                "ClippedGradients after parameters were replaced, frozen or unfrozen"
+            )
         assert self._chunk is not None
         sums = self.buffers() if out is None else [total.zero_() for total in out]
         clipped = sums[0].new_zeros(1)
@@ -174,6 +205,7 @@ class ClippedGradients:
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
         return sums
 
+    @_in_own_types
     def prepare(self, x: Tensor, y: Tensor) -> None:
         """Choose how to compute, from the shapes and types of `x` and `y` alone; done once.
 
@@ -187,6 +219,7 @@ class ClippedGradients:
 
     def _add_clipped(self, x: Tensor, y: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
         """Add the clipped gradients of some examples to `sums`, and their count to `clipped`."""
+        given = x._version, y._version
         if self._augmentation:
             rows = x.repeat_interleave(self._copies, 0), y.repeat_interleave(self._copies, 0)
             gradients, losses = self._computed(self._augmentation.transform(rows[0]), rows[1])
@@ -198,6 +231,7 @@ class ClippedGradients:
             if not finite.all():
                 # Without the others' rows the rest comes out the same: the model is per-example.
                 if finite.any():
+                    _require_unwritten(given, x, y)
                     self._add_clipped(x[finite], y[finite], sums, clipped)
                 return
         if self._observe:
@@ -222,12 +256,18 @@ class ClippedGradients:
 
     def _computed(self, x: Tensor, y: Tensor) -> Gradients:
         assert self._way is not None
+        given = x._version, y._version
         try:
-            return self._way(x, y)
+            return self._way(*self._fresh(x, y))
         except NotLayerwise as error:
             # The model went another way than on made-up rows.
             self._way, self.reason = Loop(self._problem(self._autocast)), str(error)
-            return self._way(x, y)
+            _require_unwritten(given, x, y)
+            return self._way(*self._fresh(x, y))
+
+    def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows that may be written into."""
+        return (x.clone(), y.clone()) if self._writes else (x, y)
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
         return Problem(self._model, self._loss, self.parameters, self._copies, autocast)
@@ -254,7 +294,9 @@ class ClippedGradients:
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
         with without_dropout(self._model), torch.random.fork_rng():
-            _require_uncoupled(self._problem(None), rows, targets)
+            self._writes = _require_uncoupled(self._problem(None), rows, targets)
+            if self._augmentation:
+                _require_own_rows(self._augmentation, rows)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows, targets)
@@ -263,7 +305,7 @@ class ClippedGradients:
                 fit, usable = self._fit(self._problem(None), [layers, Vmap], rows, targets)
             try:
                 way = fit(problem) if fit else Loop(problem)
-                return way, _held(way, *usable) // _COMPARED
+                return way, _held(way, *self._fresh(*usable)) // _COMPARED
             except _UNFIT as error:
                 self.reason = str(error).strip().split("\n")[0]
                 return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
@@ -272,14 +314,14 @@ class ClippedGradients:
         self, problem: Problem, kinds: Sequence[Callable[[Problem], Way]], rows: Tensor, targets: Tensor
     ) -> tuple[Callable[[Problem], Way] | None, tuple[Tensor, Tensor]]:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
-        truth = Loop(problem)(rows, targets)
+        truth = Loop(problem)(*self._fresh(rows, targets))
         usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
         if not usable.all():
             rows, targets = (t[usable.repeat_interleave(self._copies)] for t in (rows, targets))
-            truth = Loop(problem)(rows, targets) if usable.any() else truth
+            truth = Loop(problem)(*self._fresh(rows, targets)) if usable.any() else truth
         for make in kinds if usable.any() else []:
             try:
-                if self._agree(make(problem)(rows, targets), truth):
+                if self._agree(make(problem)(*self._fresh(rows, targets)), truth):
                     return make, (rows, targets)
                 found = "its gradients differ from those of single examples"
             except NotPerExample:
@@ -349,13 +391,24 @@ def _room(device: torch.device) -> int:
     return _WORKING_SET
 
 
-def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> None:
-    """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained."""
+def _require_unwritten(given: tuple[int, int], x: Tensor, y: Tensor) -> None:
+    """Refuse to compute again on rows that are no longer what they were."""
+    if given != (x._version, y._version):
+        raise NotPerExample("the model or the loss writes into its inputs, on some data only: let it change copies")
+
+
+def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> bool:
+    """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained.
+
+    Returns:
+        Whether the model or the loss writes into the rows that it is given.
+    """
     copies = problem.copies
     singles = [slice(start, start + copies) for start in range(0, len(rows), copies)]
     with torch.no_grad():
-        alone = torch.cat([problem.forward(rows[own], targets[own]) for own in singles])
-        together = [problem.forward(rows, targets) for _ in range(2)]
+        alone = torch.cat([problem.forward(rows[own].clone(), targets[own].clone()) for own in singles])
+        given = [(rows.clone(), targets.clone()) for _ in range(2)]
+        together = [problem.forward(*pair) for pair in given]
     usable = alone.isfinite()
     draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare
     if not draws and not _close(together[0][usable], alone[usable], _rounding(alone[usable])):
@@ -363,6 +416,33 @@ def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> None:
             "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
             "normalisation over the batch"
         )
+    written = [not torch.equal(t, own) for pair in given for t, own in zip(pair, (rows, targets), strict=True)]
+    return any(written) or any(t._version > 0 for pair in given for t in pair)
+
+
+def _require_own_rows(augmentation: Augmentation, rows: Tensor) -> None:
+    """Refuse a transform that mixes the rows of different examples. (One with random numbers of its own can't be told.)"""
+
+    def transformed(rows: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        out = augmentation.transform(rows.clone())
+        if out.shape[:1] != rows.shape[:1]:
+            raise NotPerExample(
+                f"the augmentation turns {len(rows)} rows into {tuple(out.shape)}: expected as many rows"
+            )
+        return out
+
+    out = transformed(rows)
+    if not torch.equal(out, transformed(rows)):
+        return
+    for start in range(0, len(rows), augmentation.copies):
+        own = slice(start, start + augmentation.copies)
+        others = rows.roll(augmentation.copies, 0)
+        others[own] = rows[own]
+        if not _close(transformed(others)[own], out[own], _rounding(out[own])):
+            raise NotPerExample(
+                "the augmentation mixes rows of different examples: give a transform that changes each row by itself"
+            )
 
 
 def _rounding(values: Tensor) -> float:

@@ -88,6 +88,7 @@ class _OneDNN(Kernels):
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # oneDNN takes no notice of a bias's strides
     out = torch.ops.mkldnn._linear_pointwise(x.reshape(-1, x.shape[-1]), weight, bias, "none", [], "")
     return cast(Tensor, out.view(*x.shape[:-1], weight.shape[0]))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import Capture, Layout, NotLayerwise
+from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
 from privlearn.clipping.examples import ExampleGradients, Formed
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.operations import RULES
@@ -94,27 +94,30 @@ class Problem:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Layout], int]:
+#: Where the examples are in each operation's input; what operations that may move rows must not move; and what tells the
+#: sequence of all operations.
+Seen = tuple[list[Layout], list[set[int]], int]
+
+
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> Seen:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
 
-    Returns:
-        A layout for each operation that has a rule, and what tells the sequence of all operations.
-
     Raises:
-        NotLayerwise: nothing does.
+        NotLayerwise: nothing does, or examples change their places.
     """
-    shapes, traces = [], []
+    captures = []
     for x, y in batches:
         capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
         x = problem.inputs(x)
         with torch.enable_grad(), capture:
             problem.forward(x, y)
-        shapes.append(capture.shapes)
-        traces.append(capture.trace)
-    if traces[0] != traces[1]:
+        captures.append(capture)
+    one, other = captures
+    if one.trace != other.trace:
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
-    return [Layout.between(one, other, sizes) for one, other in zip(*shapes, strict=True)], traces[0]
+    found = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
+    return found, moving(one, other), one.trace
 
 
 @final
@@ -124,20 +127,21 @@ class Layers:
     Args:
         problem: what is differentiated.
         kernels: for matrix products.
-        layouts: where the examples are in each operation's input, and what tells the sequence of operations.
+        layouts: what was seen on made-up rows.
     """
 
     name: ClassVar[str] = "layers"
 
-    def __init__(self, problem: Problem, kernels: Kernels, layouts: tuple[list[Layout], int]) -> None:
-        self._problem, self._kernels, (self._layouts, self._trace) = problem, kernels, layouts
+    def __init__(self, problem: Problem, kernels: Kernels, layouts: Seen) -> None:
+        self._problem, self._kernels = problem, kernels
+        self._layouts, self._batch, self._trace = layouts
         self._trained = list(problem.parameters.values())
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         problem, copies = self._problem, self._problem.copies
         self._kernels.scratch.next_step()
-        capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts)
+        capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts, self._batch)
         x = problem.inputs(x)
         with torch.enable_grad():
             with capture:

@@ -9,12 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privlearn.errors import BadInput
+
 #: Draws that are made at once: few enough to stay in a processor's cache.
 _BLOCK = 1 << 17
 
 
 def add_gaussian(values: Sequence[Tensor], std: float, stream: np.random.Generator) -> None:
-    """Add independent N(0, std^2) draws to every number of `values`, in place."""
+    """Add independent N(0, std^2) draws to every number of `values`, in place.
+
+    Raises:
+        BadInput: values of another type than float32 and float64; nothing is drawn.
+    """
+    for value in values:
+        if value.dtype not in (torch.float32, torch.float64):
+            raise BadInput(f"noise can't be added to numbers of type {value.dtype}: expected float32 or float64")
     for dtype in dict.fromkeys(value.dtype for value in values):
         flats = [value.view(-1) for value in values if value.dtype == dtype]
         left = sum(flat.numel() for flat in flats)
