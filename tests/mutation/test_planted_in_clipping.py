@@ -53,7 +53,7 @@ MUTANTS = [
            "t.reshape(t.shape[1], t.shape[0], *t.shape[2:])", "check_rules_give_each_examples_gradient"),
     Mutant("another sequence of operations passes", C + "ways:Layers.__call__", "if capture.trace != self._trace:",
            "if False:", "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("rows may move", C + "order:moves_rows", "source = args[0]", "return False\n    source = args[0]",
+    Mutant("rows may move", C + "order:moved", "tensor = source(func, args, kwargs)", "tensor = None",
            "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("a use without a rule passes", C + "ways:Layers.__call__", "if flow is not None:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
