@@ -131,6 +131,10 @@ def check_norms_that_leave_single_precision() -> None:
     behind = torch.full((1, 200_000), 2.0**-12.5)
     behind[:, 0] = 1
     assert float(examples.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
+    for width in (1000, 4000):
+        rows = behind[:, None, :width].expand(1, 2, width).contiguous()
+        true = float((rows.double().mT @ rows.double()).square().sum())
+        assert float(gram(rows, rows).squares) >= true * (1 - 16 * EPS)
 
 
 # Networks

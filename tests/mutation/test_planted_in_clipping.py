@@ -24,6 +24,8 @@ MUTANTS = [
            "weights.index_fill(0, self._apart, 0.0)", "weights", "check_terms_that_cancel_keep_their_norm"),
     Mutant("one of two factors can't be squared", C + "examples:Gram.__init__", " & squarable", "",
            "check_norms_that_leave_single_precision"),
+    Mutant("no room for what Gram products lose", C + "examples:Gram.__init__", "_GRAM_LOST *", "0 *",
+           "check_norms_that_leave_single_precision"),
     Mutant("norms that underflow", C + "examples:row_norms", "float(low) > _SAFE[0]", "True",
            "check_norms_that_leave_single_precision"),
     Mutant("norms that overflow", C + "examples:row_norms", "float(high) < _SAFE[1]", "True",

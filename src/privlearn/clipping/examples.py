@@ -23,8 +23,9 @@ _LONGEST = 1e20
 _RUN = 1024
 #: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
 _CANCELLED = 0.02
-#: Roundings of its scale by which such a squared norm may be below the true one.
-_GRAM_ROUNDINGS = 4
+#: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
+#: products add up: one large number before many small ones loses some of them.
+_GRAM_ROUNDINGS, _GRAM_LOST = 4, 1 / 16
 
 
 class ExampleGradients(Protocol):
@@ -131,7 +132,8 @@ class Gram:
         # What single precision can't square goes the same way: either factor may be too small or too large.
         squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
         safe = (self.squares > _CANCELLED * scale) & squarable
-        self.squares += _GRAM_ROUNDINGS * torch.finfo(g.dtype).eps * scale
+        roundings = _GRAM_ROUNDINGS + _GRAM_LOST * (g.shape[2] + a.shape[2])
+        self.squares += roundings * torch.finfo(g.dtype).eps * scale
         self._apart = (~safe).nonzero()[:, 0]
         if len(self._apart):
             exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
