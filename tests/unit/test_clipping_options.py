@@ -314,6 +314,32 @@ def test_fast_products_are_the_stock_ones() -> None:
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-3)
 
 
+def test_batches_of_many_sizes_need_few_products() -> None:
+    """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is computed all the same."""
+    met: set[int] = set()
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        met.add(x.shape[-1] if x.stride(-1) != 1 else len(x))
+        return nn.functional.linear(x, weight, bias)
+
+    made_up = torch.Generator().manual_seed(0)
+    weight, bias = (torch.randn(*shape, generator=made_up, dtype=torch.float64) for shape in ((7, 5), (7,)))
+    fast = kernels._OneDNN()
+    with mock.patch.object(kernels, "_product", product), mock.patch.object(fast, "_suits", return_value=True):
+        for rows in range(1, 300):
+            x, g = (torch.randn(rows, width, generator=made_up, dtype=torch.float64) for width in (5, 7))
+            torch.testing.assert_close(fast.linear(x, weight, bias), x @ weight.T + bias)
+            torch.testing.assert_close(fast.back(g, weight), g @ weight)
+            for product_of, expected in (
+                (lambda into, g=g, x=x: fast.add_outer(g, x, into), g.T @ x),
+                (lambda into, x=x: fast.add_linear(x, weight, into), x @ weight.T),
+            ):
+                into = torch.ones_like(expected)
+                product_of(into)
+                torch.testing.assert_close(into, expected + 1)
+    assert len(met) < 60
+
+
 def test_a_net_on_fast_products_has_the_same_sum() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 3))

@@ -59,28 +59,55 @@ class _OneDNN(Kernels):
 
     #: Multiplications below which the call costs more than it saves.
     least = 1 << 22
+    #: Numbers of rows that are given to oneDNN as they are: it compiles a product for each, and keeps a megabyte of it.
+    most = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: set[int] = set()
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._suits(x, weight, x.numel() * len(weight)):
             return super().linear(x, weight, bias)
-        return _product(x, weight, bias)
+        return self._by_rows(x, weight, bias)
 
     def back(self, g: Tensor, weight: Tensor) -> Tensor:
         if not self._suits(g, weight, g.numel() * weight.shape[1]):
             return super().back(g, weight)
-        return _product(g, weight.T, None)
+        return self._by_rows(g, weight.T, None)
 
     def add_linear(self, x: Tensor, weight: Tensor, into: Tensor) -> None:
         if not self._suits(x, weight, x.numel() * len(weight)):
             super().add_linear(x, weight, into)
         else:
-            into += _product(x, weight, None)
+            into += self._by_rows(x, weight, None)
 
     def add_outer(self, g: Tensor, a: Tensor, into: Tensor) -> None:
         if not self._suits(g, a, g.numel() * a.shape[1]):
             super().add_outer(g, a, into)
         else:
-            into += _product(g.T, a.T, None)
+            own = self._own(len(g))
+            into += _product(g[:own].T, a[:own].T, None)
+            if own < len(g):
+                into.addmm_(g[own:].T, a[own:])
+
+    def _by_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        own = self._own(len(rows))
+        if own == len(rows):
+            return _product(x, weight, bias)
+        out = self.scratch.empty((*x.shape[:-1], len(weight)), x)
+        flat = out.view(-1, len(weight))
+        flat[:own] = _product(rows[:own], weight, bias)
+        _into(flat[own:], rows[own:], weight.T, bias)
+        return out
+
+    def _own(self, rows: int) -> int:
+        """How many of the rows go to oneDNN: few different numbers, whatever batches are drawn."""
+        if rows in self._met or len(self._met) < self.most:
+            self._met.add(rows)
+            return rows
+        return rows - rows % (1 << max(rows.bit_length() - 4, 0))
 
     def _suits(self, one: Tensor, other: Tensor, multiplications: int) -> bool:
         plain = one.dtype == other.dtype == torch.float32 and one.device.type == other.device.type == "cpu"
