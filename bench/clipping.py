@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +19,17 @@ from typing import Any
 
 import common
 import networks
-import numpy as np
 import steps
 import torch
 from common import Case, Variant
 from networks import Network
-from randomgen import AESCounter
 from torch import Tensor
 
 import privlearn as pv
 
 PLAIN = "plain PyTorch"
 #: The cases that are not networks.
-OTHERS = ("noise", "epoch")
+OTHERS = ("epoch",)
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,6 @@ class Size:
     Attributes:
         networks: whose steps are timed; the first one's epochs, too.
         rounds: how often everything is timed.
-        draws: of noise.
         epochs: how long the training loop runs, and over how many batches each.
         batches: the batch sizes of the sweep, at `width`.
         widths: the widths of the sweep, at `batch`.
@@ -53,7 +49,6 @@ class Size:
 
     networks: tuple[Network, ...]
     rounds: int
-    draws: int
     epochs: tuple[int, int]
     batches: tuple[int, ...]
     widths: tuple[int, ...]
@@ -62,11 +57,9 @@ class Size:
     sweep_rounds: int
 
 
-FULL = Size(
-    networks.FULL, 31, 1_000_000, (3, 100), (64, 256, 1024, 4096, 16_384), (680, 1640, 3620, 7610), 1000, 256, 11
-)
-QUICK = Size(networks.QUICK, 9, 1_000_000, (1, 20), (64, 256, 1024), (170, 1640), 300, 64, 5)
-SMOKE = Size(networks.SMOKE, 2, 100_000, (1, 3), (4, 8), (5, 8), 4, 4, 2)
+FULL = Size(networks.FULL, 31, (3, 100), (64, 256, 1024, 4096, 16_384), (680, 1640, 3620, 7610), 1000, 256, 11)
+QUICK = Size(networks.QUICK, 9, (1, 20), (64, 256, 1024), (170, 1640), 300, 64, 5)
+SMOKE = Size(networks.SMOKE, 2, (1, 3), (4, 8), (5, 8), 4, 4, 2)
 
 
 # A step
@@ -122,49 +115,6 @@ def one_step(network: Network, device: str, rounds: int) -> Case:
         *(of_steps(network, name, make, device) for name, make in alone.items()),
     ]
     return Case(network.title, "distance", tuple(variants), rounds)
-
-
-# Noise
-
-
-def by_numpy() -> Callable[[Tensor], Tensor]:
-    """numpy's normal draws over an AES stream."""
-    stream = np.random.Generator(AESCounter())
-    return lambda like: torch.from_numpy(stream.standard_normal(tuple(like.shape), dtype=np.float32)).to(like)
-
-
-def by_system(like: Tensor) -> Tensor:
-    """The operating system's random bits, by Box and Muller's transform; an even number of draws."""
-    words = torch.frombuffer(bytearray(os.urandom(4 * like.numel())), dtype=torch.int32)
-    uniform, turn = ((words & 0x7FFFFFFF).double() + 0.5).mul_(2.0**-31).float().view(2, -1)  # never 0
-    radius, angle = uniform.log_().mul_(-2.0).sqrt_(), turn * (2 * math.pi)
-    return torch.cat([radius * angle.cos(), radius * angle.sin()]).to(like)
-
-
-def noise(draws: int, device: str, rounds: int) -> Case:
-    """Normal draws from several generators."""
-    ways = {
-        "torch normal_, not secure": lambda: steps.by_torch,
-        "privlearn": steps.by_the_library,
-        "numpy over AES": by_numpy,
-        "os.urandom and Box-Muller": lambda: by_system,
-    }
-
-    def of_draws(name: str, way: Callable[[], Callable[[Tensor], Tensor]]) -> Variant:
-        def prepared() -> common.Run:
-            draw, like = way(), torch.empty(draws, device=device)
-
-            def run() -> Callable[[], float]:
-                found = draw(like)
-                return lambda: float(found.std())
-
-            return run
-
-        return Variant(name, prepared, within=0.02, prepared=True, device=device)
-
-    variants = tuple(of_draws(name, way) for name, way in ways.items())
-    name = f"{draws:,} normal draws" + (": milliseconds are nanoseconds a draw" if draws == 1_000_000 else "")
-    return Case(name, "deviation", variants, rounds)
 
 
 # Epochs
@@ -251,8 +201,6 @@ def cases(size: Size, device: str = "cpu", rounds: int | None = None, only: Sequ
     """All cases at `size`, or those in `only`."""
     rounds = rounds or size.rounds
     found = [one_step(network, device, rounds) for network in size.networks if not only or network.name in only]
-    if not only or "noise" in only:
-        found.append(noise(size.draws, device, rounds))
     if not only or "epoch" in only:
         found += epochs(size.networks[0], device, *size.epochs, rounds)
     return found

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from checks import cross_entropy, one_sample
@@ -24,6 +23,7 @@ from privlearn.clipping.kernels import _OneDNN
 from privlearn.clipping.styles import Automatic, Clip, Flat, Quantile
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.noise import add_gaussian
+from privlearn.rng import Streams
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -351,7 +351,7 @@ def test_complex_parameters_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.cfloat, torch.float16, torch.int64])
 def test_noise_is_only_added_to_real_numbers(dtype: torch.dtype) -> None:
     with pytest.raises(BadInput, match="float32 or float64"):
-        add_gaussian([torch.zeros(3), torch.zeros(3, dtype=dtype)], 1.0, np.random.default_rng(0))
+        add_gaussian([torch.zeros(3), torch.zeros(3, dtype=dtype)], 1.0, Streams.new(0).noise)
 
 
 def test_fast_products_of_any_strides() -> None:

@@ -107,8 +107,21 @@ def test_another_clipped_sum_is_far_from_the_truth(clipping: ModuleType) -> None
     assert clipping.steps.distance(network, {name: 1.1 * part for name, part in total.items()}) == pytest.approx(0.1)
 
 
-def test_box_and_muller(clipping: ModuleType) -> None:
-    draws = clipping.by_system(torch.empty(100_000))
+@pytest.fixture
+def noise(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("noise")
+
+
+def test_noise_beside_other_generators(noise: ModuleType) -> None:
+    for case in noise.cases(100_000, 1):
+        rows = noise.common.measure(case)
+        assert len(rows) == len(noise.WAYS)
+        require_figures(rows)
+
+
+def test_box_and_muller(noise: ModuleType) -> None:
+    draws = noise.by_system(torch.zeros(100_000))
     assert draws.isfinite().all()
     for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
         assert float((draws**power).mean()) == pytest.approx(moment, abs=0.1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-import numpy as np
-
 from privlearn._validate import count, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Gaussian
@@ -14,6 +12,7 @@ from privlearn.accounting.ledger import Account
 from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.rng import NoiseStream
 from privlearn.sampling import FullBatch
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class PCA:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
 
-    def run(self, x: Tensor, adjacency: Adjacency, ledger: Account, stream: np.random.Generator) -> Project:
+    def run(self, x: Tensor, adjacency: Adjacency, ledger: Account, stream: NoiseStream) -> Project:
         """Release the directions of `x`, shape (examples, ...), and return the projection onto them.
 
         Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of

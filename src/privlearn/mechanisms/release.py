@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from privlearn.accounting.adjacency import require_same
 from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Account
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused
+from privlearn.rng import NoiseStream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def release(
-    *parts: Bounded, noise_multiplier: float, ledger: Account, stream: np.random.Generator
-) -> list[tuple[Tensor, ...]]:
+def release(*parts: Bounded, noise_multiplier: float, ledger: Account, stream: NoiseStream) -> list[tuple[Tensor, ...]]:
     """Release one or several bounded values of one sample, jointly, as one Gaussian event.
 
     Guarantee: the event that the sample makes of Gaussian(noise_multiplier), for the adjacency of the parts. It is
@@ -30,7 +27,7 @@ def release(
         parts: values bounded by the clipping package, all of the same sample.
         noise_multiplier: noise standard deviation over sensitivity; public.
         ledger: a ledger, or a filter on one; charged before anything is drawn.
-        stream: the run's noise stream.
+        stream: the run's noise stream, which also says whether noise goes on a grid.
 
     Returns:
         For each part its tensors, to which noise has been added in place; free to use from here on.
@@ -52,8 +49,11 @@ def release(
     return [_noised(part, noise_multiplier * math.sqrt(len(parts)), stream) for part in parts]
 
 
-def _noised(part: Bounded, multiplier: float, stream: np.random.Generator) -> tuple[Tensor, ...]:
-    from privlearn.mechanisms.noise import add_gaussian
+def _noised(part: Bounded, multiplier: float, stream: NoiseStream) -> tuple[Tensor, ...]:
+    from privlearn.mechanisms import grid, noise
 
-    add_gaussian(part.values, multiplier * part.sensitivity, stream)
+    if stream.discrete:
+        grid.add_on_grid(part.values, multiplier, part.sensitivity, stream)
+    else:
+        noise.add_gaussian(part.values, multiplier * part.sensitivity, stream)
     return part.values
