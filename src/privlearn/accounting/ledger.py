@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol, final
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, final
 
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.adjacency import Adjacency, require_same
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.book import Book, Entry, Pages
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, walk
-from privlearn.errors import BudgetExceeded
+from privlearn.accounting.events import Composed, Event, Repeated, compose, walk
+from privlearn.errors import BadInput, PrivlearnError
+
+#: Seconds, about, for which charges are written down ahead of use.
+_AHEAD = 2.0
 
 
 class Account(Protocol):
@@ -25,45 +33,121 @@ class Ledger:
     """An append-only list of charged events, run-length coded, with an optional budget.
 
     `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as it was. The first
-    charge (or approval) fixes the adjacency; another one is refused. Copies of a ledger are the ledger itself, and it can't be
-    pickled: spending is never forked.
+    charge (or approval) fixes the adjacency; another one is refused. Spending is never forked: copies of a ledger are the
+    ledger itself, and in another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of
+    processes.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
+        self._begin(budget, None, "")
+
+    def _begin(self, budget: Budget | None, file: _File | None, what: str) -> None:
         self.budget = budget
+        self._file, self._what = file, what
         self._adjacency: Adjacency | None = None
         self._runs: list[tuple[Event, int]] = []
         self._approved: list[tuple[Event, int]] = []  # runs still to come, already known to fit; next one last
+        self._process = os.getpid()
+
+    @classmethod
+    def open(cls, path: str | Path, budget: Budget | None = None, *, what: str = "") -> Ledger:
+        """A ledger that lives in a file: several runs, in several processes, compose on one budget.
+
+        Every charge is on the disk before anything is drawn. `approve` sets all of a run aside there until `settle`, so that
+        two runs at once can't be promised the same budget.
+
+        Args:
+            path: the file; begun if it isn't there.
+            budget: of a new file; None for one that only records. If given for an existing file, it must be that file's.
+            what: what its charges are for, to be read by people.
+
+        Raises:
+            BadInput: the file can't be read or written, or has another budget.
+        """
+        book = Book(path)
+        if not book.path.exists():
+            book.create(budget)
+        found = book.read().budget
+        if budget is not None and found != budget:
+            raise BadInput(
+                f"{path} has {f'a budget of {found}' if found else 'no budget'}, and {budget} was given: a ledger's budget is "
+                "fixed. Leave it out, or begin another file"
+            )
+        ledger = cls.__new__(cls)
+        ledger._begin(found, _File(book), what)
+        return ledger
+
+    @property
+    def path(self) -> Path | None:
+        """The file that it lives in, if it lives in one."""
+        return self._file.book.path if self._file else None
+
+    @property
+    def run(self) -> str | None:
+        """What the run that was approved last is called in the file, for `resume`."""
+        return self._file.entry.id if self._file and self._file.entry else None
 
     @property
     def adjacency(self) -> Adjacency | None:
         """The kind of neighbour of everything in the ledger; None while it is empty."""
-        return self._adjacency
+        return self._file.book.read().adjacency if self._file else self._adjacency
 
     @property
     def event(self) -> Composed:
-        """Everything that was charged, in order, as one canonical event."""
-        return compose(Repeated(leaf, times) for leaf, times in self._runs)
+        """Everything that was charged, in order, as one canonical event; in a file, also what is set aside for open runs."""
+        return self._file.book.read().event if self._file else compose(Repeated(leaf, n) for leaf, n in self._runs)
 
     def guarantee(self, delta: float) -> Guarantee:
         """The guarantee of all that was charged so far, at `delta`."""
-        return accountant.guarantee(self.event, self._adjacency or Adjacency.ADD_REMOVE, delta)
+        return accountant.guarantee(self.event, self.adjacency or Adjacency.ADD_REMOVE, delta)
 
     def approve(self, event: Event, adjacency: Adjacency) -> None:
         """Check once that all of `event` fits on top of what was spent.
 
-        Nothing is charged. Charges that then follow in the order of `event` need no further arithmetic, because any
-        beginning of a composition that fits also fits.
+        Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a composition
+        that fits also fits. In memory nothing is charged yet; a file sets all of `event` aside until `settle`.
 
         Raises:
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `charge` would.
         """
-        self._check(event, adjacency)
+        self._require_own_process()
+        if self._file:
+            self._file.approve(compose([event]), adjacency, self._what)
+        else:
+            self._in_memory().require_room(event, adjacency)
         self._adjacency = adjacency
         self._approved = list(walk(compose([event])))[::-1]
+
+    def resume(self, run: str | None, event: Event, adjacency: Adjacency) -> None:
+        """Approve a run that was interrupted: charges are made from its beginning again, and none is paid for twice.
+
+        Args:
+            run: what `run` said when it was approved; None for a ledger in memory, where it is approved anew.
+            event: what was approved.
+            adjacency: the kind of neighbour.
+
+        Raises:
+            BadInput: the file has no such run, it was closed, or it was approved for something else.
+        """
+        if not self._file or run is None:
+            if self._file or run is not None:
+                raise BadInput("the run was charged to another ledger: give the one that it began with (--ledger)")
+            self.approve(event, adjacency)
+            return
+        self._require_own_process()
+        self._file.resume(run, compose([event]), adjacency)
+        self._adjacency = adjacency
+        self._approved = list(walk(compose([event])))[::-1]
+
+    def settle(self) -> None:
+        """End the approved run: in a file, what it has not spent is given back."""
+        if self._process == os.getpid():
+            self._approved = []
+            if self._file:
+                self._file.settle()
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Add `event`, or refuse.
@@ -72,9 +156,19 @@ class Ledger:
             BudgetExceeded: the total would exceed the budget; nothing is charged.
             UnsupportedEvent: no sound price is known under `adjacency`.
             AdjacencyMismatch: the ledger holds another kind of neighbour.
+            BadInput: the ledger's file can't be written; nothing is charged.
         """
-        if not self._take_approved(event, adjacency):
-            self._check(event, adjacency)
+        self._require_own_process()
+        left = self._after(event, adjacency)
+        if left is not None:
+            if self._file:
+                self._file.pay(sum(times for _, times in walk(event)))
+            self._approved = left
+        else:
+            if self._file:
+                self._file.charge(event, adjacency, self._what)
+            else:
+                self._in_memory().require_room(event, adjacency)
             self._approved = []
         self._adjacency = adjacency
         for leaf, times in walk(event):
@@ -83,34 +177,32 @@ class Ledger:
             else:
                 self._runs.append((leaf, times))
 
-    def _check(self, event: Event, adjacency: Adjacency) -> None:
-        if self._adjacency is not None:
-            require_same(self._adjacency, adjacency, "this ledger")
-        require_adjacency(event, adjacency)
-        if self.budget is None:
-            return
-        total = compose([self.event, event])
-        spent = self.budget.spent(total, adjacency)
-        if not self.budget.covers(spent):
-            raise BudgetExceeded(
-                f"this charge would take the total to {self.budget.figure(spent)}, past the budget of {self.budget}. "
-                "Nothing was charged or drawn. Use more noise, fewer epochs or a larger budget",
-                budget=self.budget,
-                would_be=spent,
-            )
+    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Event, int]] | None:
+        """What is still approved after `event`; None if that is not what was approved next."""
+        if adjacency is not self._adjacency:
+            return None
+        left = self._approved.copy()
+        for leaf, times in walk(event):
+            if not left or left[-1][0] != leaf or left[-1][1] < times:
+                return None
+            _, there = left.pop()
+            if there > times:
+                left.append((leaf, there - times))
+        return left
 
-    def _take_approved(self, event: Event, adjacency: Adjacency) -> bool:
-        """Whether `event` is the next of what was approved; takes it off if so."""
-        if not self._approved or adjacency is not self._adjacency:
-            return False
-        leaf, left = self._approved[-1]
-        if event != leaf:
-            return False
-        if left == 1:
-            self._approved.pop()
-        else:
-            self._approved[-1] = (leaf, left - 1)
-        return True
+    def _in_memory(self) -> Pages:
+        return Pages(self.budget, self._adjacency, [Entry.new("", spent=self.event)])
+
+    def _require_own_process(self) -> None:
+        """A forked copy would spend the same budget again."""
+        if self._process == os.getpid():
+            return
+        if not self._file:
+            raise PrivlearnError(
+                "this ledger belongs to another process, which would not see the charge. To share a budget between processes, "
+                "keep it in a file: Ledger.open(path)"
+            )
+        self._begin(self.budget, _File(self._file.book), self._what)
 
     def __copy__(self) -> Ledger:
         return self
@@ -118,9 +210,107 @@ class Ledger:
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
         return self
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Ledger cannot be pickled: a copy in another process would spend the same budget again")
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self._file:
+            raise TypeError(
+                "a Ledger cannot be pickled: a copy in another process would spend the same budget again. Keep it in a file: "
+                "Ledger.open(path)"
+            )
+        return _reopened, (str(self._file.book.path.absolute()), self._what)
 
     def __repr__(self) -> str:
         kind = self._adjacency.value if self._adjacency else "no charges yet"
-        return f"Ledger(budget={self.budget}, {kind}, {sum(times for _, times in self._runs)} events)"
+        where = f"{self.path}, " if self.path else ""
+        return f"Ledger({where}budget={self.budget}, {kind}, {sum(times for _, times in self._runs)} events)"
+
+
+def _reopened(path: str, what: str) -> Ledger:
+    return Ledger.open(path, what=what)
+
+
+@final
+class _File:
+    """What one ledger object does to its book.
+
+    Charges that were approved are written down in blocks, ahead of use: there is always at least as much on the disk
+    as was drawn, and training does not wait for the disk at every step.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.entry: Entry | None = None  # the approved run
+        self._loose: str | None = None  # the entry of charges that were not approved
+        self._used = self._written = self._least = (
+            0  # charges: made; on the disk; that an earlier process may have made
+        )
+        self._block, self._last = 1, -float("inf")
+
+    def approve(self, held: Composed, adjacency: Adjacency, what: str) -> None:
+        self.settle()
+        with self.book.editing() as pages:
+            pages.require_room(held, adjacency)
+            pages.adjacency = adjacency
+            entry = Entry.new(what, held=held)
+            pages.put(entry)
+        self._start(entry)
+
+    def resume(self, run: str, held: Composed, adjacency: Adjacency) -> None:
+        pages = self.book.read()
+        entry = pages.entry(run)
+        if not entry.open or entry.held != held or pages.adjacency is not adjacency:
+            why = (
+                "was approved for something else" if entry.open else "was closed, and what it had not spent given back"
+            )
+            raise BadInput(f"the run {run} in {self.book.path} {why}: it can't be continued. Begin a new run")
+        self._start(entry)
+
+    def _start(self, entry: Entry) -> None:
+        self.entry, self._used, self._block = entry, 0, 1
+        self._written = self._least = sum(times for _, times in walk(entry.spent))
+
+    def pay(self, times: int) -> None:
+        assert self.entry is not None
+        if self._used + times > self._written:
+            now = time.monotonic()
+            self._block = max(1, self._block * 2 if now - self._last < _AHEAD else self._block // 2)
+            self._last = now
+            written = self._used + max(times, self._block)
+            with self.book.editing() as pages:
+                entry = pages.entry(self.entry.id)
+                if not entry.open:
+                    raise PrivlearnError(
+                        f"the run {entry.id} was closed in {self.book.path} while it was under way: it may charge nothing more"
+                    )
+                entry = replace(entry, spent=_first(entry.held, written))
+                pages.put(entry)
+            self.entry, self._written = entry, sum(n for _, n in walk(entry.spent))
+        self._used += times
+
+    def charge(self, event: Event, adjacency: Adjacency, what: str) -> None:
+        with self.book.editing() as pages:
+            pages.require_room(event, adjacency)
+            pages.adjacency = adjacency
+            entry = Entry.new(what) if self._loose is None else pages.entry(self._loose)
+            pages.put(replace(entry, spent=compose([entry.spent, event])))
+        self._loose = entry.id
+
+    def settle(self) -> None:
+        if self.entry is None:
+            return
+        with self.book.editing() as pages:
+            entry = pages.entry(self.entry.id)
+            if entry.open:
+                spent = _first(entry.held, max(self._used, self._least))
+                pages.put(replace(entry, spent=spent).closed())
+        self.entry = None
+
+
+def _first(event: Composed, charges: int) -> Composed:
+    """The first `charges` of `event`."""
+    runs: list[Event] = []
+    for leaf, times in walk(event):
+        if charges <= 0:
+            break
+        runs.append(Repeated(leaf, min(times, charges)))
+        charges -= times
+    return compose(runs)

@@ -120,6 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
     predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
 
+    ledger = _command(commands, "ledger", "what was spent on what, by whom, and what remains of a budget")
+    ledger.add_argument("file", metavar="FILE", help="a ledger; begun if a budget is given and it isn't there")
+    ledger.add_argument("--epsilon", type=float, metavar="E", help="budget of a new ledger, everything together")
+    ledger.add_argument("--rho", type=float, metavar="R", help="budget of a new ledger in rho (zCDP)")
+    ledger.add_argument("--delta", type=float, metavar="D", help="(default: the budget's, or 1e-5)")
+    ledger.add_argument("--close", metavar="RUN", help="end an interrupted run: what it has not spent is given back")
+
     study = _command(commands, "reproduce", "a table or figure of a paper, its numbers beside ours")
     study.add_argument("name", nargs="?", metavar="NAME", help="which one; see --list")
     study.add_argument("--list", action="store_true", help="name every table and figure there is")

@@ -1,0 +1,79 @@
+"""Files that are whole or not there, and JSON that means one thing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from privlearn.errors import BadInput
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Put `content` at `path`, all or nothing: when this returns it is on the disk, and what was there before is replaced.
+
+    Raises:
+        BadInput: it could not be written; what was there before is still there.
+    """
+    draft = None
+    try:
+        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(draft, mode)  # noqa: PTH101 - a name, like the next line's
+        os.replace(draft, path)  # noqa: PTH105
+        draft = None
+        _settle(path.absolute().parent)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may write to",
+            path=str(path),
+        ) from error
+    finally:
+        if draft is not None:
+            with suppress(OSError):
+                os.unlink(draft)  # noqa: PTH108
+
+
+def _settle(folder: Path) -> None:
+    """See that a renamed file is still renamed after a crash of the system, where folders can be told to."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def parse_json(text: str) -> Any:
+    """The JSON value in `text`.
+
+    Raises:
+        ValueError: it is no JSON, says a key twice, holds NaN or infinity, or is nested too deeply.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
