@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,7 @@ def release(
         For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
+        BadInput: values that noise can't be added to; nothing is charged.
         SampleReused: the sample was released before, or the parts come from different samples.
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
@@ -46,10 +48,25 @@ def release(
         require_same(adjacency, part.adjacency, "this release")
         if part.sample is not sample:
             raise SampleReused("the parts of one release come from different samples: release each sample by itself")
+    _require_noisable(parts)
     mechanism = Gaussian(noise_multiplier)
     sample.spend(mechanism, adjacency, ledger)
     # Only from here on is anything drawn.
     return [_noised(part, noise_multiplier * math.sqrt(len(parts)), stream) for part in parts]
+
+
+def _require_noisable(parts: Sequence[Bounded]) -> None:
+    """Refuse before the charge what noise could not be added to after it."""
+    import torch
+
+    for value in (value for part in parts for value in part.values):
+        if value.dtype not in (torch.float32, torch.float64):
+            raise BadInput(f"noise can't be added to numbers of type {value.dtype}: expected float32 or float64")
+        if not value.is_contiguous():
+            raise BadInput(
+                f"noise can't be added to a tensor of shape {tuple(value.shape)} and strides {value.stride()}: expected a "
+                "contiguous one; give value.contiguous()"
+            )
 
 
 def _noised(part: Bounded, multiplier: float, stream: np.random.Generator) -> tuple[Tensor, ...]:
