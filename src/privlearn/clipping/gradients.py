@@ -95,6 +95,7 @@ class ClippedGradients:
         autocast: `torch.bfloat16` to run the model in low precision.
         fast_kernels: use faster matrix products where this processor has them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
+        computed: called whenever the model has run on the data; by default nothing is.
 
     Attributes:
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
@@ -114,6 +115,7 @@ class ClippedGradients:
         autocast: torch.dtype | None = None,
         fast_kernels: bool = True,
         observe: Observer | None = None,
+        computed: Callable[[], None] | None = None,
     ) -> None:
         # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -136,6 +138,7 @@ class ClippedGradients:
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
         self._model, self._augmentation, self._observe = model, augmentation, observe
+        self._done = computed or (lambda: None)
         self._copies = augmentation.copies if augmentation else 1
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
@@ -285,8 +288,11 @@ class ClippedGradients:
             return self._way(*self._taken(x, y, rows))
         except NotLayerwise as error:
             # The model went another way than on made-up rows.
+            self._done()
             self._way, self.reason = Loop(self._problem(self._autocast)), str(error)
             return self._way(*self._taken(x, y, rows))
+        finally:
+            self._done()
 
     def _taken(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""

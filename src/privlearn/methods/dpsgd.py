@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
@@ -88,7 +89,7 @@ def dpsgd(
     network.to(_device(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(_device(None, network)))
     _require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
-    watched = _Watch()
+    watched, fixed = _Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,
         loss,
@@ -98,12 +99,12 @@ def dpsgd(
         augmentation=augmentation,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
         observe=watched.see,
+        computed=fixed.restore,
     )
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
     descent = _made(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
-    fixed = _Fixed(network)
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
 
@@ -119,7 +120,6 @@ def dpsgd(
             for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
                 watched.begin(len(sample), gradients.clip_norm)
                 clipped_sum = gradients(sample, x, y, out=sums)
-                fixed.restore()
                 (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
                 factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
@@ -129,6 +129,7 @@ def dpsgd(
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
+            fixed.restore(thoroughly=True)
             _require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
     network.to("cpu" if device is not None else _device(None, network)).eval()
 
@@ -181,29 +182,6 @@ def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams
         finally:
             for parameter in parameters:
                 parameter.grad = None
-
-
-@final
-class _Fixed:
-    """Buffers and frozen parameters: they are published, but no release ever fills them.
-
-    A model that writes into them on some data only would carry these data into later batches, and into the published
-    model. To refuse it then would tell of the data, too: so what it wrote is undone after each batch.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self._buffers = [(module, dict(module._buffers)) for module in network.modules()]
-        held = [*network.buffers(), *(p for p in network.parameters() if not p.requires_grad)]
-        self._values = [(tensor, tensor.detach().clone()) for tensor in held]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Make everything what it was when this was made."""
-        for module, buffers in self._buffers:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        for tensor, value in self._values:
-            tensor.copy_(value)
 
 
 def _require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
