@@ -906,7 +906,7 @@ def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def check_private_figures_are_not_published() -> None:
     plan = Plan(sampling.FullBatch(), epochs=2).calibrate(epsilon=3.0, delta=1e-5)
     result = train(plan)
-    assert set(result.private_diagnostics) == {"loss", "clipped_share"}
+    assert set(result.private_diagnostics) == {"loss", "clipped_share", "left_out"}
     assert "0." not in repr(result.private_diagnostics)
     with tempfile.TemporaryDirectory() as folder:
         must_raise(

@@ -187,6 +187,12 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
         NotPerExample: with the module's name and what to use in its place.
         BadInput: the model cannot run on such inputs at all.
     """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise BadInput(
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
+                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+            )
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind):

@@ -37,7 +37,8 @@ def run(options: argparse.Namespace) -> int:
     data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
     examples = options.examples or len(data.x)
     plan = make_plan(options, examples)
-    answer = figures(plan, options.delta, len(data.x))
+    # Where neighbours differ in the number of rows, what is printed follows from the declared one.
+    answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else len(data.x))
     for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x))):
         screen.asides.print(f"[yellow]warning[/]: {warning}")
     screen.asides.print(

@@ -32,6 +32,8 @@ _WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
 #: Roundings by which a computed norm may be below the true one.
 _ROUNDINGS = 32
 _BATCHES, _COMPARED = (5, 7), 4
+#: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
+_STAND_INS = 4
 #: Relative difference up to which two ways agree: in squared norms in double precision, and otherwise.
 _EXACT, _TOLERANCE = 1e-4, 2e-3
 #: What a way raises on a model that is not for it.
@@ -77,9 +79,10 @@ class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds; an example whose gradient is not finite contributes zero. Norms and sums are computed in
-    the type of the parameters, also under autocast; the clip leaves room for the rounding of a norm. (Rounding of the
-    sum itself, of the order of 1e-7 of its length in single precision, is not covered.)
+    whatever the example holds; an example whose gradient is not finite, or can't be computed, contributes zero. Norms
+    and sums are computed in the type of the parameters, also under autocast; the clip leaves room for the rounding of a
+    norm. (Rounding of the sum itself, of the order of 1e-7 of its length in single precision, is not covered.) Once
+    `prepare` has chosen a way, nothing is raised for what an example holds.
 
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
@@ -92,6 +95,7 @@ class ClippedGradients:
         autocast: `torch.bfloat16` to run the model in low precision.
         fast_kernels: use faster matrix products where this processor has them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
+        computed: called whenever the model has run on the data; by default nothing is.
 
     Attributes:
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
@@ -111,6 +115,7 @@ class ClippedGradients:
         autocast: torch.dtype | None = None,
         fast_kernels: bool = True,
         observe: Observer | None = None,
+        computed: Callable[[], None] | None = None,
     ) -> None:
         # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -133,6 +138,7 @@ class ClippedGradients:
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
         self._model, self._augmentation, self._observe = model, augmentation, observe
+        self._done = computed or (lambda: None)
         self._copies = augmentation.copies if augmentation else 1
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
@@ -181,10 +187,14 @@ class ClippedGradients:
         for part in range(parts):  # of nearly equal sizes
             start, stop = (len(sample) * n // parts for n in (part, part + 1))
             rows = torch.from_numpy(sample.indices[start:stop]).to(x.device)
-            self._add_clipped(x[rows].to(sums[0].device), y[rows].to(sums[0].device), sums, clipped)
+            self._add_clipped(x, y, rows, sums, clipped)
         values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self.parameters.values())).device
 
     def buffers(self) -> list[Tensor]:
         """Tensors of zeros for the sums, one for each trainable parameter."""
@@ -215,36 +225,53 @@ class ClippedGradients:
         if self._way is None:
             self._way, held = self._choose(x, y)
             if self._chunk is None:
-                self._chunk = max(1, _room(next(iter(self.parameters.values())).device) // max(held, 1))
+                self._chunk = max(1, _room(self._device) // max(held, 1))
 
-    def _add_clipped(self, x: Tensor, y: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
-        """Add the clipped gradients of some examples to `sums`, and their count to `clipped`."""
-        given = x._version, y._version
-        if self._augmentation:
-            rows = x.repeat_interleave(self._copies, 0), y.repeat_interleave(self._copies, 0)
-            gradients, losses = self._computed(self._augmentation.transform(rows[0]), rows[1])
-        else:
-            gradients, losses = self._computed(x, y)
-        squares = self._squares(gradients, losses)
-        if not math.isfinite(float(squares.sum() + losses.sum())):
-            finite = squares.isfinite().all(0) & losses.isfinite()
-            if not finite.all():
-                # Without the others' rows the rest comes out the same: the model is per-example.
-                if finite.any():
-                    _require_unwritten(given, x, y)
-                    self._add_clipped(x[finite], y[finite], sums, clipped)
-                return
+    def _add_clipped(self, x: Tensor, y: Tensor, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
+        """Add the clipped gradients of the examples `rows` to `sums`, and their count to `clipped`."""
+        try:
+            gradients, losses, squares, finite = self._finite(x, y, rows)
+        except Exception:
+            # One of them can't be computed (a label that the loss refuses, say): halves find it, and it adds nothing.
+            for half in rows.tensor_split(2) if len(rows) > 1 else ():
+                self._add_clipped(x, y, half, sums, clipped)
+            return
+        if not finite.any():
+            return
         if self._observe:
-            self._observe(losses, squares.sum(0).sqrt())
+            self._observe(losses[finite], squares.sum(0)[finite].sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
         norms *= 1 + _ROUNDINGS * max(torch.finfo(total.dtype).eps for total in sums)
-        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares)
+        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares) * finite
         if isinstance(self.clip, Quantile):
-            clipped += self.clip.count(norms[0], self.clip_norm).sum().to(clipped.dtype)
+            clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
         for (name, layer), total in zip(self._layer_of.items(), sums, strict=True):
             if name in gradients:
                 gradients[name].add_weighted(typed[total.dtype][layer], total)
+
+    def _finite(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
+        """Gradients, losses and squared norms of the examples `rows`, and which of them count.
+
+        Another example stands in for one that is not finite, in its place and with its random numbers: so the rest of the
+        batch comes out the same to the last digit, whatever was there.
+
+        Raises:
+            ValueError: stand-ins are not finite either (the model draws random numbers).
+            Exception: whatever the model or the loss raises on these examples.
+        """
+        drawn = _drawn(self._device)
+        counts: Tensor | None = None
+        for _ in range(_STAND_INS):
+            gradients, losses = self._computed(x, y, rows)
+            squares = self._squares(gradients, losses)
+            finite = squares.isfinite().all(0) & losses.isfinite()
+            counts = finite if counts is None else counts & finite
+            if finite.all() or not counts.any():
+                return gradients, losses, squares, counts
+            rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
+            _draw_again(self._device, drawn)
+        raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
         """Squared norms by layer and example."""
@@ -254,16 +281,25 @@ class ClippedGradients:
             by_layer[self._layer_of[name]] += found.squares
         return squares
 
-    def _computed(self, x: Tensor, y: Tensor) -> Gradients:
+    def _computed(self, x: Tensor, y: Tensor, rows: Tensor) -> Gradients:
+        """Gradients and losses of the examples `rows`, of which the model is given copies: it can be done again."""
         assert self._way is not None
-        given = x._version, y._version
         try:
-            return self._way(*self._fresh(x, y))
+            return self._way(*self._taken(x, y, rows))
         except NotLayerwise as error:
             # The model went another way than on made-up rows.
+            self._done()
             self._way, self.reason = Loop(self._problem(self._autocast)), str(error)
-            _require_unwritten(given, x, y)
-            return self._way(*self._fresh(x, y))
+            return self._way(*self._taken(x, y, rows))
+        finally:
+            self._done()
+
+    def _taken(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""
+        x, y = x[rows].to(self._device), y[rows].to(self._device)
+        if not self._augmentation:
+            return x, y
+        return self._augmentation.transform(x.repeat_interleave(self._copies, 0)), y.repeat_interleave(self._copies, 0)
 
     def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Rows that may be written into."""
@@ -281,7 +317,7 @@ class ClippedGradients:
         Raises:
             NotPerExample: the loss is not one value for each example.
         """
-        device = next(iter(self.parameters.values())).device
+        device = self._device
 
         def made_up(size: int) -> tuple[Tensor, Tensor]:
             rows, targets = made_up_batch(x, y, size * self._copies)
@@ -391,10 +427,16 @@ def _room(device: torch.device) -> int:
     return _WORKING_SET
 
 
-def _require_unwritten(given: tuple[int, int], x: Tensor, y: Tensor) -> None:
-    """Refuse to compute again on rows that are no longer what they were."""
-    if given != (x._version, y._version):
-        raise NotPerExample("the model or the loss writes into its inputs, on some data only: let it change copies")
+def _drawn(device: torch.device) -> list[Tensor]:
+    """Where PyTorch's generators are, which dropout and augmentation draw from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _draw_again(device: torch.device, drawn: list[Tensor]) -> None:
+    """Let the generators draw again what they drew since `drawn`."""
+    torch.set_rng_state(drawn[0])
+    if len(drawn) > 1:
+        torch.cuda.set_rng_state(drawn[1], device)
 
 
 def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> bool:

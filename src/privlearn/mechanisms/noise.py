@@ -19,10 +19,15 @@ _COSINE = (-2.38241524e-5, 9.17722924e-4, -2.086268671e-2, 0.2536693222, -1.2337
 
 
 def require_noisable(values: Sequence[Tensor]) -> None:
-    """Raise `BadInput` unless noise can be added to all of `values`: float32 and float64."""
+    """Raise `BadInput` unless noise can be added to all of `values` in place: contiguous float32 and float64."""
     for value in values:
         if value.dtype not in (torch.float32, torch.float64):
             raise BadInput(f"noise can't be added to numbers of type {value.dtype}: expected float32 or float64")
+        if not value.is_contiguous():
+            raise BadInput(
+                f"noise can't be added to a tensor of shape {tuple(value.shape)} and strides {value.stride()}: expected a "
+                "contiguous one; give value.contiguous()"
+            )
 
 
 def add_gaussian(values: Sequence[Tensor], std: float, stream: NoiseStream) -> None:

@@ -50,6 +50,13 @@ class PCA:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
 
+    def require_fit(self, features: int) -> None:
+        """Raise `BadInput` if rows have fewer features than components are asked for."""
+        if self.components > features:
+            raise BadInput(
+                f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
+            )
+
     def run(self, x: Tensor, adjacency: Adjacency, ledger: Account, stream: NoiseStream) -> Project:
         """Release the directions of `x`, shape (examples, ...), and return the projection onto them.
 
@@ -66,10 +73,7 @@ class PCA:
 
         rows = x.flatten(1)
         features = rows.shape[1]
-        if self.components > features:  # before anything is charged
-            raise BadInput(
-                f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
-            )
+        self.require_fit(features)  # before anything is charged
         (sample,) = FullBatch().draw(len(rows))
         moment = second_moment(rows, 1.0, sample, adjacency)
         ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)

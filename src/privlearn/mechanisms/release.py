@@ -33,6 +33,7 @@ def release(*parts: Bounded, noise_multiplier: float, ledger: Account, stream: N
         For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
+        BadInput: values that noise can't be added to; nothing is charged.
         SampleReused: the sample was released before, or the parts come from different samples.
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
@@ -43,6 +44,10 @@ def release(*parts: Bounded, noise_multiplier: float, ledger: Account, stream: N
         require_same(adjacency, part.adjacency, "this release")
         if part.sample is not sample:
             raise SampleReused("the parts of one release come from different samples: release each sample by itself")
+
+    from privlearn.mechanisms.noise import require_noisable
+
+    require_noisable([value for part in parts for value in part.values])
     mechanism = Gaussian(noise_multiplier)
     sample.spend(mechanism, adjacency, ledger)
     # Only from here on is anything drawn.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput, NotPerExample
+from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.models import Scale, require_per_example
@@ -46,7 +48,8 @@ def dpsgd(
 
     Guarantee: the returned model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for
     the plan's adjacency; the unit is one example. The ledger is charged exactly `plan.event()`. Nothing else that is
-    returned is covered.
+    returned is covered. Before anything is spent, the data are looked at once to refuse what can't be used, which is
+    outside the guarantee; from then on nothing that is raised, drawn or called depends on what an example holds.
 
     Args:
         plan: what will be spent, and how.
@@ -66,7 +69,8 @@ def dpsgd(
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: inputs and targets that do not fit each other, or the plan.
+        BadInput: inputs and targets that do not fit each other, or the plan; before anything is spent. Or weights that
+            are no longer finite at the end of an epoch, because steps were too long.
     """
     ledger = Ledger(plan.budget) if ledger is None else ledger
     streams = streams or Streams.new()
@@ -79,11 +83,13 @@ def dpsgd(
     x = _through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
+    _require_public_numbers(plan, examples, x, learning_rate_schedule)
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
     network = model if isinstance(model, nn.Module) else model(shape)
     network.to(_device(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(_device(None, network)))
-    watched = _Watch()
+    _require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
+    watched, fixed = _Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,
         loss,
@@ -93,12 +99,12 @@ def dpsgd(
         augmentation=augmentation,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
         observe=watched.see,
+        computed=fixed.restore,
     )
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
-    descent = optimizer(parameters)
+    descent = _made(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
-    fixed = {name: value.clone() for name, value in _untrained(network).items()}
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
 
@@ -107,23 +113,24 @@ def dpsgd(
         x = _through(transforms[-1:], x)
 
     sums = gradients.buffers()
-    for parameter, total in zip(parameters, sums, strict=True):
-        parameter.grad = total
-    for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
-        for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
-            watched.clip_norm = gradients.clip_norm
-            clipped_sum = gradients(sample, x, y, out=sums)
-            (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
-            torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
-            factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
-            for group, rate in zip(descent.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-            descent.step()
-            if progress:
-                progress(epoch * steps + step + 1, plan.epochs * steps)
-        watched.end_epoch()
-        _require_unchanged(_untrained(network), fixed)
-    descent.zero_grad()
+    with _leaving_nothing_behind(parameters, streams):
+        for parameter, total in zip(parameters, sums, strict=True):
+            parameter.grad = total
+        for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
+            for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+                watched.begin(len(sample), gradients.clip_norm)
+                clipped_sum = gradients(sample, x, y, out=sums)
+                (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
+                torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
+                factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
+                for group, rate in zip(descent.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+                descent.step()
+                if progress:
+                    progress(epoch * steps + step + 1, plan.epochs * steps)
+            watched.end_epoch()
+            fixed.restore(thoroughly=True)
+            _require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
     network.to("cpu" if device is not None else _device(None, network)).eval()
 
     return Result(
@@ -161,20 +168,95 @@ def _device(given: str | torch.device | None, network: nn.Module) -> torch.devic
     return device
 
 
-def _untrained(network: nn.Module) -> dict[str, Tensor]:
-    """Buffers and frozen parameters: they are published, but no release ever fills them."""
-    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
-    return {name: value for name, value in network.state_dict().items() if name not in trained}
+@contextmanager
+def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams) -> Iterator[None]:
+    """However the block ends, no sum without noise stays in the gradients, and PyTorch's own generators are where they were.
+
+    Dropout and augmentations draw as many numbers as a batch has rows, so the numbers after them would tell how many
+    that were. In the block they have a seed from the initialisation stream.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(int(streams.initialisation.integers(2**63)))
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.grad = None
 
 
-def _require_unchanged(now: dict[str, Tensor], before: dict[str, Tensor]) -> None:
-    for name, value in before.items():
-        if not torch.equal(now[name], value):
-            raise NotPerExample(
-                f"{name!r} changed during training: it carries private data from one batch to the next, outside any release. "
-                "Nothing is returned; remove it from the model, or keep it fixed",
-                state=name,
-            )
+def _require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
+    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        raise BadInput(
+            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
+            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
+            learning_rate=rate,
+        )
+
+
+def _require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
+    """Refuse numbers that would fail in the middle of the run.
+
+    Raises:
+        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
+    """
+    if not examples:
+        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
+    features = math.prod(x.shape[1:])
+    for earlier in plan.before:
+        earlier.require_fit(features)
+        features = earlier.components
+    start = rates(0)
+    if not 0 < start < math.inf:
+        raise BadInput(
+            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
+            "relative to"
+        )
+
+
+def _require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
+
+    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
+    an example that can't be computed adds nothing, and nothing is said about it.
+
+    Raises:
+        BadInput: they fail, for example on a label beyond the last class.
+    """
+    device = _device(None, network)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            loss(network(_ends(x).to(device)), _ends(y).to(device))
+    except Exception as error:
+        raise BadInput(
+            f"the model or the loss fails on the smallest or largest whole numbers in the data: {type(error).__name__}: "
+            f"{(str(error).strip() or 'no message').splitlines()[0]}. Expected labels below the number of outputs, and tokens "
+            "below the size of the embedding"
+        ) from error
+
+
+def _ends(values: Tensor) -> Tensor:
+    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
+    if values.is_floating_point() or values.is_complex() or not len(values):
+        return values.new_zeros(2, *values.shape[1:])
+    return torch.stack([values.amin(0), values.amax(0)])
+
+
+def _made(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer, if it can step on noisy gradients as they are.
+
+    Raises:
+        BadInput: it is none, or needs a closure or sparse gradients.
+    """
+    made = optimizer(parameters) if callable(optimizer) else optimizer
+    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
+    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
+        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
+        raise BadInput(
+            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
+            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )
+    return made
 
 
 def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
@@ -186,15 +268,20 @@ def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 
 class _Watch:
-    """Collects training loss and the share of clipped gradients: private, for the curator.
+    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
+    they could not be computed or were not finite: private, for the curator.
 
     Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
     """
 
     def __init__(self) -> None:
-        self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": []}
+        self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": [], "left_out": []}
         self.clip_norm = math.inf
-        self._rows, self._loss, self._clipped = 0, 0.0, 0
+        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
+
+    def begin(self, drawn: int, clip_norm: float) -> None:
+        self._drawn += drawn
+        self.clip_norm = clip_norm
 
     def see(self, losses: Tensor, norms: Tensor) -> None:
         self._rows += len(losses)
@@ -205,7 +292,8 @@ class _Watch:
         if self._rows:
             self.figures["loss"].append(self._loss / self._rows)
             self.figures["clipped_share"].append(self._clipped / self._rows)
-        self._rows, self._loss, self._clipped = 0, 0.0, 0
+        self.figures["left_out"].append(self._drawn - self._rows)
+        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
 
 def _settings(

@@ -1,0 +1,44 @@
+"""`Fixed`: what a model holds beside its trained parameters, kept as it is."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import nn
+
+#: Bytes up to which a tensor is put back without asking whether it changed.
+_SMALL = 1 << 20
+
+
+@final
+class Fixed:
+    """Buffers and frozen parameters: they are published, but no release ever fills them.
+
+    A model that writes into them on some data only would carry these data into later batches, and into the published
+    model. To refuse it then would tell of the data, too: so what it wrote is undone.
+
+    Args:
+        model: as it is now is how it stays.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = [(module, dict(module._buffers)) for module in model.modules()]
+        held = [*model.buffers(), *(p for p in model.parameters() if not p.requires_grad)]
+        self._values = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
+
+    @torch.no_grad()
+    def restore(self, thoroughly: bool = False) -> None:
+        """Make everything what it was.
+
+        Args:
+            thoroughly: also undo what was written into large tensors through `.data`, of which PyTorch does not tell.
+        """
+        for module, buffers in self._buffers:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for entry in self._values:
+            tensor, value, version = entry
+            if thoroughly or tensor.nbytes <= _SMALL or tensor._version != version:
+                tensor.copy_(value)
+                entry[2] = tensor._version
