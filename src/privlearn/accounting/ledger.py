@@ -104,6 +104,11 @@ class Ledger:
         """The guarantee of all that was charged so far, at `delta`."""
         return accountant.guarantee(self.event, self.adjacency or Adjacency.ADD_REMOVE, delta)
 
+    def require_room(self, event: Event, adjacency: Adjacency) -> None:
+        """Raise, as `charge` would, unless `event` fits on top of what was spent; nothing is charged or set aside."""
+        self._require_own_process()
+        (self._file.book.read() if self._file else self._in_memory()).require_room(event, adjacency)
+
     def approve(self, event: Event, adjacency: Adjacency) -> None:
         """Check once that all of `event` fits on top of what was spent.
 

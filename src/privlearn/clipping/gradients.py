@@ -17,7 +17,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.examples import ExampleGradients
-from privlearn.clipping.kernels import kernels
+from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
@@ -93,7 +93,7 @@ class ClippedGradients:
             same.
         augmentation: copies of each example to average over.
         autocast: `torch.bfloat16` to run the model in low precision.
-        fast_kernels: use faster matrix products where this processor has them.
+        fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
         computed: called whenever the model has run on the data; by default nothing is.
 
@@ -113,7 +113,7 @@ class ClippedGradients:
         microbatch: int | None = None,
         augmentation: Augmentation | None = None,
         autocast: torch.dtype | None = None,
-        fast_kernels: bool = True,
+        fast_kernels: bool | None = None,
         observe: Observer | None = None,
         computed: Callable[[], None] | None = None,
     ) -> None:
@@ -149,6 +149,29 @@ class ClippedGradients:
         self._way: Way | None = None
         #: Whether the model or the loss writes into what it is given.
         self._writes = False
+
+    def state(self) -> dict[str, Any]:
+        """What the next sum depends on beside the model and the data, down to its rounding; plain and public."""
+        return {
+            "clip_norm": self.clip_norm,
+            "microbatch": self._chunk,
+            "fast_kernels": type(self._kernels) is not Kernels,
+            "rows_met": sorted(self._kernels.met),
+            "way": self.way,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where another was, when `prepare` has been called and `fast_kernels` is as it was there.
+
+        Raises:
+            BadInput: gradients are computed in another way here.
+        """
+        if state["way"] != self.way or state["fast_kernels"] != (type(self._kernels) is not Kernels):
+            raise BadInput(
+                f"gradients were computed by {state['way']}, and are by {self.way} here: sums would be rounded otherwise. "
+                "Go on with the versions and the machine that the run began with"
+            )
+        self.clip_norm, self._chunk, self._kernels.met = state["clip_norm"], state["microbatch"], set(state["rows_met"])
 
     @property
     def way(self) -> str | None:

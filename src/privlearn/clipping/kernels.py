@@ -18,6 +18,8 @@ class Kernels:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
+        #: Numbers of rows that the products are fitted to.
+        self.met: set[int] = set()
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weight^T + bias, over the last dimension."""
@@ -62,10 +64,6 @@ class _OneDNN(Kernels):
     #: Numbers of rows that are given to oneDNN as they are: it compiles a product for each, and keeps a megabyte of it.
     most = 8
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._met: set[int] = set()
-
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._suits(x, weight, x.numel() * len(weight)):
             return super().linear(x, weight, bias)
@@ -104,8 +102,8 @@ class _OneDNN(Kernels):
 
     def _own(self, rows: int) -> int:
         """How many of the rows go to oneDNN: few different numbers, whatever batches are drawn."""
-        if rows in self._met or len(self._met) < self.most:
-            self._met.add(rows)
+        if rows in self.met or len(self.met) < self.most:
+            self.met.add(rows)
             return rows
         return rows - rows % (1 << max(rows.bit_length() - 4, 0))
 
@@ -140,6 +138,6 @@ def _probe(threads: int) -> bool:
         return False
 
 
-def kernels(fast: bool = True) -> Kernels:
-    """The products to use: the faster ones if asked for and found, PyTorch's otherwise."""
-    return _OneDNN() if fast and _probe(torch.get_num_threads()) else Kernels()
+def kernels(fast: bool | None = None) -> Kernels:
+    """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster."""
+    return _OneDNN() if (_probe(torch.get_num_threads()) if fast is None else fast) else Kernels()

@@ -81,3 +81,9 @@ class PCA:
         values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
         sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
         return Project((vectors[:, -self.components :] / sizes).flip(1).to(rows))
+
+    def rebuilt(self, state: dict[str, Tensor]) -> Project:
+        """The projection whose `state_dict` was saved."""
+        from privlearn.models import Project
+
+        return Project(state["components"])

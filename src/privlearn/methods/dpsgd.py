@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from privlearn._validate import one_of
+from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
@@ -18,14 +19,21 @@ from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.methods.checkpoint import Checkpoint
+from privlearn.methods.preparation import (
+    OptimizerFactory,
+    device_of,
+    made,
+    require_public_numbers,
+    require_usable,
+    through,
+)
+from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import Constant, Schedule, spec
-
-#: A factory of optimizers: parameters to a torch.optim optimizer.
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def dpsgd(
@@ -43,6 +51,7 @@ def dpsgd(
     device: str | torch.device | None = None,
     precision: str = "float32",
     progress: Callable[[int, int], None] | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
 ) -> Result:
     """Train `model` with differential privacy.
 
@@ -65,6 +74,8 @@ def dpsgd(
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
         progress: called with (steps done, steps in all) after each step.
+        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
+            bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -73,23 +84,25 @@ def dpsgd(
             are no longer finite at the end of an epoch, because steps were too long.
     """
     ledger = Ledger(plan.budget) if ledger is None else ledger
-    streams = streams or Streams.new()
-    ledger.approve(plan.event(), plan.neighbours)
+    ledger.require_room(plan.event(), plan.neighbours)
+    file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+    saved = file.read() if file else None
+    streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
 
     data = Dataset.of(dataset)
     x, y = data.tensors()
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = _through(transforms, x)
+    x = through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
-    _require_public_numbers(plan, examples, x, learning_rate_schedule)
+    require_public_numbers(plan, examples, x, learning_rate_schedule)
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
     network = model if isinstance(model, nn.Module) else model(shape)
-    network.to(_device(device, network)).train()
-    require_per_example(network, x.new_zeros(1, *shape).to(_device(None, network)))
-    _require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
-    watched, fixed = _Watch(), Fixed(network)
+    network.to(device_of(device, network)).train()
+    require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
+    require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
+    watched, fixed = Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,
         loss,
@@ -98,26 +111,43 @@ def dpsgd(
         microbatch=microbatch,
         augmentation=augmentation,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
+        fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
         computed=fixed.restore,
     )
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
-    descent = _made(optimizer, parameters)
+    descent = made(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
-
-    for earlier in plan.before:
-        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
-        x = _through(transforms[-1:], x)
+    settings = {
+        **_settings(plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule),
+        "precision": precision,
+        "augmentation_copies": augmentation.copies if augmentation else 1,
+        "noise": "on a grid" if streams.noise.discrete else "floating point",
+    }
 
     sums = gradients.buffers()
-    with _leaving_nothing_behind(parameters, streams):
+    run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched)
+    if file:
+        run.facts = facts(network, loss, x, y, plan=plan, microbatch=microbatch, settings=settings)
+    with _leaving_nothing_behind(parameters, streams), run.charged(plan.event(), plan.neighbours, saved):
+        for earlier in plan.before:
+            x = through([run.earlier(earlier, x, plan.neighbours)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
+            mechanism = Gaussian(noise_multiplier)
+            if epoch < run.first[0]:  # released before an interruption
+                ledger.charge(plan.sampling.epoch_event(mechanism), plan.neighbours)
+                continue
+            run.begin_epoch(epoch)
             for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+                if (epoch, step) < run.first:
+                    sample.spend(mechanism, plan.neighbours, ledger)
+                    continue
+                run.save_if_due(step)
                 watched.begin(len(sample), gradients.clip_norm)
                 clipped_sum = gradients(sample, x, y, out=sums)
                 (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
@@ -131,7 +161,8 @@ def dpsgd(
             watched.end_epoch()
             fixed.restore(thoroughly=True)
             _require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
-    network.to("cpu" if device is not None else _device(None, network)).eval()
+        run.end(plan.epochs)
+    network.to("cpu" if device is not None else device_of(None, network)).eval()
 
     return Result(
         model=nn.Sequential(*transforms, network).eval(),
@@ -140,32 +171,12 @@ def dpsgd(
         delta=plan.budget.delta if plan.budget else None,
         budget=plan.budget,
         method="dpsgd",
-        settings=_settings(
-            plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule
-        )
-        | {"precision": precision, "augmentation_copies": augmentation.copies if augmentation else 1},
+        settings=settings,
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])},
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
+        checkpoint=file,
     )
-
-
-def _device(given: str | torch.device | None, network: nn.Module) -> torch.device:
-    """Where to compute.
-
-    Raises:
-        BadInput: there is no such device here.
-    """
-    if given is None:
-        return next((p.device for p in network.parameters()), torch.device("cpu"))
-    try:
-        device = torch.device(given)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(
-            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
-        ) from error
-    return device
 
 
 @contextmanager
@@ -192,108 +203,6 @@ def _require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> Non
             f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
             learning_rate=rate,
         )
-
-
-def _require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
-    """Refuse numbers that would fail in the middle of the run.
-
-    Raises:
-        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
-    """
-    if not examples:
-        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
-    features = math.prod(x.shape[1:])
-    for earlier in plan.before:
-        earlier.require_fit(features)
-        features = earlier.components
-    start = rates(0)
-    if not 0 < start < math.inf:
-        raise BadInput(
-            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
-            "relative to"
-        )
-
-
-def _require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
-    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
-
-    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
-    an example that can't be computed adds nothing, and nothing is said about it.
-
-    Raises:
-        BadInput: they fail, for example on a label beyond the last class.
-    """
-    device = _device(None, network)
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            loss(network(_ends(x).to(device)), _ends(y).to(device))
-    except Exception as error:
-        raise BadInput(
-            f"the model or the loss fails on the smallest or largest whole numbers in the data: {type(error).__name__}: "
-            f"{(str(error).strip() or 'no message').splitlines()[0]}. Expected labels below the number of outputs, and tokens "
-            "below the size of the embedding"
-        ) from error
-
-
-def _ends(values: Tensor) -> Tensor:
-    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
-    if values.is_floating_point() or values.is_complex() or not len(values):
-        return values.new_zeros(2, *values.shape[1:])
-    return torch.stack([values.amin(0), values.amax(0)])
-
-
-def _made(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer, if it can step on noisy gradients as they are.
-
-    Raises:
-        BadInput: it is none, or needs a closure or sparse gradients.
-    """
-    made = optimizer(parameters) if callable(optimizer) else optimizer
-    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
-    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
-        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
-        raise BadInput(
-            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
-            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
-        )
-    return made
-
-
-def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """Apply public, per-example transforms to all rows."""
-    with torch.no_grad():
-        for transform in transforms:
-            x = transform(x)
-    return x
-
-
-class _Watch:
-    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
-    they could not be computed or were not finite: private, for the curator.
-
-    Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
-    """
-
-    def __init__(self) -> None:
-        self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": [], "left_out": []}
-        self.clip_norm = math.inf
-        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
-
-    def begin(self, drawn: int, clip_norm: float) -> None:
-        self._drawn += drawn
-        self.clip_norm = clip_norm
-
-    def see(self, losses: Tensor, norms: Tensor) -> None:
-        self._rows += len(losses)
-        self._loss += float(losses.sum(dtype=torch.float64))
-        self._clipped += int((norms > self.clip_norm).sum())
-
-    def end_epoch(self) -> None:
-        if self._rows:
-            self.figures["loss"].append(self._loss / self._rows)
-            self.figures["clipped_share"].append(self._clipped / self._rows)
-        self.figures["left_out"].append(self._drawn - self._rows)
-        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
 
 def _settings(

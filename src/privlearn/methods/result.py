@@ -14,6 +14,8 @@ from privlearn.errors import BadInput
 if TYPE_CHECKING:
     from torch import nn
 
+    from privlearn.methods.checkpoint import Checkpoint
+
 
 @final
 class PrivateDiagnostics(Mapping[str, Any]):
@@ -51,6 +53,7 @@ class Result:
         architecture: how to rebuild the model (`publish` fills in what it can).
         seeded: whether somebody may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
+        checkpoint: the file that the run was kept in, which `publish` deletes.
     """
 
     model: nn.Module
@@ -63,6 +66,7 @@ class Result:
     architecture: dict[str, Any]
     seeded: bool
     private_diagnostics: PrivateDiagnostics
+    checkpoint: Checkpoint | None = None
 
     def stated_delta(self, delta: float | None = None) -> float:
         """The delta to state epsilon at: `delta`, else the plan's.

@@ -98,6 +98,8 @@ def publish(
     ).encode()
     files[CERTIFICATE] = _json(certificate.make(result.ledger.event, guarantee, settings, result.seeded, files))
     _write(path, files)
+    if result.checkpoint:
+        result.checkpoint.delete()
     return path
 
 
