@@ -1,8 +1,7 @@
-"""Readers of files. Nothing here unpickles."""
+"""Reader of .npz files. Nothing here unpickles."""
 
 from __future__ import annotations
 
-import gzip
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,27 +13,7 @@ from numpy.typing import NDArray
 from privlearn.errors import BadInput
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped IDX file of bytes (the MNIST format).
-
-    Raises:
-        BadInput: the file is missing or is not such a file.
-    """
-    if not path.is_file():
-        raise BadInput(f"there is no file {path}: expected a gzipped IDX file there; check --data-dir", path=str(path))
-    try:
-        raw = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path} is no readable gzip file: {error}. Fetch it again", path=str(path)) from error
-    dimensions = raw[3] if len(raw) > 3 and raw[:3] == b"\0\0\x08" else 0
-    shape = tuple(int.from_bytes(raw[4 * i : 4 * i + 4], "big") for i in range(1, dimensions + 1))
-    start = 4 * (dimensions + 1)
-    if not dimensions or len(raw) != start + int(np.prod(shape)):
-        raise BadInput(f"{path} is no IDX file of bytes, or it is cut short: fetch it again", path=str(path))
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
-
-
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path) -> dict[str, Any]:
     """Read `x`, `y` and, where there, `x_test`, `y_test` from an .npz file.
 
     Raises:
