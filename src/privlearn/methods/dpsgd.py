@@ -13,10 +13,10 @@ from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
-from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.methods.rows import Rows, rows
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
@@ -30,7 +30,7 @@ def dpsgd(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
     loss: Loss,
-    dataset: Dataset | tuple[Any, Any],
+    dataset: Rows,
     *,
     optimizer: OptimizerFactory = torch.optim.SGD,
     learning_rate_schedule: Schedule = Constant(),  # noqa: B008 - a frozen value
@@ -52,7 +52,10 @@ def dpsgd(
         plan: what will be spent, and how.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
         loss: (outputs, targets) to one loss for each example, shape (batch,).
-        dataset: a `Dataset`, or a pair (inputs, targets) of arrays or tensors with one row for each example.
+        dataset: a `Dataset`, a pair (inputs, targets) of arrays or tensors with one row for each example, or a map-style
+            `torch.utils.data.Dataset` of such pairs. That is read once, so random transforms are frozen: use
+            `augmentation`. Of a `DataLoader` only the rows are used; it must shuffle, and the plan's sampling be
+            `pv.Shuffle` with its batch size.
         optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         ledger: what to charge; by default a new one with the plan's budget.
@@ -72,7 +75,7 @@ def dpsgd(
     streams = streams or Streams.new()
     ledger.approve(plan.event(), plan.neighbours)
 
-    data = Dataset.of(dataset)
+    data = rows(dataset, plan.sampling)
     x, y = data.tensors()
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
@@ -137,7 +140,8 @@ def dpsgd(
             plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule
         )
         | {"precision": precision, "augmentation_copies": augmentation.copies if augmentation else 1},
-        architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])},
+        architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
+        | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
     )
