@@ -18,7 +18,8 @@ D = "privlearn.data."
 MUTANTS = [
     Mutant("bounds read off the rows", D + "encoding:_numbers", "clip(column.low, column.high)",
            "clip(max(column.low, values.min()), min(column.high, values.max() - 1))", "check_each_row_is_encoded_by_itself"),
-    Mutant("numbers are not clipped", D + "encoding:_numbers", ".clip(column.low, column.high)", ".clip(column.low - 1, column.high + 1)",
+    Mutant("numbers are not clipped", D + "encoding:_numbers", ".clip(column.low, column.high)",
+           ".clip(column.low - 1, column.high + 1)",
            "check_rows_are_encoded_as_declared"),
     Mutant("missing numbers count as the mean of the others", D + "encoding:_numbers", "values[row] = column.missing",
            "values[row] = values[:row].mean() if row else column.low", "check_rows_are_encoded_as_declared"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,7 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
         if label is None:
             raise BadInput(
                 f"{table.place(row, schema.target)} is {_shown(cell)}: expected one of the declared classes, "
-                f"{_listed(schema.classes)}",
+                f"{listed(schema.classes)}",
                 row=row,
             )
         labels[row] = label
@@ -70,7 +69,7 @@ def _column(table: Table, name: str) -> Sequence[Cell]:
     if name not in table.columns:
         raise BadInput(
             f"{table.name} has no column {name!r}, which its schema names: it has "
-            f"{_listed([*table.columns, *table.ignored]) or 'none'}",
+            f"{listed([*table.columns, *table.ignored]) or 'none'}",
             column=name,
         )
     return table.columns[name]
@@ -93,7 +92,7 @@ def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple
         if isinstance(text, bool) or (isinstance(text, str) and not _NUMBER.fullmatch(text)):
             raise BadInput(
                 f"{table.place(row, column.name)} is {_shown(cell)}: expected a number such as 3 or -2.5e3, or one of the "
-                f"texts for a missing value, {_listed(missing) or 'none'}",
+                f"texts for a missing value, {listed(missing) or 'none'}",
                 row=row,
             )
         values[row] = float(text)
@@ -130,8 +129,9 @@ def _text(table: Table, row: int, column: str, cell: Cell) -> str:
     return str(cell).strip()
 
 
-def _listed(names: Sequence[Any]) -> str:
-    shown = [repr(name) for name in names[:12]]
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, cut where they are many or long."""
+    shown = [_shown(name) for name in names[:12]]
     return ", ".join(shown + [f"and {len(names) - 12} more"] * (len(names) > 12))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
-from privlearn.data.encoding import encode_features, encode_target, without_categories
+from privlearn.data.encoding import encode_features, encode_target, listed, without_categories
 from privlearn.data.files import DATA_VARIABLE, directories
 from privlearn.data.readers import read_npz
 from privlearn.data.schema import Schema, read_schema, require_range
@@ -157,7 +157,7 @@ def _asides(table: Table, schema: Schema) -> tuple[str, ...]:
     """What whoever holds the data should know of how it was read."""
     asides = []
     if table.ignored:
-        asides.append(f"columns of {table.name} that its schema does not name are ignored: {', '.join(table.ignored)}")
+        asides.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
     for name in without_categories(table, schema):
         asides.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
     return tuple(asides)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 
 
 def read_npz(path: Path) -> dict[str, Any]:
@@ -46,7 +45,8 @@ def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             if not found:
                 raise ValueError(f"it holds {', '.join(archive.files) or 'nothing'}, and none of {', '.join(names)}")
             return found
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds pickled objects" if "pickle" in str(error) and zipfile.is_zipfile(path) else str(error)
-        reason = "it is no .npz file" if "pickle" in reason and reason == str(error) else reason
+    except Exception as error:  # on damaged files zipfile and numpy raise a dozen kinds of error
+        reason = first_line(error)
+        if "pickle" in reason:
+            reason = "it holds pickled objects" if zipfile.is_zipfile(path) else "it is no .npz file"
         raise BadInput(f"{path} cannot be read as an .npz of plain numbers: {reason}") from error

@@ -160,7 +160,9 @@ class _Reader:
             raise self._refusal("there are no columns", "a table [columns.NAME] for each column")
         target = settings.get("target")
         if not isinstance(target, str) or target not in columns:
-            raise self._refusal(f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(repr, columns))}")
+            raise self._refusal(
+                f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(_quoted, [*columns][:12]))}"
+            )
         features: list[Number | Category] = []
         classes: tuple[str, ...] = ()
         for name, facts in columns.items():
@@ -169,7 +171,7 @@ class _Reader:
                 features.append(found)
             if isinstance(found, tuple) == (name != target):
                 raise self._refusal(
-                    f"target is {target!r}, and column {name!r} has kind {_quoted(facts['kind'])}",
+                    f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(facts['kind'])}",
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(found, tuple):
@@ -180,13 +182,13 @@ class _Reader:
 
     def _column(self, name: str, facts: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
         """A feature, or the target's classes."""
-        place = f"column {name!r}"
+        place = f"column {_quoted(name)}"
         if name != name.strip():
             raise self._refusal(
                 f"{place} has spaces around its name", "none; those in a file's header are left out too"
             )
         if not isinstance(facts, dict):
-            raise self._refusal(f"{place} is {_quoted(facts)}", f"a table [columns.{name}]")
+            raise self._refusal(f"{place} is {_quoted(facts)}", f"a table [columns.{name[:60]}]")
         match facts.get("kind"):
             case "number":
                 self._only(place, facts, ("kind", "low", "high", "missing"))
@@ -226,7 +228,7 @@ class _Reader:
             for wrong, found in wrongs.items():
                 if found:
                     raise self._refusal(
-                        f"{part!r} in {key} of {place} {wrong}", "different names, none of them a missing value"
+                        f"{_quoted(part)} in {key} of {place} {wrong}", "different names, none of them a missing value"
                     )
         return tuple(names)
 

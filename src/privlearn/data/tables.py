@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 
 #: A cell as a file has it; None in a Parquet file is a missing value.
 Cell = str | int | float | bool | None
@@ -123,7 +123,10 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
         for name in wanted:
             if names.count(name) > 1:
                 raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
-        found = parquet.ParquetFile(path).read(columns=[name for name in wanted if name in names])
+        # Pages may have checksums; unless asked to, nobody looks at them.
+        found = parquet.ParquetFile(path, page_checksum_verification=True).read(
+            columns=[name for name in wanted if name in names]
+        )
         columns: dict[str, Sequence[Cell]] = {}
         for name, column in zip(found.column_names, found.columns, strict=True):
             columns[name] = _cells(path, name, column, pyarrow.types)
@@ -156,11 +159,6 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
             f"{path} is a Parquet file, and pyarrow is not installed: pip install 'privlearn[parquet]', or give a CSV file"
         ) from error
     return pyarrow, pyarrow.parquet
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, cut to a line; its kind if it says nothing."""
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
 def column_names(path: Path) -> list[str]:
