@@ -137,7 +137,7 @@ def require_range(what: str, low: float, high: float) -> None:
         settled = np.float32(low), np.float32(high)
     if not -np.inf < settled[0] < settled[1] < np.inf:
         raise BadInput(
-            f"{what} is {low:g},{high:g}: expected two finite numbers, the smaller first, that single precision tells "
+            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, that single precision tells "
             "apart"
         )
 
