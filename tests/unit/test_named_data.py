@@ -24,7 +24,6 @@ from privlearn.errors import BadInput
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, where nothing is yet."""
     monkeypatch.delenv("PRIVLEARN_DATA", raising=False)
-    monkeypatch.setattr("privlearn.data.fetch.cache", lambda: tmp_path / "cache")
     monkeypatch.setattr("privlearn.data.files.cache", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 

@@ -70,6 +70,13 @@ def test_schemas_are_refused(case: str) -> None:
         assert part in str(caught.value)
 
 
+def test_the_documented_schema_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    found = parse_schema(text.split("```toml\n")[1].split("```")[0], "docs/data.md")
+    assert found.columns == ("age", "workclass", "income")
+    assert [array.tolist() for array in found.bounds()] == [[17, 0, 0], [90, 1, 1]]
+
+
 def test_a_schema_without_features_or_columns_is_refused() -> None:
     with pytest.raises(BadInput, match="at least one column to learn from"):
         parse_schema('target = "y"\n[columns.y]\nkind = "target"\nclasses = ["a", "b"]', "s")

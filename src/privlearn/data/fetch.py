@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from privlearn.data import files
 from privlearn.data.catalogue import CATALOGUE, Named
-from privlearn.data.files import File, Source, cache
+from privlearn.data.files import File, Source
 from privlearn.data.named import require_known
 from privlearn.errors import BadInput
 
@@ -32,7 +33,7 @@ def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], No
     if named.embedded:
         say(f"{name} comes with scikit-learn: nothing to fetch")
         return []
-    folder = (cache() if data_dir is None else Path(data_dir)) / named.folder
+    folder = (files.cache() if data_dir is None else Path(data_dir)) / named.folder
     if named.fetched is None:
         raise BadInput(_no_source(name, named, folder), name=name)
     paths = []
