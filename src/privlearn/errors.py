@@ -42,3 +42,8 @@ class NotPerExample(PrivlearnError):
 
 class CertificateMismatch(PrivlearnError):
     """A published folder does not agree with its own certificate."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, cut to a line; its kind if it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]

@@ -47,8 +47,41 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "missing data directory": (
         ("train", "--data", "mnist", "--data-dir", "nowhere", "--epsilon", "1"),
-        ("no file nowhere", "--data-dir"),
+        ("no file nowhere", "--data-dir", "privlearn data fetch mnist"),
     ),
+    "data without a source": (
+        ("train", "--data", "usps", "--epsilon", "1"),
+        ("cache/usps/usps.npz", "PRIVLEARN_DATA", "no public source"),
+    ),
+    "what is known of named data": (
+        ("train", "--data", "digits", "--classes", "3", "--schema", "people.toml", "--epsilon", "1"),
+        ("what digits holds is known", "--classes and --schema"),
+    ),
+    "a table without a schema": (
+        ("train", "--data", "people.csv", "--epsilon", "1"),
+        ("--schema FILE.toml", "privlearn data schema"),
+    ),
+    "a table with classes": (
+        ("train", "--data", "people.csv", "--schema", "people.toml", "--classes", "2", "--epsilon", "1"),
+        ("come from its schema", "leave out --classes"),
+    ),
+    "a missing schema": (
+        ("train", "--data", "people.csv", "--schema", "people.toml", "--epsilon", "1"),
+        ("schema people.toml cannot be read", "TOML"),
+    ),
+    "test rows beside an npz": (
+        ("train", "--data", "rows.npz", "--test-data", "more.csv", "--epsilon", "1"),
+        ("--test-data goes with a CSV or Parquet file", "x_test"),
+    ),
+    "fetching nothing": (("data", "fetch"), ("needs NAME", "mnist", "adult")),
+    "fetching what is unknown": (("data", "fetch", "imagenet"), ("'imagenet' is unknown", "cifar10")),
+    "fetching what has no source": (
+        ("data", "fetch", "cifar10-features"),
+        ("no public source", "cache/cifar10-features", "features.u8.xz", "SHA-256 ecec839a"),
+    ),
+    "fetching volumes": (("data", "fetch", "hippocampus"), ("no public source", "cache/msd-hippocampus")),
+    "listing one": (("data", "list", "mnist"), ("leave out 'mnist'",)),
+    "a template of nothing": (("data", "schema", "gone.csv"), ("there is no table gone.csv",)),
     "undeclared classes": (("train", "--data", "gone.npz", "--epsilon", "1"), ("--classes K", "--range LO,HI")),
     "unknown schedule": (
         (*TRAIN, "--epsilon", "1", "--schedule", "sine:k=1"),
@@ -124,6 +157,8 @@ def test_bad_input_is_refused(
     case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRIVLEARN_DATA", raising=False)
+    monkeypatch.setattr("privlearn.data.files.cache", lambda: tmp_path / "cache")
     options, expected = REFUSALS[case]
     out = ("--out", "out") if options[:1] == ("train",) else ()
     assert main([*options, *out]) == 2

@@ -1,36 +1,99 @@
-"""`privlearn data`: the named data sets."""
+"""`privlearn data`: the named data sets, and templates of schemas."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from rich.table import Table
 
 from privlearn.cli import screen
-from privlearn.data.named import EMBEDDED, NAMES, directory
+from privlearn.data import files
+from privlearn.data.catalogue import CATALOGUE, Named
+from privlearn.data.fetch import fetch
+from privlearn.data.tables import column_names
+from privlearn.errors import BadInput
 
 
 def run(options: argparse.Namespace) -> int:
-    """Name every data set and say where it is."""
-    where = {name: _place(name, directory(options.data_dir)) for name in NAMES}
+    """List every data set, fetch one, or write a template."""
+    if options.action == "list":
+        if options.name is not None:
+            raise BadInput(f"`privlearn data list` lists all data sets: leave out {options.name!r}")
+        return _list(options)
+    if options.name is None:
+        what = f"NAME, one of {', '.join(CATALOGUE)}" if options.action == "fetch" else "FILE, a .csv or .parquet file"
+        raise BadInput(f"`privlearn data {options.action}` needs {what}")
+    return _fetch(options) if options.action == "fetch" else _schema(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    places = files.directories(options.data_dir)
+    sets = {name: (named, _place(named, places)) for name, named in CATALOGUE.items()}
     if options.json:
-        screen.print_json(
-            {"datasets": [{"name": name, "found": bool(place), "where": place} for name, place in where.items()]}
-        )
+        rows = [
+            {
+                "name": name,
+                "what": named.what,
+                "found": place is not None,
+                "where": place,
+                "can_be_fetched": named.fetched is not None,
+                "licence": named.licence,
+            }
+            for name, (named, place) in sets.items()
+        ]
+        screen.print_json({"datasets": rows})
         return 0
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    table.add_column("name")
-    table.add_column("where")
-    for name, place in where.items():
-        table.add_row(name, place or "not found: give --data-dir DIR, or set PRIVLEARN_DATA")
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for name, (named, place) in sets.items():
+        remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "give --data-dir DIR"
+        table.add_row(name, named.what, style="bold")
+        table.add_row("", f"{place or f'not found: {remedy}'}\nlicence: {named.licence}")
     screen.answers.print(table)
+    screen.asides.print(f"looked in {', '.join(map(str, places))}", markup=False)
     return 0
 
 
-def _place(name: str, folder: Path | None) -> str | None:
-    if name in EMBEDDED:
+def _place(named: Named, places: list[Path]) -> str | None:
+    if named.embedded:
         return "comes with scikit-learn"
-    if folder is not None and (folder / name).is_dir():
-        return str(folder / name)
-    return None
+    found = named.find(places)
+    return None if found is None else str(next(iter(found[1].values())).parent)
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    paths = fetch(options.name, options.data_dir, lambda line: screen.asides.print(line, markup=False))
+    if options.json:
+        screen.print_json({"name": options.name, "files": [str(path) for path in paths]})
+    elif paths:
+        kept = files.cache() if options.data_dir is None else Path(options.data_dir)
+        found = "is found there without --data-dir" if options.data_dir is None else f"use it with --data-dir {kept}"
+        screen.answers.print(f"{options.name} is in {paths[0].parent}, and {found}", markup=False)
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    names = column_names(Path(options.name))
+    if options.json:
+        screen.print_json({"columns": names})
+        return 0
+    lines = [
+        "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the tables of columns that are",
+        "# not to be learnt from.",
+        'target = ""       # the name of the column to predict',
+        'missing = [""]    # the texts that stand for a missing value',
+    ]
+    for name in names:
+        lines += [
+            "",
+            f"[columns.{json.dumps(name)}]",
+            'kind = ""         # "number", "category" or "target"',
+            "# low = 0         # for a number: its bounds, and what stands for a missing value",
+            "# high = 1",
+            "# missing = 0",
+            "# categories = [] # for a category: its values; others count as none of them",
+            "# classes = []    # for the target: its values",
+        ]
+    screen.answers.print("\n".join(lines), markup=False)
+    return 0

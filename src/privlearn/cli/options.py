@@ -22,7 +22,8 @@ _EPILOG = """examples:
 
 _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
-    "--data", "--data-dir", "--classes", "--range", "--method", "--model", "--optimizer", "--learning-rate",
+    "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
+    "--method", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
 }  # fmt: skip
 
@@ -110,8 +111,10 @@ def _parser() -> argparse.ArgumentParser:
 
     predict = _command(commands, "predict", "use a published model; writes CSV")
     predict.add_argument("folder", metavar="DIR", help="a published model")
-    predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set or an .npz with x")
+    predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set, an .npz with x, or "
+                         "a .csv or .parquet file with --schema")  # fmt: skip
     predict.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
+    predict.add_argument("--schema", metavar="F.toml", help="what the columns of a .csv or .parquet file are")
     predict.add_argument(
         "--part",
         choices=["train", "test"],
@@ -134,9 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--seeds", type=int, metavar="N", help="runs to average over (default: the study's own)")
     study.add_argument("--out", metavar="DIR", help="where the files go (default: results/NAME)")
 
-    data = _command(commands, "data", "the named data sets")
-    data.add_argument("action", choices=["list"], help="list: name every data set and say where it is")
-    data.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
+    data = _command(commands, "data", "the named data sets; a template for a table's schema")
+    data.add_argument("action", choices=["list", "fetch", "schema"], help="list: every data set, what and where it is; "
+                      "fetch NAME: get one; schema FILE: a template for a .csv or .parquet file, "
+                      "from its columns' names alone")  # fmt: skip
+    data.add_argument("name", nargs="?", metavar="NAME_OR_FILE", help="which data set, or which file")
+    data.add_argument("--data-dir", metavar="DIR", help="where named data sets lie (fetch: where to put them)")
     return parser
 
 
@@ -171,9 +177,13 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
 def _add_data(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     group.add_argument(
-        "--data", required=True, metavar="NAME_OR_PATH", help="a named data set, or an .npz with x and y"
-    )
-    group.add_argument("--data-dir", metavar="DIR", help="where named data sets lie (default: PRIVLEARN_DATA)")
+        "--data", required=True, metavar="NAME_OR_PATH", help="a named data set, an .npz with x and y, or a .csv or "
+        ".parquet file with --schema"
+    )  # fmt: skip
+    group.add_argument("--data-dir", metavar="DIR", help="where named data sets lie (default: PRIVLEARN_DATA, or "
+                       "where `privlearn data fetch` puts them)")  # fmt: skip
+    group.add_argument("--schema", metavar="F.toml", help="bounds, categories and classes of a .csv or .parquet file")
+    group.add_argument("--test-data", metavar="PATH", help="a file of the same columns to test on, not protected")
     group.add_argument("--classes", type=int, metavar="K", help="declared number of classes, for an .npz")
     group.add_argument("--range", type=_range, metavar="LO,HI", help="declared range of the inputs, for an .npz")
 

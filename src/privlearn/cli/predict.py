@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from privlearn.cli import screen
 from privlearn.data.dataset import as_tensor, require_finite
-from privlearn.data.named import NAMES, load
+from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.readers import read_inputs
 from privlearn.errors import BadInput
 from privlearn.publishing import bundle
@@ -31,7 +31,8 @@ def run(options: argparse.Namespace) -> int:
     if out is not None and out.exists():
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model, config = bundle.load(options.folder, options.model)
-    x = _inputs(options)
+    x, schema = _inputs(options)
+    _require_same_schema(options, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
             f"the rows of {options.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
@@ -50,11 +51,34 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(options: argparse.Namespace) -> NDArray[Any]:
+def _inputs(options: argparse.Namespace) -> tuple[NDArray[Any], str]:
+    """The rows, and the digest of the schema that they were read by."""
     if options.data in NAMES:
-        data = load(options.data, options.data_dir)
-        return np.asarray(data.x if options.part == "train" else data.x_test)
-    return read_inputs(Path(options.data), "x_test" if options.part == "test" else "x")
+        data = load(options.data, options.data_dir, schema=options.schema)
+        return np.asarray(data.x if options.part == "train" else data.x_test), data.schema
+    if options.schema is not None:
+        if options.part is not None:
+            raise BadInput(
+                "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
+            )
+        data = load_features(options.data, options.schema)
+        for aside in data.asides:
+            screen.asides.print(aside, markup=False)
+        return np.asarray(data.x), data.schema
+    path = Path(options.data)
+    if path.suffix.lower() in (".csv", ".parquet"):
+        raise BadInput(f"{path} is a table: give --schema FILE.toml, the one that the model was trained with")
+    return read_inputs(path, "x_test" if options.part == "test" else "x"), ""
+
+
+def _require_same_schema(options: argparse.Namespace, given: str, trained: str) -> None:
+    """Refuse columns, bounds or categories that make other features than those the model was trained on."""
+    if given and given != trained:
+        what = "another schema" if trained else "no table with a schema"
+        raise BadInput(
+            f"the model in {options.folder} was trained on {what} (digest {trained[:16] or 'none'}, not {given[:16]}): "
+            "features would be taken for others. Use the schema that it was trained with; other comments do no harm"
+        )
 
 
 def _write_csv(out: Path | None, chosen: NDArray[Any], scores: NDArray[Any]) -> None:

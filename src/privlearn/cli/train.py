@@ -34,7 +34,16 @@ def run(options: argparse.Namespace) -> int:
     out = require_free(options.out)
     models.require_known(options.model)
     kind = _optimizer_kind(options.optimizer or "SGD")
-    data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
+    data = load(
+        options.data,
+        options.data_dir,
+        classes=options.classes,
+        value_range=options.range,
+        schema=options.schema,
+        test=options.test_data,
+    )
+    for aside in data.asides:
+        screen.asides.print(aside, markup=False)
     examples = options.examples or len(data.x)
     plan = make_plan(options, examples)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.

@@ -29,6 +29,8 @@ class Dataset:
         high: declared upper bound, likewise.
         name: what to call it.
         note: what is publicly known of where bounds and splits come from.
+        schema: a digest of what was declared of a table's columns; empty if the rows come from no table.
+        asides: what to tell whoever holds the data; not for publication.
     """
 
     x: Any
@@ -40,6 +42,8 @@ class Dataset:
     high: float | NDArray[Any] | None = None
     name: str = "data"
     note: str = ""
+    schema: str = ""
+    asides: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Dataset | tuple[Any, Any]) -> Dataset:
@@ -52,8 +56,8 @@ class Dataset:
             return data
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise BadInput(
-                f"the dataset is a {type(data).__name__}: expected a privlearn Dataset or a pair (inputs, targets) "
-                "of arrays or tensors"
+                f"the dataset is a {type(data).__name__}: expected a privlearn Dataset, a pair (inputs, targets) of "
+                "arrays or tensors, or a map-style torch.utils.data.Dataset"
             )
         x, y = (part if hasattr(part, "shape") else np.asarray(part) for part in data)
         if len(x) != len(y):

@@ -1,24 +1,26 @@
-"""Data sets by name, or by the path of an .npz file.
+"""Data sets by name, or by the path of a file.
 
-Scaling uses declared public ranges only: pixel ranges, or the ranges that a data set's own documentation prints.
+Scaling uses declared public ranges only: what a data set's documentation says, or what whoever holds the data declares.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
-from privlearn.data.readers import read_idx, read_npz
+from privlearn.data.encoding import encode_features, encode_target, listed, without_categories
+from privlearn.data.files import DATA_VARIABLE, directories
+from privlearn.data.readers import read_npz
+from privlearn.data.schema import Schema, read_schema, require_range
+from privlearn.data.tables import Table, read_table
 from privlearn.errors import BadInput
 
-#: Where to look for data directories when none is given.
-DATA_VARIABLE = "PRIVLEARN_DATA"
+#: The named data sets.
+NAMES = tuple(CATALOGUE)
+_TABLES = (".csv", ".parquet")
 
 
 def load(
@@ -27,106 +29,135 @@ def load(
     *,
     classes: int | None = None,
     value_range: tuple[float, float] | None = None,
+    schema: str | Path | Schema | None = None,
+    test: str | Path | None = None,
 ) -> Dataset:
-    """Load the data set called `name`, or the .npz file at that path.
+    """Load the data set called `name`, or the .npz, .csv or .parquet file at that path.
 
     Args:
-        name: one of `NAMES`, or the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`.
-        data_dir: where data sets that are not embedded lie; by default the variable PRIVLEARN_DATA.
-        classes: the declared number of classes; needed for a path.
-        value_range: the declared public range of the inputs; needed for a path.
+        name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, or that of a table.
+        data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
+        classes: the declared number of classes; needed for an .npz.
+        value_range: the declared public range of the inputs; needed for an .npz.
+        schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
+        test: a table of the same columns to test on; not covered by any guarantee.
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    if name in NAMES:
-        if classes is not None or value_range is not None:
-            raise BadInput(f"the classes and the range of {name} are known: leave out --classes and --range")
-        data = NAMES[name](directory(data_dir))
-        return data.checked()
+    given = {"--classes": classes, "--range": value_range, "--schema": schema, "--test-data": test}
+    declared = [option for option, value in given.items() if value is not None]
+    if name in CATALOGUE:
+        if declared:
+            raise BadInput(f"what {name} holds is known: leave out {' and '.join(declared)}")
+        return _load_named(name, data_dir)
     path = Path(name)
+    if path.suffix.lower() in _TABLES or schema is not None:
+        if classes is not None or value_range is not None:
+            raise BadInput(f"classes and ranges of {name} come from its schema: leave out --classes and --range")
+        return _load_table(path, schema, None if test is None else Path(test))
     if path.suffix != ".npz" and not path.exists():
-        raise BadInput(
-            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an .npz file",
-            name=name,
-            known=list(NAMES),
-        )
+        require_known(name)
+    if test is not None:
+        raise BadInput(f"--test-data goes with a CSV or Parquet file: put x_test and y_test into {name}")
     if classes is None or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give --classes K and --range LO,HI (public knowledge, for example 0,255 for pixels)"
         )
     low, high = value_range
-    if not -np.inf < low < high < np.inf:
-        raise BadInput(f"the range of the inputs is {low:g},{high:g}: expected two finite numbers, the smaller first")
+    require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
     return Dataset(**read_npz(path), classes=classes, low=low, high=high, name=path.name, note=note).checked()
 
 
-def directory(data_dir: str | Path | None) -> Path | None:
-    """The data directory that was given, or the one that PRIVLEARN_DATA names."""
-    found = data_dir or os.environ.get(DATA_VARIABLE)
-    return Path(found) if found else None
+def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
+    """The features of a table of new rows; the target's column may be absent, and is not looked at.
+
+    `y` of what is returned is None.
+
+    Raises:
+        BadInput: as `load`.
+    """
+    schema = schema if isinstance(schema, Schema) else read_schema(schema)
+    table = read_table(Path(path), schema.columns)
+    low, high = schema.bounds()
+    x = encode_features(table, schema)
+    if len(x) == 0:
+        raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
+    return Dataset(
+        x, None, low=low, high=high, name=str(path), schema=schema.digest, asides=_asides(table, schema)
+    )  # fmt: skip
 
 
-def _digits(directory: Path | None) -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x, y = bunch.images.astype(np.float32), bunch.target.astype(np.int64)
-    return Dataset(**_split(x, y), classes=10, low=0.0, high=16.0, name="digits", note=_PIXELS + "; " + _SPLIT)
-
-
-def _breast_cancer(directory: Path | None) -> Dataset:
-    from sklearn.datasets import load_breast_cancer
-
-    bunch = load_breast_cancer()
-    x, y = bunch.data.astype(np.float32), bunch.target.astype(np.int64)
-    # The documentation of the data set prints each feature's range; these are its maxima, rounded up.
-    means = [30, 40, 190, 2510, 0.2, 0.4, 0.5, 0.21, 0.31, 0.1]
-    errors = [3, 5, 22, 550, 0.04, 0.14, 0.4, 0.06, 0.08, 0.03]
-    worst = [37, 50, 260, 4260, 0.23, 1.06, 1.26, 0.3, 0.67, 0.21]
-    high = np.array(means + errors + worst, dtype=np.float32)
-    note = "ranges as the data set's documentation prints them, rounded outward; " + _SPLIT
-    return Dataset(**_split(x, y), classes=2, low=np.zeros_like(high), high=high, name="breast-cancer", note=note)
+def require_known(name: str) -> None:
+    """Raise `BadInput` unless a data set is called `name`."""
+    if name not in CATALOGUE:
+        raise BadInput(
+            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an .npz, .csv or .parquet "
+            "file",
+            name=name,
+            known=list(NAMES),
+        )
 
 
-def _idx(folder: str) -> Callable[[Path | None], Dataset]:
-    def read(directory: Path | None) -> Dataset:
-        if directory is None:
-            raise BadInput(
-                f"{folder} does not come with privlearn: give --data-dir DIR (or set {DATA_VARIABLE}), where "
-                f"DIR/{folder} holds the four files train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
-                "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz"
-            )
-        parts = {
-            "x": "train-images-idx3-ubyte.gz",
-            "y": "train-labels-idx1-ubyte.gz",
-            "x_test": "t10k-images-idx3-ubyte.gz",
-            "y_test": "t10k-labels-idx1-ubyte.gz",
-        }
-        arrays: dict[str, Any] = {part: read_idx(directory / folder / file) for part, file in parts.items()}
-        return Dataset(**arrays, classes=10, low=0.0, high=255.0, name=folder, note=_PIXELS)
-
-    return read
+def _load_named(name: str, data_dir: str | Path | None) -> Dataset:
+    named = CATALOGUE[name]
+    places = [] if named.embedded else directories(data_dir)
+    found = named.find(places or [Path()])
+    if found is None:
+        raise BadInput(_missing(name, named, places), name=name)
+    form, paths = found
+    if form.recipe is None:
+        raise BadInput(
+            f"{name} holds volumes of different shapes, which no method takes as rows: read "
+            f"{', '.join(map(str, paths.values()))} with numpy.load"
+        )
+    return form.recipe({file.name: file.read(path, name) for file, path in paths.items()}).checked()
 
 
-def _split(x: NDArray[Any], y: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """A fixed split by row number, four fifths to train on: it does not look at the rows."""
-    order = np.random.default_rng(0).permutation(len(x))
-    train, test = np.sort(order[: len(x) * 4 // 5]), np.sort(order[len(x) * 4 // 5 :])
-    return {"x": x[train], "y": y[train], "x_test": x[test], "y_test": y[test]}
+def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
+    form = named.fetched or named.forms[-1]
+    folder = places[0] / named.folder
+    first = next(file for file in form.files if file.find(folder) is None)
+    remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "it has no public source to fetch it from"
+    elsewhere = ", ".join(str(place / named.folder) for place in places[1:])
+    return (
+        f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: expected "
+        f"{' and '.join(file.name for file in form.files)} there. Check --data-dir DIR (or {DATA_VARIABLE}); {remedy}"
+    )
 
 
-_PIXELS = "pixel values scaled by their public range"
-_SPLIT = "train and test split by row number alone"
+def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | None) -> Dataset:
+    if schema is None:
+        raise BadInput(
+            f"what {path} holds must be declared, because it may not be read off private rows: give --schema FILE.toml with "
+            "bounds, categories and classes (docs/data.md; `privlearn data schema FILE` writes a template)"
+        )
+    schema = schema if isinstance(schema, Schema) else read_schema(schema)
+    low, high = schema.bounds()
+    table = read_table(path, schema.columns)
+    parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema)}
+    if test is not None:
+        tested = read_table(test, schema.columns)
+        parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
+    return Dataset(
+        **parts,
+        classes=len(schema.classes),
+        low=low,
+        high=high,
+        name=path.name,
+        note="numbers clipped to declared ranges, categories as declared",
+        schema=schema.digest,
+        asides=_asides(table, schema),
+    ).checked()
 
-#: The named data sets and how each is read.
-NAMES: dict[str, Callable[[Path | None], Dataset]] = {
-    "digits": _digits,
-    "breast-cancer": _breast_cancer,
-    "mnist": _idx("mnist"),
-    "fashion-mnist": _idx("fashion-mnist"),
-}
-#: Those that come with scikit-learn.
-EMBEDDED = ("digits", "breast-cancer")
+
+def _asides(table: Table, schema: Schema) -> tuple[str, ...]:
+    """What whoever holds the data should know of how it was read."""
+    asides = []
+    if table.ignored:
+        asides.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
+    for name in without_categories(table, schema):
+        asides.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
+    return tuple(asides)

@@ -16,7 +16,6 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
-from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
@@ -30,6 +29,7 @@ from privlearn.methods.preparation import (
 )
 from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.methods.rows import Rows, rows
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
@@ -40,7 +40,7 @@ def dpsgd(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
     loss: Loss,
-    dataset: Dataset | tuple[Any, Any],
+    dataset: Rows,
     *,
     optimizer: OptimizerFactory = torch.optim.SGD,
     learning_rate_schedule: Schedule = Constant(),  # noqa: B008 - a frozen value
@@ -64,7 +64,10 @@ def dpsgd(
         plan: what will be spent, and how.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
         loss: (outputs, targets) to one loss for each example, shape (batch,).
-        dataset: a `Dataset`, or a pair (inputs, targets) of arrays or tensors with one row for each example.
+        dataset: a `Dataset`, a pair (inputs, targets) of arrays or tensors with one row for each example, or a map-style
+            `torch.utils.data.Dataset` of such pairs. That is read once, so random transforms are frozen: use
+            `augmentation`. Of a `DataLoader` only the rows are used; it must shuffle, and the plan's sampling be
+            `pv.Shuffle` with its batch size.
         optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         ledger: what to charge; by default a new one with the plan's budget.
@@ -89,7 +92,7 @@ def dpsgd(
     saved = file.read() if file else None
     streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
 
-    data = Dataset.of(dataset)
+    data = rows(dataset, plan.sampling)
     x, y = data.tensors()
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
@@ -172,7 +175,8 @@ def dpsgd(
         budget=plan.budget,
         method="dpsgd",
         settings=settings,
-        architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])},
+        architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
+        | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
         checkpoint=file,

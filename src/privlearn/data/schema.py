@@ -1,0 +1,252 @@
+"""What a table's columns are, declared in a TOML file: bounds, categories, missing values, classes.
+
+Nothing here is ever read off rows: a bound, a category or a class that came from private rows would be an unpaid release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privlearn.errors import BadInput
+
+#: What stands for a missing value unless the schema says otherwise: an empty cell.
+_MISSING = ("",)
+
+
+@final
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers: one feature.
+
+    Attributes:
+        name: the column.
+        low: declared lower bound; values below count as this.
+        high: declared upper bound; values above count as this.
+        missing: what stands for a missing value; None: missing values are refused.
+    """
+
+    name: str
+    low: float
+    high: float
+    missing: float | None = None
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """The bounds of its features."""
+        return [(self.low, self.high)]
+
+
+@final
+@dataclass(frozen=True)
+class Category:
+    """A column of names: one feature for each declared category, 1 where a row has it and else 0.
+
+    Rows with another value, or none, have 0 in all of them.
+    """
+
+    name: str
+    categories: tuple[str, ...]
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """The bounds of its features."""
+        return [(0.0, 1.0)] * len(self.categories)
+
+
+@final
+@dataclass(frozen=True)
+class Schema:
+    """What is publicly declared of a table.
+
+    Attributes:
+        target: the column to predict.
+        classes: its values; a row's label is the position in this list.
+        features: the columns to learn from, in the order in which their features come.
+        missing: the texts that stand for a missing value, spaces around them left out.
+    """
+
+    target: str
+    classes: tuple[str, ...]
+    features: tuple[Number | Category, ...]
+    missing: tuple[str, ...] = _MISSING
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, the target last."""
+        return (*(column.name for column in self.features), self.target)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of what settles the meaning of features and labels; the target's name does not."""
+        columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features]
+        settled = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
+        return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+
+    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Lower and upper bounds of the features, each of shape (features,)."""
+        ranges = np.array([pair for column in self.features for pair in column.ranges()], dtype=np.float32)
+        return ranges[:, 0], ranges[:, 1]
+
+
+def read_schema(path: str | Path) -> Schema:
+    """Read a schema file.
+
+    Raises:
+        BadInput: the file is missing, no TOML, or does not declare what it should.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"the schema {path} cannot be read: {error.strerror}. Expected a TOML file; docs/data.md has one"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"the schema {path} is no UTF-8 text: expected a TOML file; docs/data.md has one") from error
+    return parse_schema(text, str(path))
+
+
+def parse_schema(text: str, name: str) -> Schema:
+    """The schema in `text`; messages call it `name`.
+
+    Raises:
+        BadInput: as `read_schema`.
+    """
+    try:
+        settings = tomllib.loads(text)
+    except RecursionError as error:
+        raise BadInput(f"the schema {name} is nested too deeply: docs/data.md shows what it holds") from error
+    except ValueError as error:  # TOML errors, and numbers of thousands of digits
+        raise BadInput(f"the schema {name} is no TOML: {error}. docs/data.md has an example") from error
+    return _Reader(name).schema(settings)
+
+
+def require_range(what: str, low: float, high: float) -> None:
+    """Refuse bounds that are not two finite numbers, the smaller first, that differ in single precision.
+
+    Raises:
+        BadInput: just that.
+    """
+    with np.errstate(over="ignore"):
+        settled = np.float32(low), np.float32(high)
+    if not -np.inf < settled[0] < settled[1] < np.inf:
+        raise BadInput(
+            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, that single precision tells "
+            "apart"
+        )
+
+
+@final
+class _Reader:
+    """Checks what a schema file says; every complaint names the file and the place in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def schema(self, settings: Mapping[str, Any]) -> Schema:
+        self._only("it", settings, ("target", "missing", "columns"))
+        missing = settings.get("missing", list(_MISSING))
+        if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
+            raise self._refusal(f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]')
+        missing = tuple(part.strip() for part in missing)
+        columns = settings.get("columns")
+        if not isinstance(columns, dict) or not columns:
+            raise self._refusal("there are no columns", "a table [columns.NAME] for each column")
+        target = settings.get("target")
+        if not isinstance(target, str) or target not in columns:
+            raise self._refusal(
+                f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(_quoted, [*columns][:12]))}"
+            )
+        features: list[Number | Category] = []
+        classes: tuple[str, ...] = ()
+        for name, facts in columns.items():
+            found = self._column(name, facts, missing)
+            if isinstance(found, Number | Category):
+                features.append(found)
+            if isinstance(found, tuple) == (name != target):
+                raise self._refusal(
+                    f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(facts['kind'])}",
+                    'kind = "target" for the target, and for no other column',
+                )
+            if isinstance(found, tuple):
+                classes = found
+        if not features:
+            raise self._refusal("the target is its only column", "at least one column to learn from")
+        return Schema(target, classes, tuple(features), missing)
+
+    def _column(self, name: str, facts: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
+        """A feature, or the target's classes."""
+        place = f"column {_quoted(name)}"
+        if name != name.strip():
+            raise self._refusal(
+                f"{place} has spaces around its name", "none; those in a file's header are left out too"
+            )
+        if not isinstance(facts, dict):
+            raise self._refusal(f"{place} is {_quoted(facts)}", f"a table [columns.{name[:60]}]")
+        match facts.get("kind"):
+            case "number":
+                self._only(place, facts, ("kind", "low", "high", "missing"))
+                low, high = (self._number(place, facts, key) for key in ("low", "high"))
+                require_range(f"the range of {place} in the schema {self._name}", low, high)
+                fill = self._number(place, facts, "missing") if "missing" in facts else None
+                if fill is not None and not low <= fill <= high:
+                    raise self._refusal(f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}")
+                return Number(name, low, high, fill)
+            case "category":
+                self._only(place, facts, ("kind", "categories"))
+                return Category(name, self._names(place, facts, "categories", 1, missing))
+            case "target":
+                self._only(place, facts, ("kind", "classes"))
+                return self._names(place, facts, "classes", 2, missing)
+        raise self._refusal(f"kind of {place} is {_quoted(facts.get('kind'))}", '"number", "category" or "target"')
+
+    def _number(self, place: str, facts: Mapping[str, Any], key: str) -> float:
+        value = facts.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
+            raise self._refusal(f"{key} of {place} is {_quoted(value)}", f"a finite number, publicly known: {key} = 0")
+        return float(value)
+
+    def _names(
+        self, place: str, facts: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        names = facts.get(key)
+        if not isinstance(names, list) or len(names) < least or not all(isinstance(part, str) for part in names):
+            raise self._refusal(f"{key} of {place} is {_quoted(names)}", f"a list of at least {least}, each in quotes")
+        for at, part in enumerate(names):
+            wrongs = {
+                "is empty": part == "",
+                "has spaces around it, which are left out of a file's cells": part != part.strip(),
+                "stands for a missing value": part in missing,
+                "comes twice": part in names[:at],
+            }
+            for wrong, found in wrongs.items():
+                if found:
+                    raise self._refusal(
+                        f"{_quoted(part)} in {key} of {place} {wrong}", "different names, none of them a missing value"
+                    )
+        return tuple(names)
+
+    def _only(self, place: str, facts: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in facts:
+            if key not in known:
+                raise self._refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
+
+    def _refusal(self, given: str, expected: str) -> BadInput:
+        return BadInput(f"in the schema {self._name}, {given}: expected {expected}. docs/data.md has the grammar")
+
+
+def _quoted(value: Any) -> str:
+    """`value` as the schema could have said it, cut to a line; numbers of thousands of digits have no repr."""
+    if value is None:
+        return "not there"
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):
+        shown = f"a {type(value).__name__}"
+    return shown if len(shown) <= 60 else shown[:57] + "..."

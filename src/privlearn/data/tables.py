@@ -1,0 +1,180 @@
+"""Tables as people have them: CSV and Parquet, read into columns of cells. What cells mean, a schema says.
+
+Whatever cannot be read without guessing is refused, with its place: a check for the curator, outside any guarantee.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from privlearn.errors import BadInput, first_line
+
+#: A cell as a file has it; None in a Parquet file is a missing value.
+Cell = str | int | float | bool | None
+#: Bytes that the names of the columns may take.
+_LONGEST_HEADER = 1 << 20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equally many cells.
+
+    Attributes:
+        name: what to call it in messages.
+        columns: the cells of each column that was asked for and is there.
+        ignored: the columns that were not asked for.
+        lines: for each row, the line of a text file that it ends on; None: the file has no lines.
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[Cell]]
+    ignored: tuple[str, ...] = ()
+    lines: Sequence[int] | None = None
+
+    def place(self, row: int, column: str) -> str:
+        """Where a cell is, for a person; rows are counted from 1."""
+        line = "" if self.lines is None else f" (line {self.lines[row]})"
+        return f"{self.name}, row {row + 1}{line}, column {column!r}"
+
+
+def read_table(path: Path, wanted: Sequence[str]) -> Table:
+    """Read the columns `wanted` of a .csv or .parquet file; those that it lacks are left out.
+
+    Raises:
+        BadInput: the file is missing, of another kind, or cannot be read.
+    """
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise BadInput(f"{path} has a schema: expected a file that ends in .csv or .parquet")
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}: expected a CSV or Parquet file there", path=str(path))
+    if path.suffix.lower() == ".parquet":
+        return _read_parquet(path, wanted)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    return parse_csv(raw, str(path), wanted)
+
+
+def parse_csv(raw: bytes, name: str, wanted: Sequence[str], header: Sequence[str] | None = None) -> Table:
+    """Read CSV: UTF-8, commas, double quotes; the first line names the columns unless `header` does.
+
+    Spaces after commas and empty lines do not count.
+
+    Raises:
+        BadInput: other encodings, quotes that do not close, columns of one name, rows of another length.
+    """
+    rows = _csv_rows(raw, name)
+    if header is None:
+        _, header = next(rows, (0, []))
+    header = [part.strip() for part in header]
+    for at, part in enumerate(header):
+        if part in header[:at]:
+            raise BadInput(f"{name} has two columns {part!r}: rename or drop one of them", column=part)
+    places = {part: header.index(part) for part in wanted if part in header}
+    lines: list[int] = []
+    columns: dict[str, list[Cell]] = {part: [] for part in places}
+    for line, row in rows:
+        if len(row) != len(header):
+            raise BadInput(
+                f"{name}, row {len(lines) + 1} (line {line}) has {len(row)} cells: expected {len(header)}, one for each "
+                "column; cells that hold commas need double quotes",
+                row=len(lines),
+            )
+        lines.append(line)
+        for part, at in places.items():
+            columns[part].append(row[at])
+    return Table(name, columns, tuple(part for part in header if part not in places), lines)
+
+
+def _csv_rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, each with the line that it ends on."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise BadInput(f"{name} is not UTF-8, first in line {line}: save it as CSV in UTF-8", line=line) from error
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise BadInput(f"{name} holds a zero byte in line {line}: expected CSV text in UTF-8", line=line)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise BadInput(
+            f"{name}, line {reader.line_num} is no CSV: {error}. Expected commas between cells, and double quotes around "
+            "those that hold commas, quotes or line breaks",
+            line=reader.line_num,
+        ) from error
+
+
+def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
+    pyarrow, parquet = _pyarrow(path)
+    try:
+        names = parquet.read_schema(path).names
+        for name in wanted:
+            if names.count(name) > 1:
+                raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
+        # Pages may have checksums; unless asked to, nobody looks at them.
+        found = parquet.ParquetFile(path, page_checksum_verification=True).read(
+            columns=[name for name in wanted if name in names]
+        )
+        columns: dict[str, Sequence[Cell]] = {}
+        for name, column in zip(found.column_names, found.columns, strict=True):
+            columns[name] = _cells(path, name, column, pyarrow.types)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}", path=str(path)) from error
+    return Table(str(path), columns, tuple(name for name in names if name not in columns))
+
+
+def _cells(path: Path, name: str, column: Any, types: Any) -> Sequence[Cell]:
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    if not any(is_kind(kind) for is_kind in plain):
+        raise BadInput(
+            f"column {name!r} of {path} holds {column.type}: expected numbers, text or booleans; convert it, or take it "
+            "out of the schema",
+            column=name,
+        )
+    cells: list[Cell] = column.to_pylist()
+    return cells
+
+
+def _pyarrow(path: Path) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise BadInput(
+            f"{path} is a Parquet file, and pyarrow is not installed: pip install 'privlearn[parquet]', or give a CSV file"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of the columns, from a CSV file's first line or a Parquet file's schema; no row is looked at.
+
+    Raises:
+        BadInput: as `read_table`.
+    """
+    if path.suffix.lower() == ".parquet" and path.is_file():
+        pyarrow, parquet = _pyarrow(path)
+        try:
+            return [str(name) for name in parquet.read_schema(path).names]
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}") from error
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        raise BadInput(f"there is no table {path}: expected a file there that ends in .csv or .parquet")
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_HEADER)
+    return list(parse_csv(first, str(path), ()).ignored)

@@ -1,0 +1,127 @@
+"""Rows of PyTorch's own data sets and loaders, read once into tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data.dataloader import default_collate
+
+from privlearn.data.dataset import Dataset
+from privlearn.errors import BadInput
+
+_UNKNOWN = "nothing says how likely a row is to be drawn, and how often"
+
+
+def rows_of(dataset: TorchDataset[Any]) -> Dataset:
+    """Read a map-style data set of pairs (input, target), each row once.
+
+    Random transforms are thereby frozen: a row is what it is at this one reading. (For changing copies there is
+    `privlearn.Augmentation`, whose copies are averaged before clipping.) A row must depend on one example alone: a data set
+    that mixes examples, or standardises them by figures of all, is not noticed and not covered.
+
+    Raises:
+        BadInput: an iterable data set, one without a length, or rows that are no such pairs or do not fit each other.
+    """
+    if isinstance(dataset, IterableDataset):
+        raise BadInput(
+            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so nobody can say with which "
+            "probability one of them is drawn. Give a map-style data set, for example list(dataset) put into tensors"
+        )
+    if isinstance(dataset, TensorDataset):
+        if len(dataset.tensors) != 2:
+            raise BadInput(
+                f"the TensorDataset has {len(dataset.tensors)} tensors: expected two, the inputs and the targets"
+            )
+        return Dataset.of((dataset.tensors[0], dataset.tensors[1]))
+    try:
+        length = len(dataset)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError) as error:
+        raise BadInput(
+            f"{type(dataset).__name__} has no length: expected a map-style data set, with __len__ and __getitem__"
+        ) from error
+    if length == 0:
+        raise BadInput(f"{type(dataset).__name__} has no rows: expected at least one")
+    inputs: list[Tensor] = []
+    targets: list[Tensor] = []
+    for number in range(length):
+        row = dataset[number]
+        if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != 2:
+            raise BadInput(
+                f"row {number} of {type(dataset).__name__} is {_described(row)}: expected a pair (input, target)",
+                row=number,
+            )
+        inputs.append(_tensor(row[0], "input", number))
+        targets.append(_tensor(row[1], "target", number))
+        for part, found in (("input", inputs), ("target", targets)):
+            if (found[-1].shape, found[-1].dtype) != (found[0].shape, found[0].dtype):
+                raise BadInput(
+                    f"the {part} of row {number} is {_described(found[-1])}, and that of row 0 is {_described(found[0])}: "
+                    "expected one shape and type; bring rows to it one by one, in the data set",
+                    row=number,
+                )
+    return Dataset(torch.stack(inputs), torch.stack(targets), name=type(dataset).__name__)
+
+
+def shuffled_batch_size(loader: DataLoader[Any]) -> int:
+    """The size of the batches of a loader that shuffles all rows afresh every epoch and cuts them one after another.
+
+    No row is read.
+
+    Raises:
+        BadInput: the loader draws its batches in another way.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        rows_of(loader.dataset)
+    if type(loader) is not DataLoader:
+        raise _refusal(f"is a {type(loader).__name__}", _UNKNOWN)
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        kind = "no batches" if loader.batch_sampler is None else "a batch_sampler of its own"
+        raise _refusal(f"has {kind}", _UNKNOWN)
+    if type(loader.sampler) is SequentialSampler:
+        raise _refusal("takes the rows in their order (shuffle=False)", "every epoch would have the same batches")
+    if type(loader.sampler) is not RandomSampler:
+        raise _refusal(f"has a sampler of its own ({type(loader.sampler).__name__})", _UNKNOWN)
+    if loader.sampler.replacement:
+        raise _refusal(
+            "draws with replacement", "a row can come several times in a batch, which nothing here accounts for"
+        )
+    rows = len(loader.dataset)  # type: ignore[arg-type]
+    if loader.sampler.num_samples != rows:
+        raise _refusal(f"draws {loader.sampler.num_samples} of {rows} rows an epoch", _UNKNOWN)
+    if loader.collate_fn is not default_collate:
+        raise _refusal("has a collate_fn of its own", "it could change rows, or mix those of a batch")
+    if loader.drop_last and rows % loader.batch_size:
+        raise _refusal("leaves out the last, smaller batch (drop_last=True)", "privlearn's pv.Shuffle trains on it")
+    return loader.batch_size
+
+
+def _refusal(does: str, why: str) -> BadInput:
+    return BadInput(
+        f"the DataLoader {does}: {why}. privlearn draws its own batches: give loader.dataset, and say in the plan how, with "
+        "pv.Poisson, pv.Partition or pv.Shuffle"
+    )
+
+
+def _tensor(value: Any, part: str, number: int) -> Tensor:
+    try:
+        tensor: Tensor = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(
+            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a number; convert it in the "
+            "data set (images: to tensors of pixels)",
+            row=number,
+        ) from error
+    return tensor.float() if isinstance(value, float) else tensor
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

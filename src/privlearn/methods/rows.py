@@ -1,0 +1,38 @@
+"""What may be given as a data set, and whether a loader's batches are the plan's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from privlearn.data.dataset import Dataset
+from privlearn.data.torch_rows import rows_of, shuffled_batch_size
+from privlearn.errors import BadInput
+from privlearn.sampling import Sampler, Shuffle
+
+#: Rows to learn from, in any of the ways in which they may be given.
+Rows = Dataset | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
+
+
+def rows(given: Rows, sampling: Sampler) -> Dataset:
+    """Read what was given as a data set.
+
+    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
+    which is `Shuffle` with its batch size, and is not amplified.
+
+    Raises:
+        BadInput: no data set, or a loader that draws other batches than the plan.
+    """
+    if isinstance(given, DataLoader):
+        size = shuffled_batch_size(given)
+        if sampling != Shuffle(size):
+            raise BadInput(
+                f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
+                f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
+                "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
+                batch_size=size,
+            )
+        return rows_of(given.dataset)
+    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
