@@ -265,7 +265,14 @@ def check_no_sum_without_noise_is_left_behind() -> None:
         def __init__(self) -> None:
             self.left = 2
 
-        def approve(self, event: Any, adjacency: Adjacency) -> None:
+        run = None
+
+        def require_room(self, event: Any, adjacency: Adjacency) -> None:
+            pass
+
+        approve = require_room
+
+        def settle(self) -> None:
             pass
 
         def charge(self, event: Any, adjacency: Adjacency) -> None:

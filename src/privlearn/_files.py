@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,32 +12,36 @@ from typing import Any, NoReturn
 from privlearn.errors import BadInput
 
 
+def draft_of(path: Path) -> Path:
+    """Where the next content of `path` is written before it takes its place: what a killed process left is overwritten."""
+    return path.with_name(f".{path.name}.draft")
+
+
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Put `content` at `path`, all or nothing: when this returns it is on the disk, and what was there before is replaced.
+
+    One process at a time may write a path.
 
     Raises:
         BadInput: it could not be written; what was there before is still there.
     """
-    draft = None
+    draft = draft_of(path)
     try:
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
-        with os.fdopen(handle, "wb") as file:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(draft, mode)  # noqa: PTH101 - a name, like the next line's
-        os.replace(draft, path)  # noqa: PTH105
-        draft = None
+        draft.replace(path)
         _settle(path.absolute().parent)
     except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
         raise BadInput(
             f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may write to",
             path=str(path),
         ) from error
-    finally:
-        if draft is not None:
-            with suppress(OSError):
-                os.unlink(draft)  # noqa: PTH108
 
 
 def _settle(folder: Path) -> None:

@@ -25,6 +25,7 @@ _TRAINING_ONLY = {
     "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
     "--method", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
+    "--ledger", "--discrete", "--resume", "--checkpoint-every",
 }  # fmt: skip
 
 
@@ -236,6 +237,14 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", default="float32", metavar="P",
                        help="float32 (default), or bf16 to run the model in bfloat16")  # fmt: skip
     group.add_argument("--seed", type=int, metavar="S", help="repeatable run; the certificate then warns")
+    group.add_argument("--discrete", action="store_true", help="noise on a grid, free of floating-point traces")
+    group.add_argument(
+        "--ledger", metavar="FILE", help="charge a ledger that outlives this run; see `privlearn ledger`"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on with an interrupted run, as if nothing had happened"
+    )
+    group.add_argument("--checkpoint-every", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
 
 

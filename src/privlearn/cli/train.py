@@ -6,6 +6,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +16,17 @@ from torch import nn
 from privlearn import defaults, models, schedules
 from privlearn._validate import positive
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.data import Dataset, load
 from privlearn.errors import BadInput
+from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
 from privlearn.publishing.bundle import publish, require_free
+from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 
 _ROWS_AT_ONCE = 4096
@@ -31,7 +35,12 @@ _ROWS_AT_ONCE = 4096
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     started = time.perf_counter()
+    checkpoint = Checkpoint(f"{options.out}.checkpoint", every=options.checkpoint_every)
+    if options.resume and _published_already(options.out, checkpoint):
+        return 0
     out = require_free(options.out)
+    saved = _saved(checkpoint, options.resume)
+    ledger = None if options.ledger is None else _ledger(options.ledger, f"{options.data} to {options.out}")
     models.require_known(options.model)
     kind = _optimizer_kind(options.optimizer or "SGD")
     data = load(
@@ -54,7 +63,11 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
         f"{options.delta:g} ({answer['adjacency']})"
     )
-    result = _train(options, plan, data, kind)
+    try:
+        result = _train(options, plan, data, kind, ledger, checkpoint, saved)
+    except KeyboardInterrupt:
+        screen.asides.print(f"progress is in {checkpoint.path} (as secret as the data): go on with --resume")
+        raise
     metrics = _test(result.model, data)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
@@ -66,6 +79,9 @@ def run(options: argparse.Namespace) -> int:
         model_spec=options.model,
         classes=data.classes,
     )
+    if ledger is not None:
+        together = ledger.guarantee(options.delta)
+        answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
     answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(out),
                "seconds": time.perf_counter() - started}  # fmt: skip
     if options.json:
@@ -75,8 +91,49 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> Result:
-    streams = Streams.new(options.seed)
+def _published_already(out: str, checkpoint: Checkpoint) -> bool:
+    """Whether the run ended between publishing and deleting its checkpoint; deletes it then."""
+    if not checkpoint.path.exists() or not Path(out).is_dir() or not verify(out).ok:
+        return False
+    checkpoint.delete()
+    screen.asides.print(f"{out} was published already; what was left of the run's checkpoint is deleted")
+    return True
+
+
+def _saved(checkpoint: Checkpoint, resume: bool) -> Saved | None:
+    """The run to go on with, if there is one and that is wanted."""
+    saved = checkpoint.read()
+    if saved is not None and not resume:
+        raise BadInput(
+            f"there is an interrupted run in {checkpoint.path}: go on with --resume, or delete that file to give it up "
+            "(what it was charged stays charged)"
+        )
+    if saved is None and resume:
+        screen.asides.print("there is no interrupted run to resume: beginning a new one")
+    return saved
+
+
+def _ledger(path: str, what: str) -> Ledger:
+    new = not Path(path).exists()
+    ledger = Ledger.open(path, what=what)
+    if new:
+        screen.asides.print(
+            f"began the ledger {path}, which only records: one with a budget is begun by `privlearn ledger {path} --epsilon E`"
+        )
+    return ledger
+
+
+def _train(
+    options: argparse.Namespace,
+    plan: Plan,
+    data: Dataset,
+    kind: type[torch.optim.Optimizer],
+    ledger: Ledger | None,
+    checkpoint: Checkpoint,
+    saved: Saved | None,
+) -> Result:
+    # Of a saved run only for the initial weights, which tell the learning rate.
+    streams = Streams.at(saved.plain["streams"]) if saved else Streams.new(options.seed, discrete=options.discrete)
     classes = data.classes
     assert classes is not None
     rates = schedules.Polynomial(k=1, end=0, period=plan.epochs)
@@ -93,6 +150,8 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[to
             device=options.device,
             precision=options.precision,
             progress=progress,
+            ledger=ledger,
+            checkpoint=checkpoint,
         )
 
 
@@ -166,12 +225,19 @@ def _test(model: nn.Module, data: Dataset) -> dict[str, float]:
     return {"accuracy": right / len(y)}
 
 
-def _show(answer: dict[str, object], plan: Plan, options: argparse.Namespace) -> None:
+def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> None:
     table = Table(box=None, padding=(0, 2), show_header=False)
     accuracy = answer["test_accuracy"]
     rows = {
         "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
         f"{answer['method']})",
+        **(
+            {
+                "on the ledger": f"epsilon {answer['ledger']['epsilon']:.4f} with everything in {answer['ledger']['file']}"
+            }
+            if "ledger" in answer
+            else {}
+        ),
         "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
         "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {screen.noise_text(plan)}",
         "seconds": f"{answer['seconds']:.1f}",

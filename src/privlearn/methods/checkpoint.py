@@ -10,18 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from privlearn._files import parse_json, write_durably
+from privlearn._files import draft_of, parse_json, write_durably
 from privlearn._validate import positive
 from privlearn.errors import BadInput
 
@@ -97,6 +99,31 @@ class Checkpoint:
         write_durably(self.path, _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body, mode=0o600)
         self._last = time.monotonic()
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block in which no other process goes on with the run.
+
+        Raises:
+            BadInput: one does, or the folder can't be written to.
+        """
+        lock = FileLock(self._lock, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise BadInput(
+                f"another process is at work on the run in {self.path}: let it end, or stop it first"
+            ) from error
+        except OSError as error:
+            raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def _lock(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
     def delete(self) -> None:
         """Remove the file: from then on nobody can draw the run's noise again.
 
@@ -104,7 +131,8 @@ class Checkpoint:
             BadInput: it could not be removed.
         """
         try:
-            self.path.unlink(missing_ok=True)
+            for path in (draft_of(self.path), self.path, self._lock):
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise BadInput(
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: whoever reads it can take the noise off"

@@ -91,6 +91,7 @@ def dpsgd(
     file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     saved = file.read() if file else None
     streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
+    born = streams.state()["initialisation"]
 
     data = rows(dataset, plan.sampling)
     x, y = data.tensors()
@@ -132,7 +133,7 @@ def dpsgd(
     }
 
     sums = gradients.buffers()
-    run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched)
+    run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born)
     if file:
         run.facts = facts(network, loss, x, y, plan=plan, microbatch=microbatch, settings=settings)
     with _leaving_nothing_behind(parameters, streams), run.charged(plan.event(), plan.neighbours, saved):

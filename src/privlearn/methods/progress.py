@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any, final
 
@@ -79,6 +79,7 @@ class Progress:
         descent: the optimizer.
         streams: the random streams; of a run that is continued, at its state.
         figures: private figures.
+        born: the state of the initialisation stream before the network was made.
 
     Attributes:
         facts: what a run must have in common with its checkpoint.
@@ -95,6 +96,7 @@ class Progress:
         descent: torch.optim.Optimizer,
         streams: Streams,
         figures: Watch,
+        born: Any,
     ) -> None:
         self._file, self._ledger = file, ledger
         self._network, self._transforms = network, transforms
@@ -103,6 +105,8 @@ class Progress:
         self.first = (0, 0)
         self._epoch = 0
         self._drawn_from: Any = None
+        #: Where the initial weights were drawn from: they may tell the learning rate.
+        self._born = born
         self._earlier: list[dict[str, Tensor]] = []  # released before the interruption
 
     @contextmanager
@@ -111,20 +115,21 @@ class Progress:
 
         When the block ends, what was not charged is given back; an interrupted run that has a checkpoint keeps it.
         """
-        if saved is None:
-            self._ledger.approve(event, adjacency)
-            self._save(0)
-        else:
-            require_same_run(saved, self.facts)
-            self._ledger.resume(saved.plain["run"], event, adjacency)
-            self._restore(saved)
-        try:
-            yield
-        except BaseException:
-            if self._file is None:
-                self._ledger.settle()
-            raise
-        self._ledger.settle()
+        with self._file.alone() if self._file else nullcontext():
+            if saved is None:
+                self._ledger.approve(event, adjacency)
+                self._save(0)
+            else:
+                require_same_run(saved, self.facts)
+                self._ledger.resume(saved.plain["run"], event, adjacency)
+                self._restore(saved)
+            try:
+                yield
+            except BaseException:
+                if self._file is None:
+                    self._ledger.settle()
+                raise
+            self._ledger.settle()
 
     def earlier(self, release: PCA, x: Tensor, adjacency: Adjacency) -> nn.Module:
         """The transform that `release` makes of `x`, or made before the interruption."""
@@ -169,7 +174,7 @@ class Progress:
             "epoch": self._epoch,
             "step": step,
             "transforms": len(self._transforms),
-            "streams": {**now, "sampling": self._drawn_from or now["sampling"]},
+            "streams": {**now, "sampling": self._drawn_from or now["sampling"], "initialisation": self._born},
             "optimizer": optimizer,
             "gradients": self._gradients.state(),
             "figures": self._figures.state(),

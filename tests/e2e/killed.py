@@ -1,0 +1,100 @@
+"""Trains in forked processes that are killed at random moments and gone on with, until one ends; prints what was seen.
+
+Run by test_killed.py in a process of its own, which has used no threads: `killed.py FOLDER KILLS [--seed SEED]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from privlearn import cli
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.book import Book
+from privlearn.accounting.events import Event, walk
+from privlearn.accounting.ledger import Ledger
+from privlearn.mechanisms import release
+
+TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
+         "--batch-size", "64", "--checkpoint-every", "0.03"]  # fmt: skip
+
+
+def train(drawn: mmap.mmap, *options: str) -> int:
+    """One run by the command line, which counts the releases whose noise is about to be drawn in shared memory."""
+    noised, charge = release._noised, Ledger.charge
+    spent = [0]
+
+    def counted_charge(self: Ledger, event: Event, adjacency: Adjacency) -> None:
+        charge(self, event, adjacency)
+        spent[0] += sum(times for _, times in walk(event))
+
+    def counted(*args: object) -> object:
+        drawn[:8] = max(spent[0], int.from_bytes(drawn[:8], "little")).to_bytes(8, "little")
+        return noised(*args)  # type: ignore[arg-type]
+
+    release._noised, Ledger.charge = counted, counted_charge  # type: ignore[assignment, method-assign]
+    return cli.main([*TRAIN, *options])
+
+
+def quietly(folder: Path, train: Callable[[], int]) -> int:
+    """Run with what is printed in a file."""
+    with (folder / "output").open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        return train()
+
+
+def main(folder: Path, most: int, options: list[str]) -> None:
+    """Kill until the run ends, or `most` times, then let it end; then run it again, or on from its beginning, undisturbed."""
+    made_up = random.Random(most)
+    quietly(
+        folder, lambda: cli.main([*TRAIN, "--epochs", "1", "--out", str(folder / "warm")])
+    )  # forks then begin faster
+    shutil.rmtree(folder / "warm")
+    ledger, model, checkpoint = (folder / name for name in ("ledger", "model", "model.checkpoint"))
+    ledger_of_whole, checkpoint_of_whole = folder / "ledger-whole", folder / "whole.checkpoint"
+    epochs = ["--epochs", str(10 * most), *options]
+    own = [*epochs, "--ledger", str(ledger), "--out", str(model), "--resume"]
+    drawn = mmap.mmap(-1, 8)
+    kills = behind = 0
+    status = None
+    while status != 0 and kills <= most:
+        child = os.fork()
+        if child == 0:
+            os._exit(quietly(folder, lambda: train(drawn, *own)))
+        if kills < most:
+            time.sleep(made_up.uniform(0.0, 1.0))
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        kills += status == -signal.SIGKILL
+        if ledger.exists():
+            entries = Book(ledger).read().entries
+            paper = max((sum(times for _, times in walk(entry.spent)) for entry in entries), default=0)
+            behind += paper < int.from_bytes(drawn[:8], "little")
+        if checkpoint.exists() and not checkpoint_of_whole.exists() and "--seed" not in options:
+            shutil.copy(checkpoint, checkpoint_of_whole)
+            shutil.copy(ledger, ledger_of_whole)
+    said = (folder / "output").read_text()[-2000:]
+    whole = [*epochs, "--ledger", str(ledger_of_whole), "--out", str(folder / "whole"), "--resume"]
+    code = quietly(folder, lambda: cli.main([*TRAIN, *whole]))
+    names = ["model.safetensors", "privacy.json", "config.json", "README.md"]
+    print(json.dumps({
+        "kills": kills, "behind": behind, "codes": [status, code], "said": said,
+        "drawn": int.from_bytes(drawn[:8], "little"), "steps": 10 * most * 23,
+        "differ": [name for name in names if (model / name).read_bytes() != (folder / "whole" / name).read_bytes()],
+        "files": sorted(path.name for path in folder.iterdir()),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

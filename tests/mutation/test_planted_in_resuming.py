@@ -1,0 +1,87 @@
+"""Planted bugs in checkpoints and ledger files: each must make a named check fail."""
+
+from __future__ import annotations
+
+import pytest
+import resume_checks  # noqa: F401 - registers its checks
+from checks import CHECKS
+from mutant import Mutant
+from resume_checks import Stopped
+
+from privlearn.errors import PrivlearnError
+
+L, B, P, C = (
+    f"privlearn.{part}:" for part in ("accounting.ledger", "accounting.book", "methods.progress", "methods.checkpoint")
+)
+WHOLE = "check_a_run_in_pieces_ends_where_the_whole_one_does"
+PAPER = "check_a_ledger_file_is_never_behind"
+
+MUTANTS = [
+    Mutant("batches are drawn on from where they were", P + "Progress._save",
+           '"sampling": self._drawn_from or now["sampling"]', '"sampling": now["sampling"]', WHOLE),
+    Mutant("noise is fresh after an interruption", P + "Progress._save", '"initialisation": self._born',
+           '"initialisation": self._born, "noise": {"key": "00" * 16, "position": 0, "discrete": False}',
+           "check_no_noise_goes_to_two_sums"),
+    Mutant("a step is taken twice", P + "Progress._restore", '(saved.plain["epoch"], saved.plain["step"])',
+           '(saved.plain["epoch"], max(0, saved.plain["step"] - 1))', WHOLE),
+    Mutant("momentum is forgotten", P + "Progress._restore",
+           '_unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])', "pass", WHOLE),
+    Mutant("the moving clip is forgotten", P + "Progress._restore", 'self._gradients.restore(saved.plain["gradients"])',
+           "pass", WHOLE),
+    Mutant("dropout starts over", P + "Progress._restore", 'torch.set_rng_state(saved.tensors["generator"])', "pass", WHOLE),
+    Mutant("the directions are released again", P + "Progress.earlier", "self._save(0)", "pass",
+           "check_a_checkpoint_stands_before_anything_is_drawn"),
+    Mutant("no checkpoint before the first draw", P + "Progress.charged", "self._save(0)", "pass",
+           "check_a_checkpoint_stands_before_anything_is_drawn"),
+    Mutant("other data are welcome", P + "facts", '"data": _digest(x, y)', '"data": ""',
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("only the shape of the data counts", P + "_digest", "found.update(tensor.detach()",
+           "(lambda _: None)(tensor.detach()",
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("other settings are welcome", P + "require_same_run", "if then.get(name) != now[name]", "if False",
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("everybody reads the keys", C + "Checkpoint.write", "mode=0o600", "mode=0o644",
+           "check_checkpoints_are_for_their_owner_only"),
+    Mutant("damage goes unseen", C + "Checkpoint.read", "if content[:start] != ", "if False and content[:start] != ",
+           "check_damaged_checkpoints_are_refused"),
+    Mutant("the keys stay behind", "privlearn.publishing.bundle:publish", "result.checkpoint.delete()", "pass",
+           "check_publishing_deletes_the_checkpoint"),
+    Mutant("paper follows the draw", L + "_File.pay", "max(times, self._block)", "0", PAPER),
+    Mutant("nothing is set aside", L + "_File.approve", "Entry.new(what, held=held)", "Entry.new(what)", PAPER),
+    Mutant("what is set aside does not count", B + "Entry.counts", "self.held if self.open else self.spent", "self.spent",
+           "check_two_runs_are_not_promised_the_same_budget"),
+    Mutant("what was set aside is never given back", L + "_File.settle", "if entry.open:", "if False:",
+           "check_two_runs_are_not_promised_the_same_budget"),
+    Mutant("a settled run forgets what it may have drawn before", L + "_File.settle", "max(self._used, self._least)",
+           "self._used", "check_charges_on_paper_run_ahead_and_are_settled"),
+    Mutant("closed runs go on", L + "_File.pay", "if not entry.open:", "if False:",
+           "check_charges_on_paper_run_ahead_and_are_settled"),
+    Mutant("resuming pays again", L + "_File.resume", "self._start(entry)", "self.approve(held, adjacency, entry.what)",
+           "check_a_run_gone_on_with_is_paid_for_once"),
+    Mutant("resuming pays nothing more", L + "_File._start",
+           "self._written = self._least = sum(times for _, times in walk(entry.spent))",
+           "self._written = self._least = 10**9", PAPER),
+    Mutant("any ledger will do to go on", L + "Ledger.resume", "if self._file or run is not None:", "if False:",
+           "check_a_run_gone_on_with_is_paid_for_once"),
+    Mutant("a forked ledger spends on", L + "Ledger._require_own_process", "if self._process == os.getpid():", "if True:",
+           "check_spending_in_files_is_never_forked"),
+    Mutant("edits of a ledger go unseen", B + "_pages", 'if data.get("digest") != digest(body):', "if False:",
+           "check_edited_ledgers_are_refused"),
+    Mutant("files are written in place", "privlearn._files:write_durably", "draft = draft_of(path)", "draft = path",
+           "check_a_full_disk_stops_before_the_draw"),
+    Mutant("two processes go on with one run", C + "Checkpoint.alone", "lock.acquire()", "pass",
+           "check_one_process_at_a_time_goes_on_with_a_run"),
+    Mutant("errors of the disk are ignored", "privlearn._files:write_durably", "except OSError as error:",
+           "except OSError as error:\n        return", "check_a_full_disk_stops_before_the_draw"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError, Stopped)):  # a NameError would be a broken mutant, not a catch
+        CHECKS[mutant.caught_by]()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
