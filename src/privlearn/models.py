@@ -91,7 +91,7 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
             raise
         except Exception as error:
             raise BadInput(
-                f"model {spec!r} failed: {type(error).__name__}: {_first_line(error)}. A factory is called as "
+                f"model {spec!r} failed: {type(error).__name__}: {first_line(error)}. A factory is called as "
                 f"f(input_shape={tuple(input_shape)}, classes={classes})"
             ) from error
     if not isinstance(model, nn.Module):
@@ -205,7 +205,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
     try:
         twin = copy.deepcopy(model).double().train()
     except RuntimeError as error:
-        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {_first_line(error)}") from error
+        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
     before = {name: value.clone() for name, value in twin.state_dict().items()}
     try:
         with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
@@ -213,7 +213,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
             coupled = any(_rows_depend_on_others(twin, x, size) for size in sizes)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise BadInput(
-            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {_first_line(error)}"
+            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {first_line(error)}"
         ) from error
     if coupled:
         raise NotPerExample(
@@ -293,5 +293,6 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
     return str(error).strip().split("\n")[0][:200]

@@ -9,7 +9,7 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, walk
-from privlearn.errors import BudgetExceeded
+from privlearn.errors import BadInput, BudgetExceeded
 
 
 class Account(Protocol):
@@ -33,6 +33,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
         self.budget = budget
         self._adjacency: Adjacency | None = None
         self._runs: list[tuple[Event, int]] = []

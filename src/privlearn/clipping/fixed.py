@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ class Fixed:
     def __init__(self, model: nn.Module) -> None:
         self._buffers = [(module, dict(module._buffers)) for module in model.modules()]
         held = [*model.buffers(), *(p for p in model.parameters() if not p.requires_grad)]
-        self._values = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
+        self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
 
     @torch.no_grad()
     def restore(self, thoroughly: bool = False) -> None:

@@ -16,16 +16,22 @@ from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.methods.refusals import (
+    OptimizerFactory,
+    device_of,
+    network_from,
+    optimizer_from,
+    require_finite,
+    require_kinds,
+    require_public_numbers,
+    require_usable,
+)
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import Constant, Schedule, spec
-
-#: A factory of optimizers: parameters to a torch.optim optimizer.
-OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def dpsgd(
@@ -72,6 +78,7 @@ def dpsgd(
         BadInput: inputs and targets that do not fit each other, or the plan; before anything is spent. Or weights that
             are no longer finite at the end of an epoch, because steps were too long.
     """
+    require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, augmentation, progress)
     ledger = Ledger(plan.budget) if ledger is None else ledger
     streams = streams or Streams.new()
     ledger.approve(plan.event(), plan.neighbours)
@@ -83,12 +90,11 @@ def dpsgd(
     x = _through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
-    _require_public_numbers(plan, examples, x, learning_rate_schedule)
+    require_public_numbers(plan, examples, x, learning_rate_schedule)
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
-    network = model if isinstance(model, nn.Module) else model(shape)
-    network.to(_device(device, network)).train()
-    require_per_example(network, x.new_zeros(1, *shape).to(_device(None, network)))
-    _require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
+    network = model if isinstance(model, nn.Module) else network_from(model, shape)
+    network.to(device_of(device, network)).train()
+    require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
     watched, fixed = _Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,
@@ -101,9 +107,10 @@ def dpsgd(
         observe=watched.see,
         computed=fixed.restore,
     )
+    require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
-    descent = _made(optimizer, parameters)
+    descent = optimizer_from(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
@@ -130,8 +137,8 @@ def dpsgd(
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
             fixed.restore(thoroughly=True)
-            _require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
-    network.to("cpu" if device is not None else _device(None, network)).eval()
+            require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
+    network.to("cpu" if device is not None else device_of(None, network)).eval()
 
     return Result(
         model=nn.Sequential(*transforms, network).eval(),
@@ -150,24 +157,6 @@ def dpsgd(
     )
 
 
-def _device(given: str | torch.device | None, network: nn.Module) -> torch.device:
-    """Where to compute.
-
-    Raises:
-        BadInput: there is no such device here.
-    """
-    if given is None:
-        return next((p.device for p in network.parameters()), torch.device("cpu"))
-    try:
-        device = torch.device(given)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(
-            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
-        ) from error
-    return device
-
-
 @contextmanager
 def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams) -> Iterator[None]:
     """However the block ends, no sum without noise stays in the gradients, and PyTorch's own generators are where they were.
@@ -182,81 +171,6 @@ def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams
         finally:
             for parameter in parameters:
                 parameter.grad = None
-
-
-def _require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
-    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
-    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
-        raise BadInput(
-            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
-            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
-            learning_rate=rate,
-        )
-
-
-def _require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
-    """Refuse numbers that would fail in the middle of the run.
-
-    Raises:
-        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
-    """
-    if not examples:
-        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
-    features = math.prod(x.shape[1:])
-    for earlier in plan.before:
-        earlier.require_fit(features)
-        features = earlier.components
-    start = rates(0)
-    if not 0 < start < math.inf:
-        raise BadInput(
-            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
-            "relative to"
-        )
-
-
-def _require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
-    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
-
-    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
-    an example that can't be computed adds nothing, and nothing is said about it.
-
-    Raises:
-        BadInput: they fail, for example on a label beyond the last class.
-    """
-    device = _device(None, network)
-    try:
-        with torch.no_grad(), torch.random.fork_rng():
-            loss(network(_ends(x).to(device)), _ends(y).to(device))
-    except Exception as error:
-        raise BadInput(
-            f"the model or the loss fails on the smallest or largest whole numbers in the data: {type(error).__name__}: "
-            f"{(str(error).strip() or 'no message').splitlines()[0]}. Expected labels below the number of outputs, and tokens "
-            "below the size of the embedding"
-        ) from error
-
-
-def _ends(values: Tensor) -> Tensor:
-    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
-    if values.is_floating_point() or values.is_complex() or not len(values):
-        return values.new_zeros(2, *values.shape[1:])
-    return torch.stack([values.amin(0), values.amax(0)])
-
-
-def _made(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer, if it can step on noisy gradients as they are.
-
-    Raises:
-        BadInput: it is none, or needs a closure or sparse gradients.
-    """
-    made = optimizer(parameters) if callable(optimizer) else optimizer
-    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
-    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
-        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
-        raise BadInput(
-            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
-            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
-        )
-    return made
 
 
 def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
