@@ -96,6 +96,7 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
             ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module")
+    require_shaped(model)
     return model
 
 
@@ -176,6 +177,16 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*body, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
 
 
+def require_shaped(model: nn.Module) -> None:
+    """Raise `BadInput` if a parameter or a buffer waits for rows to take its shape from."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise BadInput(
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
+                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+            )
+
+
 def require_per_example(model: nn.Module, x: Tensor) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
@@ -187,12 +198,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
         NotPerExample: with the module's name and what to use in its place.
         BadInput: the model cannot run on such inputs at all.
     """
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if nn.parameter.is_lazy(tensor):
-            raise BadInput(
-                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
-                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
-            )
+    require_shaped(model)
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind):
@@ -295,4 +301,4 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """What an error says, in short."""
-    return str(error).strip().split("\n")[0][:200]
+    return str(error).strip().split("\n")[0][:200].rstrip(".")

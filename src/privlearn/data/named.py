@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn._validate import count
 from privlearn.data.dataset import Dataset
 from privlearn.data.readers import read_idx, read_npz
 from privlearn.errors import BadInput
@@ -56,6 +57,7 @@ def load(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give --classes K and --range LO,HI (public knowledge, for example 0,255 for pixels)"
         )
+    count("classes", classes, least=2)
     low, high = value_range
     if not -np.inf < low < high < np.inf:
         raise BadInput(f"the range of the inputs is {low:g},{high:g}: expected two finite numbers, the smaller first")

@@ -117,6 +117,8 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
     """
     try:
         made = optimizer(parameters) if callable(optimizer) else optimizer
+    except BadInput:
+        raise
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters alone, "

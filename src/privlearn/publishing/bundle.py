@@ -29,6 +29,8 @@ def require_free(out: str | Path) -> Path:
     Raises:
         BadInput: something is there already, or the folder above cannot be written to.
     """
+    if not str(out):
+        raise BadInput("the folder to publish into has no name: give one, for example --out runs/model")
     path = Path(out)
     if path.exists() or path.is_symlink():
         raise BadInput(f"{path} exists already: choose another --out, or move it away; nothing is overwritten")
