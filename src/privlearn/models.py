@@ -301,4 +301,4 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """What an error says, in short."""
-    return str(error).strip().split("\n")[0][:200].rstrip(".")
+    return str(error).strip().split("\n")[0][:200].rstrip(".") or "no message"
