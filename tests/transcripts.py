@@ -161,7 +161,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
 def require_alike(one: Transcript, other: Transcript, what: Any, rounding: float = 1e-9) -> None:
     """Everything seen is the same, and sums differ by at most the sensitivity (and `rounding` of their length)."""
     for number, (a, b) in enumerate(zip(one.seen, other.seen, strict=False)):
-        assert a == b, f"{what}: {_short(a)} and {_short(b)} tell neighbouring data apart (item {number})"
+        assert a == b, f"{what}: {_difference(a, b)} tell neighbouring data apart (item {number})"
     assert len(one.seen) == len(other.seen), f"{what}: {len(one.seen)} and {len(other.seen)} things were seen"
     for a, b, sensitivity in zip(one.sums, other.sums, one.sensitivities, strict=True):
         moved = math.sqrt(sum(float((p.double() - q.double()).square().sum()) for p, q in zip(a, b, strict=True)))
@@ -169,5 +169,9 @@ def require_alike(one: Transcript, other: Transcript, what: Any, rounding: float
         assert moved <= sensitivity * (1 + 1e-9) + rounding * (1 + length), f"{what}: a sum moved by {moved}"
 
 
-def _short(value: Any) -> str:
-    return repr(value)[:300]
+def _difference(one: Any, other: Any) -> str:
+    """Where two items begin to differ."""
+    a, b = repr(one), repr(other)
+    start = next((place for place, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), 0)
+    place = max(0, start - 60)
+    return f"{a[:40]} ... {a[place : start + 100]} and {b[place : start + 100]}"

@@ -91,11 +91,12 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
             raise
         except Exception as error:
             raise BadInput(
-                f"model {spec!r} failed: {type(error).__name__}: {_first_line(error)}. A factory is called as "
+                f"model {spec!r} failed: {type(error).__name__}: {first_line(error)}. A factory is called as "
                 f"f(input_shape={tuple(input_shape)}, classes={classes})"
             ) from error
     if not isinstance(model, nn.Module):
         raise BadInput(f"model {spec!r} returned a {type(model).__name__}: expected a torch.nn.Module")
+    require_shaped(model)
     return model
 
 
@@ -176,6 +177,16 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(*body, nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, classes))
 
 
+def require_shaped(model: nn.Module) -> None:
+    """Raise `BadInput` if a parameter or a buffer waits for rows to take its shape from."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise BadInput(
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
+                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+            )
+
+
 def require_per_example(model: nn.Module, x: Tensor) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
@@ -187,12 +198,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
         NotPerExample: with the module's name and what to use in its place.
         BadInput: the model cannot run on such inputs at all.
     """
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if nn.parameter.is_lazy(tensor):
-            raise BadInput(
-                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
-                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
-            )
+    require_shaped(model)
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind):
@@ -205,7 +211,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
     try:
         twin = copy.deepcopy(model).double().train()
     except RuntimeError as error:
-        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {_first_line(error)}") from error
+        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
     before = {name: value.clone() for name, value in twin.state_dict().items()}
     try:
         with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
@@ -213,7 +219,7 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
             coupled = any(_rows_depend_on_others(twin, x, size) for size in sizes)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise BadInput(
-            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {_first_line(error)}"
+            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {first_line(error)}"
         ) from error
     if coupled:
         raise NotPerExample(
@@ -293,5 +299,6 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
+    return str(error).strip().split("\n")[0][:200].rstrip(".") or "no message"

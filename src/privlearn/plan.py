@@ -66,6 +66,12 @@ class Plan:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
+        if not isinstance(self.before, tuple) or not all(isinstance(release, PCA) for release in self.before):
+            raise BadInput(f"before is {self.before!r}: expected a tuple of releases, such as (pv.PCA(60, 16.0),)")
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise BadInput(
+                f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
+            )
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)

@@ -42,6 +42,8 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
         self._begin(budget, None, "")
 
     def _begin(self, budget: Budget | None, file: _File | None, what: str) -> None:

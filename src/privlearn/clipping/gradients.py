@@ -21,7 +21,7 @@ from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
-from privlearn.models import made_up_batch, without_dropout
+from privlearn.models import first_line, made_up_batch, without_dropout
 from privlearn.sampling import Sample
 
 #: Shown each physical batch's losses and gradient norms, which are private.
@@ -244,9 +244,20 @@ class ClippedGradients:
 
         Raises:
             NotPerExample: the loss is not one value for each example, or couples them.
+            BadInput: the model, the loss or the augmentation can't be computed.
         """
         if self._way is None:
-            self._way, held = self._choose(x, y)
+            try:
+                self._way, held = self._choose(x, y)
+            except PrivlearnError:
+                raise
+            except Exception as error:
+                # Said here or never: of rows of the data that fail later, nothing is said.
+                raise BadInput(
+                    f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
+                    f"{first_line(error)}. Expected a loss that turns outputs and targets of shape {tuple(y.shape[1:])} and "
+                    f"type {y.dtype} into one number for each example, through which gradients flow"
+                ) from error
             if self._chunk is None:
                 self._chunk = max(1, _room(self._device) // max(held, 1))
 
@@ -366,7 +377,8 @@ class ClippedGradients:
                 way = fit(problem) if fit else Loop(problem)
                 return way, _held(way, *self._fresh(*usable)) // _COMPARED
             except _UNFIT as error:
-                self.reason = str(error).strip().split("\n")[0]
+                self.reason = first_line(error)
+                Loop(problem)(*self._fresh(*usable))
                 return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
 
     def _fit(
@@ -386,7 +398,7 @@ class ClippedGradients:
             except NotPerExample:
                 raise
             except _UNFIT as error:
-                found = str(error).strip().split("\n")[0]
+                found = first_line(error)
             self.reason = self.reason or found
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, (rows, targets)
@@ -491,9 +503,10 @@ def _require_own_rows(augmentation: Augmentation, rows: Tensor) -> None:
     def transformed(rows: Tensor) -> Tensor:
         torch.manual_seed(0)
         out = augmentation.transform(rows.clone())
-        if out.shape[:1] != rows.shape[:1]:
+        if out.shape != rows.shape or out.dtype != rows.dtype:
             raise NotPerExample(
-                f"the augmentation turns {len(rows)} rows into {tuple(out.shape)}: expected as many rows"
+                f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into {tuple(out.shape)} of {out.dtype}: expected "
+                "as many rows, of the same shape and type"
             )
         return out
 

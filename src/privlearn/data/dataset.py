@@ -59,7 +59,16 @@ class Dataset:
                 f"the dataset is a {type(data).__name__}: expected a privlearn Dataset, a pair (inputs, targets) of "
                 "arrays or tensors, or a map-style torch.utils.data.Dataset"
             )
-        x, y = (part if hasattr(part, "shape") else np.asarray(part) for part in data)
+        try:
+            x, y = (part if hasattr(part, "shape") else np.asarray(part) for part in data)
+        except ValueError as error:
+            raise BadInput(
+                f"the rows differ in shape: {error}. Expected arrays, or lists of rows of one length"
+            ) from error
+        if not x.shape or not y.shape:
+            raise BadInput(
+                f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected one row for each example"
+            )
         if len(x) != len(y):
             raise BadInput(f"there are {len(x)} inputs and {len(y)} targets: expected one target for each input")
         return cls(x, y)
@@ -116,6 +125,8 @@ def as_tensor(values: Any, *, whole_is_float: bool = False) -> Tensor:
     if isinstance(values, torch.Tensor):
         return values.detach()
     array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise BadInput(f"the data hold {array.dtype} values: expected numbers; turn categories into whole numbers")
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from privlearn._validate import count
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import encode_features, encode_target, listed, without_categories
@@ -65,6 +66,7 @@ def load(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give --classes K and --range LO,HI (public knowledge, for example 0,255 for pixels)"
         )
+    count("classes", classes, least=2)
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"

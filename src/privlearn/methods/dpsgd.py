@@ -16,18 +16,19 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
-from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
-from privlearn.methods.preparation import (
+from privlearn.methods.progress import Progress, Watch, facts
+from privlearn.methods.refusals import (
     OptimizerFactory,
     device_of,
-    made,
+    network_from,
+    optimizer_from,
+    require_finite,
+    require_kinds,
     require_public_numbers,
     require_usable,
-    through,
 )
-from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import Rows, rows
 from privlearn.models import Scale, require_per_example
@@ -86,6 +87,7 @@ def dpsgd(
         BadInput: inputs and targets that do not fit each other, or the plan; before anything is spent. Or weights that
             are no longer finite at the end of an epoch, because steps were too long.
     """
+    require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, augmentation, progress)
     ledger = Ledger(plan.budget) if ledger is None else ledger
     ledger.require_room(plan.event(), plan.neighbours)
     file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
@@ -97,15 +99,14 @@ def dpsgd(
     x, y = data.tensors()
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
+    x = _through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
-    network = model if isinstance(model, nn.Module) else model(shape)
+    network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
-    require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     watched, fixed = Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,
@@ -119,9 +120,10 @@ def dpsgd(
         observe=watched.see,
         computed=fixed.restore,
     )
+    require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
     parameters = list(gradients.parameters.values())
-    descent = made(optimizer, parameters)
+    descent = optimizer_from(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(len(x))
@@ -138,7 +140,7 @@ def dpsgd(
         run.facts = facts(network, loss, x, y, plan=plan, microbatch=microbatch, settings=settings)
     with _leaving_nothing_behind(parameters, streams), run.charged(plan.event(), plan.neighbours, saved):
         for earlier in plan.before:
-            x = through([run.earlier(earlier, x, plan.neighbours)], x)
+            x = _through([run.earlier(earlier, x, plan.neighbours)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
@@ -164,7 +166,7 @@ def dpsgd(
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
             fixed.restore(thoroughly=True)
-            _require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
+            require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
         run.end(plan.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 
@@ -200,14 +202,12 @@ def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams
                 parameter.grad = None
 
 
-def _require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
-    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
-    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
-        raise BadInput(
-            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
-            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
-            learning_rate=rate,
-        )
+def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """Apply public, per-example transforms to all rows."""
+    with torch.no_grad():
+        for transform in transforms:
+            x = transform(x)
+    return x
 
 
 def _settings(

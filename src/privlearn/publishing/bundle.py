@@ -29,6 +29,8 @@ def require_free(out: str | Path) -> Path:
     Raises:
         BadInput: something is there already, or the folder above cannot be written to.
     """
+    if not str(out):
+        raise BadInput("the folder to publish into has no name: give one, for example --out runs/model")
     path = Path(out)
     if path.exists() or path.is_symlink():
         raise BadInput(f"{path} exists already: choose another --out, or move it away; nothing is overwritten")
@@ -68,6 +70,8 @@ def publish(
         UnsupportedEvent: the ledger holds something without a guarantee.
     """
     path = require_free(out)
+    if not isinstance(result, Result):
+        raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
     for given in (test_metrics, data):
         if isinstance(given, PrivateDiagnostics):
             raise BadInput(
@@ -76,7 +80,7 @@ def publish(
     if model_spec is not None:
         _require_rebuilt(result, model_spec, classes)
     guarantee = result.ledger.guarantee(result.stated_delta(delta))
-    metrics = {name: float(value) for name, value in (test_metrics or {}).items()}
+    metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
     settings = {"method": result.method, **result.settings}
     config = {
         "library": "privlearn",
@@ -140,6 +144,13 @@ def load(folder: str | Path, model_spec: str | None = None) -> tuple[nn.Module, 
     except RuntimeError as error:
         raise BadInput(f"the weights in {folder} do not fit model {spec!r}: {error}") from error
     return model.eval(), config
+
+
+def _figure(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"test_metrics has {name!r}: {value!r}; expected a number") from error
 
 
 def _require_rebuilt(result: Result, spec: str, classes: int | None) -> None:

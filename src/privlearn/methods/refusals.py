@@ -1,0 +1,162 @@
+"""What `dpsgd` refuses, and the one message that it may end with.
+
+All but `require_finite` run before anything is spent. `require_usable` looks at the data: for whoever holds them, outside the
+guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.clipping.gradients import Augmentation
+from privlearn.clipping.ways import Loss
+from privlearn.errors import BadInput
+from privlearn.models import first_line
+from privlearn.plan import Plan
+from privlearn.rng import Streams
+from privlearn.schedules import Schedule
+
+#: A factory of optimizers: parameters to a torch.optim optimizer.
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def require_kinds(
+    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, copies: Any, call: Any
+) -> None:
+    """Refuse, before anything is done, arguments that are something else altogether.
+
+    Raises:
+        BadInput: with the name of the argument.
+    """
+    makes = callable(model) and not isinstance(model, type)
+    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "approve", "charge", "settle"))
+    for name, value, fits, expected in (
+        ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
+        ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
+        ("loss", loss, callable(loss), "a function of outputs and targets, such as CrossEntropyLoss(reduction='none')"),
+        ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
+        ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
+        ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
+        ("augmentation", copies, copies is None or isinstance(copies, Augmentation), "a pv.Augmentation, or None"),
+        ("progress", call, call is None or callable(call), "a function of (steps done, steps in all), or None"),
+    ):
+        if not fits:
+            raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+
+
+def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]) -> nn.Module:
+    """The network that a factory makes.
+
+    Raises:
+        BadInput: it makes something else.
+    """
+    made = make(shape)
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
+    return made
+
+
+def require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
+    """Refuse numbers that would fail in the middle of the run.
+
+    Raises:
+        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
+    """
+    if not examples:
+        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
+    features = math.prod(x.shape[1:])
+    for earlier in plan.before:
+        earlier.require_fit(features)
+        features = earlier.components
+    start = rates(0)
+    if not 0 < start < math.inf:
+        raise BadInput(
+            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
+            "relative to"
+        )
+
+
+def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
+
+    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
+    an example that can't be computed adds nothing, and nothing is said about it.
+
+    Raises:
+        BadInput: they fail, for example on a label beyond the last class.
+    """
+    where = device_of(None, network)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            loss(network(_ends(x).to(where)), _ends(y).to(where))
+    except Exception as error:
+        raise BadInput(
+            "the model or the loss fails on rows of the data's type, of the smallest and the largest whole numbers in it: "
+            f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below the "
+            "number of outputs, and tokens below the size of the embedding"
+        ) from error
+
+
+def _ends(values: Tensor) -> Tensor:
+    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
+    if values.is_floating_point() or values.is_complex() or not len(values):
+        return values.new_zeros(2, *values.shape[1:])
+    return torch.stack([values.amin(0), values.amax(0)])
+
+
+def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer, if it can step on noisy gradients as they are.
+
+    Raises:
+        BadInput: it is none, or needs a closure or sparse gradients.
+    """
+    try:
+        made = optimizer(parameters) if callable(optimizer) else optimizer
+    except BadInput:
+        raise
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters alone, "
+            "for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        ) from error
+    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
+    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
+        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
+        raise BadInput(
+            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
+            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )
+    return made
+
+
+def device_of(given: str | torch.device | None, network: nn.Module) -> torch.device:
+    """Where to compute.
+
+    Raises:
+        BadInput: there is no such device here.
+    """
+    if given is None:
+        return next((p.device for p in network.parameters()), torch.device("cpu"))
+    try:
+        found = torch.device(given)
+        float(torch.zeros(1, device=found))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise BadInput(
+            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
+        ) from error
+    return found
+
+
+def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
+    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        raise BadInput(
+            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
+            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
+            learning_rate=rate,
+        )

@@ -1,0 +1,46 @@
+"""Every sampler with every way to clip, every option and every row: neighbouring runs look the same (tests/leak_checks.py)."""
+
+from __future__ import annotations
+
+import pytest
+from leak_checks import (
+    CLIPS,
+    COMMANDS,
+    OPTIONS,
+    PRICED,
+    ROWS,
+    network,
+    require_commands_alike,
+    require_neighbours_alike,
+    settled,
+)
+
+import privlearn as pv
+from privlearn import sampling
+from privlearn.accounting.adjacency import Adjacency
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pair", PRICED, ids=str)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_neighbouring_runs_look_the_same(pair: tuple[sampling.Sampler, Adjacency], option: str) -> None:
+    sampler, adjacency = pair
+    if adjacency is Adjacency.ADD_REMOVE and option in ("augmentation", "dropout"):
+        pytest.skip("a row less gives other rows its random numbers")
+    for clip in CLIPS:
+        require_neighbours_alike(settled(sampler, adjacency, clip), **OPTIONS[option])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pair", PRICED, ids=str)
+def test_neighbouring_runs_with_two_releases_before_look_the_same(pair: tuple[sampling.Sampler, Adjacency]) -> None:
+    sampler, adjacency = pair
+    before = (pv.PCA(4, 3.0), pv.PCA(2, 2.0))
+    for clip in CLIPS:
+        require_neighbours_alike(settled(sampler, adjacency, clip, before=before), make=lambda: network(2))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", COMMANDS, ids=" ".join)
+def test_neighbouring_commands_look_the_same(options: tuple[str, ...]) -> None:
+    require_commands_alike(options, [row for row in ROWS if "NaN" not in row and row != "infinite"])

@@ -1,0 +1,82 @@
+"""Planted leaks, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import leak_checks  # noqa: F401 - registers its checks
+import pytest
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+P = "privlearn."
+TRAIN, RELEASE = P + "methods.dpsgd:", P + "mechanisms.release:release"
+ENGINE, COMMAND = P + "clipping.gradients:ClippedGradients.", P + "cli.train:"
+ALIKE = "check_neighbouring_runs_look_the_same"
+COMMANDS = "check_neighbouring_commands_look_the_same"
+STEP, EPOCH = " " * 16 + "clipped_sum = gradients(", "watched.end_epoch()"
+MUTANTS = [
+    Mutant("the realised batch size as divisor", TRAIN + "dpsgd", "divisor)), divisor)",
+           "divisor)), max(1, len(sample)))", ALIKE),
+    Mutant("rows that are left out leave the divisor", TRAIN + "dpsgd", "divisor)), divisor)",
+           "divisor)), divisor * max(1, watched._rows) / max(1, watched._drawn))", ALIKE),
+    Mutant("empty batches are skipped", TRAIN + "dpsgd", STEP, " " * 16 + "if len(sample) == 0: continue\n" + STEP, ALIKE),
+    Mutant("progress counts the rows", TRAIN + "dpsgd", "epoch * steps + step + 1, ",
+           "epoch * steps + step + 1 + len(sample), ", ALIKE),
+    Mutant("the training loss is printed", TRAIN + "dpsgd", EPOCH, EPOCH + '; print(watched.figures["loss"][-1:])', ALIKE),
+    Mutant("a warning counts what was left out", TRAIN + "dpsgd", EPOCH,
+           EPOCH + '; __import__("warnings").warn(f"left out: {watched.figures[\'left_out\']}", stacklevel=2)', ALIKE),
+    Mutant("a log line counts clipped gradients", TRAIN + "dpsgd", EPOCH,
+           'import logging; logging.getLogger("privlearn").warning("%s clipped", watched._clipped); ' + EPOCH, ALIKE),
+    Mutant("private diagnostics stand in the card", P + "publishing.bundle:publish", "data=data or {},",
+           'data={"loss": str(list(result.private_diagnostics["loss"]))},', ALIKE),
+    Mutant("a file tells the number of rows by its size", TRAIN + "dpsgd", '"network_input_shape": list(x.shape[1:])',
+           '"network_input_shape": list(x.shape[1:]), "pad": "x" * len(x)', ALIKE),
+    Mutant("a release of nothing draws no noise", RELEASE, "[_noised(part,",
+           "[part.values if not any(value.any() for value in part.values) else _noised(part,",
+           "check_charges_come_first_and_every_release_draws"),
+    Mutant("the charge comes after the noise", RELEASE, "    sample.spend(mechanism, adjacency, ledger)",
+           "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, ledger)",
+           "check_charges_come_first_and_every_release_draws"),
+    Mutant("what can't be noised is charged", RELEASE, "    _require_noisable(parts)\n", "",
+           "check_what_noise_cannot_be_added_to_is_not_charged"),
+    Mutant("what a model wrote stays for the next batch", TRAIN + "dpsgd", "computed=fixed.restore,", "",
+           "check_what_a_model_does_on_some_rows_only_is_not_seen"),
+    Mutant("what a model wrote stays for the rows beside it", ENGINE + "_computed", "self._done()", "pass",
+           "check_what_a_model_does_on_some_rows_only_is_not_seen"),
+    Mutant("a row that can't be computed ends the run", ENGINE + "_add_clipped", "except Exception:",
+           "except ZeroDivisionError:", "check_what_a_model_does_on_some_rows_only_is_not_seen"),
+    Mutant("the rows beside one that can't be computed are lost", ENGINE + "_add_clipped", "rows.tensor_split(2)",
+           "()", "check_what_a_loss_does_on_some_targets_only_is_not_seen"),
+    Mutant("rows beside one of NaN get other random numbers", ENGINE + "_finite", "_draw_again(self._device, drawn)",
+           "pass", "check_neighbouring_runs_look_the_same_with_options"),
+    Mutant("sums without noise are left behind", TRAIN + "_leaving_nothing_behind", "parameter.grad = None", "pass",
+           "check_no_sum_without_noise_is_left_behind"),
+    Mutant("PyTorch's generator is left where the last batch put it", TRAIN + "_leaving_nothing_behind",
+           "with torch.random.fork_rng():", "if True:", "check_generators_do_not_tell_batch_sizes"),
+    Mutant("weights that are no numbers are handed out", P + "methods.refusals:require_finite", "if not all(",
+           "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
+    Mutant("the real number of rows is printed", COMMAND + "run",
+           "examples if plan.neighbours is Adjacency.ADD_REMOVE else len(data.x)", "len(data.x)", COMMANDS),
+    Mutant("the learning rate follows from the real number of rows", COMMAND + "_train",
+           "options.examples or len(data.x)", "len(data.x)", COMMANDS),
+    Mutant("the model is tested on its training rows", COMMAND + "_test", "data.test_tensors()", "data.tensors()", COMMANDS),
+    Mutant("an undeclared number passes for a declared one", TRAIN + "dpsgd", "plan.examples is not None", "True",
+           "check_an_undeclared_number_of_examples_is_said_to_be_unprotected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_leak_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):
+        CHECKS[mutant.caught_by]()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
