@@ -30,6 +30,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import styles
 from privlearn.mechanisms import pca
+from privlearn.mechanisms.grid import add_on_grid
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.plan import Plan
@@ -129,6 +130,23 @@ def require_gaussian(
     assert len(np.unique(z)) > 0.9 * len(z), "numbers repeat themselves"
     # Of a million draws in single precision, 0.05 are so small that they are lost: more than ten have a chance of 1e-22.
     assert (z == 0).sum() <= 10, f"{(z == 0).sum()} numbers have no noise"
+
+
+def on_grid(values: Any, std: float, stream: Any) -> None:
+    """Noise on a grid, added as `add_gaussian` adds."""
+    add_on_grid(values, std, 1.0, stream)
+
+
+@tester
+def require_gaussian_on_grid(add: Adder = on_grid, seed: int = 0) -> None:
+    """Half a million draws; their scale has 0.2% of room, because it pays for the rounding to the grid."""
+    values = torch.full((1 << 19,), 0.3, dtype=torch.float64)
+    add([values], 2.0, Streams.new(seed).noise)
+    z = (values.numpy() - 0.3) / 2.0
+    # A grid that is finer than any that there may be.
+    assert np.equal(np.mod(values.numpy(), 2.0**-31), 0).all(), "numbers are off the grid"
+    assert 1.0 - 0.006 < z.std() < 1.0 + 0.008, f"a standard deviation of {z.std()}"
+    require_normal(z / z.std(), "noise on a grid")
 
 
 @tester

@@ -28,6 +28,8 @@ RIGHT: dict[str, Callable[[], None]] = {
     "little noise": lambda: s.require_gaussian(dtype=SINGLE, std=1e-9, seed=2),
     "numbers in single precision": lambda: s.require_independent_numbers(dtype=SINGLE),
     "numbers in double precision": lambda: s.require_independent_numbers(dtype=DOUBLE),
+    "noise on a grid": s.require_gaussian_on_grid,
+    "numbers on a grid": lambda: s.require_independent_numbers(s.on_grid, dtype=DOUBLE),
     "parts of a release": s.require_independent_parts,
     "releases in a row": s.require_fresh_noise,
     "streams": s.require_streams_apart,
@@ -122,6 +124,34 @@ def test_tails_cut_off_far_out_are_rejected() -> None:
     for far in (4.5, 5.0):
         with pytest.raises(AssertionError):
             s.require_far_tails(changed(lambda z, far=far: z.clamp(-far, far)), dtype=SINGLE)
+
+
+def on_grid_but(change: Callable[[torch.Tensor], torch.Tensor]) -> s.Adder:
+    """Noise on a grid, of which `change` makes something else."""
+
+    def add(values: Any, std: float, stream: Any) -> None:
+        for value in values:
+            noise = torch.zeros_like(value)
+            s.on_grid([noise], 1.0, stream)
+            value.view(-1).add_(change(noise.view(-1)), alpha=std)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda z: z * 0.99,
+        lambda z: z * 1.01,
+        lambda z: z,  # the value itself is off the grid
+        lambda z: (z * 16).round() / 16,
+        lambda z: z.clamp(-3.5, 3.5),
+        lambda z: z.abs(),
+    ],
+)
+def test_wrong_noise_on_a_grid_is_rejected(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(AssertionError):
+        s.require_gaussian_on_grid(on_grid_but(change))
 
 
 def variance_for_std(values: Any, std: float, stream: Any) -> None:

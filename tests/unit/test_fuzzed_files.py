@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import io
+import json
+import tempfile
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import fuzz
 import numpy as np
 import pytest
+import torch
 from data_checks import CSV, SCHEMA, declared
 
 import privlearn as pv
+from privlearn._files import digest
+from privlearn.accounting import accountant
+from privlearn.accounting.book import Book
+from privlearn.accounting.events import Gaussian, PoissonSampled, Repeated
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import PrivlearnError
+from privlearn.methods.checkpoint import Checkpoint
 
 QUICK, NIGHTLY = 300, 10_000
 
@@ -78,12 +87,69 @@ def load_schema(path: Path) -> None:
     assert all(c.missing is None or c.low <= c.missing <= c.high for c in found.features if isinstance(c, Number))
 
 
+@lru_cache
+def ledger() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        opened = pv.Ledger.open(Path(folder, "ledger"), pv.Budget(epsilon=3.0, delta=1e-5), what="a study")
+        opened.charge(Gaussian(5.0), pv.Adjacency.ADD_REMOVE)
+        opened.approve(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.Adjacency.ADD_REMOVE)
+        opened.charge(PoissonSampled(0.1, Gaussian(2.0)), pv.Adjacency.ADD_REMOVE)
+        return Path(folder, "ledger").read_bytes()
+
+
+def load_ledger(path: Path) -> None:
+    # Its digest covers all that it says: what is read at all is what was written.
+    pages = Book(path).read()
+    path.write_bytes(ledger())
+    assert pages == Book(path).read()
+
+
+def forged_ledger() -> bytes:
+    return json.dumps({key: value for key, value in json.loads(ledger()).items() if key != "digest"}, indent=1).encode()
+
+
+def load_forged_ledger(path: Path) -> None:
+    """With its digest made right again, it is a ledger or it is none: but no other error comes of it."""
+    try:
+        data = json.loads(path.read_bytes())
+        body = {key: value for key, value in data.items() if key not in ("format", "version")}
+        path.write_text(json.dumps({**data, "digest": digest(body)}))
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    pages = Book(path).read()
+    accountant.guarantee(pages.event, pages.adjacency or pv.Adjacency.ADD_REMOVE, 1e-5)
+
+
+@lru_cache
+def checkpoint() -> bytes:
+    x, y = torch.linspace(0, 1, 24).view(8, 3), torch.arange(8) % 2
+    plan = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(2.0))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run")
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        pv.dpsgd(plan, torch.nn.Linear(3, 2), loss, (x, y), streams=pv.Streams.new(0), checkpoint=path)
+        return path.read_bytes()
+
+
+def load_checkpoint(path: Path) -> None:
+    saved = Checkpoint(path).read()
+    path.write_bytes(checkpoint())
+    whole = Checkpoint(path).read()
+    assert saved is not None
+    assert whole is not None
+    assert saved.plain == whole.plain
+    assert all(torch.equal(saved.tensors[name], value) for name, value in whole.tensors.items())
+
+
 KINDS: dict[str, tuple[Callable[[], bytes], Callable[[Path], None]]] = {
     "rows.npz": (lambda: npz(**ROWS), load_npz),
     "packed.npz": (compressed, load_npz),
     "people.csv": (CSV.encode, load_table),
     "people.parquet": (parquet, load_parquet),
     "people.toml": (SCHEMA.encode, load_schema),
+    "study.ledger": (ledger, load_ledger),
+    "forged.ledger": (forged_ledger, load_forged_ledger),
+    "run.checkpoint": (checkpoint, load_checkpoint),
 }
 
 
