@@ -166,7 +166,8 @@ def dpsgd(
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
             fixed.restore(thoroughly=True)
-            require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
+            with run.ending_if_it_fails():
+                require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
         run.end(plan.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 

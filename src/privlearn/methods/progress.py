@@ -117,8 +117,9 @@ class Progress:
         """
         with self._file.alone() if self._file else nullcontext():
             if saved is None:
-                self._ledger.approve(event, adjacency)
-                self._save(0)
+                with self.ending_if_it_fails():
+                    self._ledger.approve(event, adjacency)
+                    self._save(0)
             else:
                 require_same_run(saved, self.facts)
                 self._ledger.resume(saved.plain["run"], event, adjacency)
@@ -142,6 +143,17 @@ class Progress:
             self._transforms.append(transform)
             self._save(0)
         return transform
+
+    @contextmanager
+    def ending_if_it_fails(self) -> Iterator[None]:
+        """A block whose failure ends the run: there is no point in going on with it, and it keeps nothing."""
+        try:
+            yield
+        except BaseException:
+            self._ledger.settle()
+            if self._file:
+                self._file.delete()
+            raise
 
     def begin_epoch(self, epoch: int) -> None:
         """Remember where the epoch's batches are drawn from."""
