@@ -100,8 +100,8 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
         return
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in ("run", "begun (UTC)", "by", "what for", "state"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("epsilon alone", justify="right", no_wrap=True)
+        table.add_column(name)
+    table.add_column("epsilon alone", justify="right")
     for row in answer["entries"]:
         state = "closed" if row["state"] == "closed" else f"open: {_number(row['epsilon_spent'])} of it spent"
         table.add_row(
@@ -112,7 +112,7 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
             state,
             _number(row["epsilon"]),
         )
-    out.print(table)
+    out.print(table, width=out.width if out.is_terminal else 160)
     out.print(
         f"\nTogether: epsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
         f"{answer['method']}); less than the sum of the runs, because they compose."
