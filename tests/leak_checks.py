@@ -261,17 +261,12 @@ def check_charges_come_first_and_every_release_draws() -> None:
 def check_no_sum_without_noise_is_left_behind() -> None:
     """However a run ends: in the middle of a batch, at a refusing ledger, or well."""
 
-    class Refuses:
-        def __init__(self) -> None:
-            self.left = 2
+    charge = Ledger.charge
 
-        def approve(self, event: Any, adjacency: Adjacency) -> None:
-            self.approved = event
-
-        def charge(self, event: Any, adjacency: Adjacency) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise pv.errors.BudgetExceeded("spent")
+    def refuses(ledger: Ledger, event: Any, adjacency: Adjacency) -> None:
+        if ledger.event.events:
+            raise pv.errors.BudgetExceeded("spent")
+        charge(ledger, event, adjacency)
 
     plan = Plan(sampling.FullBatch(), epochs=5, schedule=pv.schedules.Constant(1.0), examples=12)
     for ends in ("interrupted", "refused", "well"):
@@ -284,12 +279,10 @@ def check_no_sum_without_noise_is_left_behind() -> None:
                     raise KeyboardInterrupt
             return cross_entropy(output, y)
 
-        ledger: Any = Refuses() if ends == "refused" else Ledger()
         kinds = (KeyboardInterrupt, pv.errors.BudgetExceeded)
-        with contextlib.suppress(*kinds):
-            dpsgd_module.dpsgd(
-                plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), ledger=ledger, microbatch=6
-            )
+        patched = mock.patch.object(Ledger, "charge", refuses if ends == "refused" else charge)
+        with patched, contextlib.suppress(*kinds):
+            dpsgd_module.dpsgd(plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6)
         assert all(p.grad is None for p in net.parameters()), f"gradients were left behind by a run that was {ends}"
 
 
