@@ -45,7 +45,7 @@ ROWS: dict[str, tuple[list[float], int]] = {
 }
 PRICED = [
     (sampling.Poisson(0.3), Adjacency.ADD_REMOVE),
-    (sampling.Poisson(0.04), Adjacency.ADD_REMOVE),  # most batches are empty
+    (sampling.Poisson(0.06), Adjacency.ADD_REMOVE),  # most batches are empty
     (sampling.Poisson(0.3), Adjacency.ZERO_OUT),
     (sampling.Partition(4), Adjacency.ADD_REMOVE),
     (sampling.Partition(30), Adjacency.ZERO_OUT),
@@ -111,12 +111,11 @@ def require_neighbours_alike(plan: Plan, rows: Any = tuple(ROWS), count: int = 1
 
 @check
 def check_neighbouring_runs_look_the_same() -> None:
-    """Every sampler, kind of neighbour and way to clip, and every row."""
+    """Every sampler with every kind of neighbour, way to clip and row; with all of them at once in the nightly tests."""
     for number, (sampler, adjacency) in enumerate(PRICED):
         rows = list(ROWS)
-        for clip in CLIPS:
-            # Every row meets every sampler; with every way to clip, a third of them.
-            few = rows if clip is CLIPS[number % 4] else rows[number % 3 :: 3]
+        for other, clip in enumerate(CLIPS):
+            few = rows if clip is CLIPS[number % 4] else [rows[(number + other) % len(rows)]]
             require_neighbours_alike(settled(sampler, adjacency, clip), few)
 
 
@@ -151,11 +150,11 @@ def check_neighbouring_runs_look_the_same_with_options() -> None:
         draws = name in ("augmentation", "dropout")
         priced = [pair for pair in PRICED if not draws or pair[1] is not Adjacency.ADD_REMOVE]
         for (sampler, adjacency), clip in ((priced[0], CLIPS[3]), (priced[number % len(priced)], CLIPS[number % 4])):
-            rows = ("one NaN", "far", "the only one of its class")
+            rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):
         plan = settled(sampler, adjacency, styles.Flat(0.5), before=(pv.PCA(3, 2.0),))
-        require_neighbours_alike(plan, list(ROWS)[number % 2 :: 2], make=lambda: network(3))
+        require_neighbours_alike(plan, list(ROWS)[number % 3 :: 3], make=lambda: network(3))
 
 
 @check
@@ -205,7 +204,7 @@ def check_what_a_model_does_on_some_rows_only_is_not_seen() -> None:
     """It raises, writes into its rows, its buffers or frozen parameters, or goes another way."""
     rows = ("the only one of its class", "one NaN")  # both hold the 0.2
     for how in PICKY:
-        for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2), (PRICED[8], None)):
+        for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2)):
             plan = settled(sampler, adjacency, styles.Flat(0.5))
             require_neighbours_alike(plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch)
 
@@ -261,24 +260,12 @@ def check_charges_come_first_and_every_release_draws() -> None:
 def check_no_sum_without_noise_is_left_behind() -> None:
     """However a run ends: in the middle of a batch, at a refusing ledger, or well."""
 
-    class Refuses:
-        def __init__(self) -> None:
-            self.left = 2
+    charge = Ledger.charge
 
-        run = None
-
-        def require_room(self, event: Any, adjacency: Adjacency) -> None:
-            pass
-
-        approve = require_room
-
-        def settle(self) -> None:
-            pass
-
-        def charge(self, event: Any, adjacency: Adjacency) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise pv.errors.BudgetExceeded("spent")
+    def refuses(ledger: Ledger, event: Any, adjacency: Adjacency) -> None:
+        if ledger.event.events:
+            raise pv.errors.BudgetExceeded("spent")
+        charge(ledger, event, adjacency)
 
     plan = Plan(sampling.FullBatch(), epochs=5, schedule=pv.schedules.Constant(1.0), examples=12)
     for ends in ("interrupted", "refused", "well"):
@@ -291,12 +278,10 @@ def check_no_sum_without_noise_is_left_behind() -> None:
                     raise KeyboardInterrupt
             return cross_entropy(output, y)
 
-        ledger: Any = Refuses() if ends == "refused" else Ledger()
         kinds = (KeyboardInterrupt, pv.errors.BudgetExceeded)
-        with contextlib.suppress(*kinds):
-            dpsgd_module.dpsgd(
-                plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), ledger=ledger, microbatch=6
-            )
+        patched = mock.patch.object(Ledger, "charge", refuses if ends == "refused" else charge)
+        with patched, contextlib.suppress(*kinds):
+            dpsgd_module.dpsgd(plan, net, loss, data_with("ordinary", Adjacency.ADD_REMOVE), microbatch=6)
         assert all(p.grad is None for p in net.parameters()), f"gradients were left behind by a run that was {ends}"
 
 
