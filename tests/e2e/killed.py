@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,10 +68,15 @@ def main(folder: Path, most: int, options: list[str]) -> None:
     drawn = mmap.mmap(-1, 8)
     kills = behind = 0
     status = None
-    while status != 0 and kills <= most:
+    while status in (None, -signal.SIGKILL):
         child = os.fork()
         if child == 0:
-            os._exit(quietly(folder, lambda: train(drawn, *own)))
+            code = 70
+            try:
+                code = quietly(folder, lambda: train(drawn, *own))
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
         if kills < most:
             time.sleep(made_up.uniform(0.0, 1.0))
             os.kill(child, signal.SIGKILL)

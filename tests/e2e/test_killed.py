@@ -21,7 +21,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_does(kills: int, options: li
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["codes"] == [0, 0], found
+    assert found["codes"] == [0, 0], (found, done.stderr)
     assert found["kills"] >= min(kills, 5), found
     assert found["behind"] == 0, found
     assert found["drawn"] == found["steps"], found
