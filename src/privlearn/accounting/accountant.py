@@ -15,6 +15,7 @@ from privlearn.accounting.events import (
     Event,
     Laplace,
     NonPrivate,
+    Parallel,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
@@ -22,8 +23,13 @@ from privlearn.accounting.events import (
     require_adjacency,
     tally,
 )
+from privlearn.accounting.levels import on_few_levels
 from privlearn.errors import UnsupportedEvent
 
+#: Different mechanisms that are priced in one computation; each takes some milliseconds.
+_MOST_KINDS = 1000
+#: Examples of one person, at most.
+_MOST_IN_A_GROUP = 10**6
 #: What a figure is: only a `bound` may be claimed.
 Kind = Literal["bound", "lower_bound", "estimate"]
 
@@ -83,7 +89,7 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int
         Guarantee(
             epsilon, delta, adjacency, method, "bound", None if total is None else total * group_size**2, group_size
         )
-        for method, epsilon in _figures(event, delta, count("group_size", group_size))
+        for method, epsilon in _figures(event, delta, count("group_size", group_size, most=_MOST_IN_A_GROUP))
         if math.isfinite(epsilon)
     ]
     if not found:
@@ -120,7 +126,7 @@ def _figures(event: Event, delta: float, group_size: int) -> Iterator[tuple[str,
     for method, compute in _methods(event, delta, group_size).items():
         try:
             yield method, compute()
-        except UnsupportedEvent:
+        except (UnsupportedEvent, OverflowError):  # beyond what it covers, or beyond all numbers
             continue
 
 
@@ -160,6 +166,19 @@ def _pure_epsilon(event: Event) -> float | None:
 def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
     valid_delta(delta)
     require_adjacency(event, adjacency)
-    for leaf in tally(event):
+    counts = tally(event)
+    for leaf in counts:
         if isinstance(leaf, NonPrivate):
             raise UnsupportedEvent(f"there is no guarantee to give: {leaf.reason}", event=leaf)
+    if (kinds := sum(map(_kinds, counts))) > _MOST_KINDS:
+        kinds = sum(map(_kinds, on_few_levels(counts)))
+    if kinds > _MOST_KINDS:
+        raise UnsupportedEvent(
+            f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
+            "be many more). Use fewer sampling rates"
+        )
+
+
+def _kinds(leaf: Event) -> int:
+    """How many mechanisms are priced for `leaf`."""
+    return sum(_kinds(inner) for event in leaf.events for inner in tally(event)) if isinstance(leaf, Parallel) else 1

@@ -168,7 +168,7 @@ class RepeatAndSelect(Event):
 
     def __post_init__(self) -> None:
         _require_event(self.event)
-        positive("mean", self.mean)
+        between("mean", self.mean, 1.0, 1e9)
         if isinstance(self.shape, bool) or not isinstance(self.shape, int | float) or not self.shape >= 0:
             raise BadInput(f"shape is {self.shape!r}: expected a number of at least 0, or infinity")
 
@@ -206,6 +206,7 @@ class Filter(Event):
     def __post_init__(self) -> None:
         if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):
             raise BadInput("a filter needs either rho, or orders and as many bounds: give exactly one of the two")
+        count("the number of orders", len(self.orders), least=0, most=10_000)
         if self.rho is not None:
             between("rho", self.rho, *_RHO)
         for order, bound in zip(self.orders, self.bounds, strict=True):

@@ -21,7 +21,7 @@ def by_pld(event: Event, delta: float, k: int) -> float:
     if k == 1:
         return pld.epsilon(event, delta)
     # Every (e, d) of one example gives (k e, d (e^{k e} - 1) / (e^e - 1)); look for the least e that is good enough.
-    composed = pld.compose_event(event, negligible=1e-6 * delta)
+    composed = pld.compose_event(event, negligible=1e-6 * pld.within_reach(delta))
     return k * _least(lambda one: math.log(max(composed.deltas(one))) + _log_growth(one, k) <= math.log(delta))
 
 

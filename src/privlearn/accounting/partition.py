@@ -25,6 +25,17 @@ from privlearn.accounting.pairs import Array, Pair, poisson_pair
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05
+#: Batches, and noise multiplier times the root of the batches, beyond which grids would be too fine.
+_MOST_BATCHES, _MOST_NOISE = 10**7, 4e5
+
+
+def within_reach(batches: int, sigma: float) -> tuple[int, float]:
+    """Batches and noise multiplier as they are, or fewer and less where epsilon is about 1e-5 or below: an upper bound.
+
+    The mean of fewer independent ratios is larger in convex order, and less noise costs more.
+    """
+    batches = min(batches, _MOST_BATCHES)
+    return batches, min(sigma, _MOST_NOISE / math.sqrt(batches))
 
 
 def partition_pair(batches: int, sigma: float, h: float, tail: float) -> Pair:

@@ -58,6 +58,12 @@ _LEAST_SIGMA = 0.05
 _MOST_WINDOW = 1 << 24
 #: Cells beyond which a coarser (still pessimistic) grid is taken.
 _MOST_CELLS = 1 << 21
+#: The allowance for rounding is larger than this, whatever is composed.
+_LEAST_DELTA = 1e-18
+#: A grid step below which neighbouring ratios are hardly different numbers. A coarser grid is an upper bound.
+_FINEST = 1e-11
+#: A grid step beyond which ratios would overflow; epsilon is then in the millions.
+_COARSEST = 30.0
 
 
 @final
@@ -229,13 +235,26 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     entries = [_entry(leaf) for leaf in counts]
     total = sum(counts.values())
     step = h or _grid_step(entries, list(counts.values()))
+    if step > _COARSEST:
+        raise UnsupportedEvent("the composed privacy loss is too wide for any grid: use more noise or fewer steps")
     pairs = [entry.build(step, negligible / (2 * total)) for entry in entries]
     return compose(pairs, list(counts.values()), negligible / 4)
 
 
 def epsilon(event: Event, delta: float) -> float:
     """epsilon of `event` at `delta`, an upper bound in both directions; infinite where allowances exceed delta."""
-    return compose_event(event, negligible=_NEGLIGIBLE * valid_delta(delta)).epsilon(delta)
+    return compose_event(event, negligible=_NEGLIGIBLE * within_reach(delta)).epsilon(delta)
+
+
+def within_reach(delta: float) -> float:
+    """Return `delta` unless the allowance for rounding alone would exceed it.
+
+    Raises:
+        UnsupportedEvent: it is below 1e-18.
+    """
+    if valid_delta(delta) < _LEAST_DELTA:
+        raise UnsupportedEvent(f"deltas below {_LEAST_DELTA:g} are lost in the rounding of privacy loss distributions")
+    return delta
 
 
 def _counts(event: Event) -> dict[Event, int]:
@@ -249,6 +268,9 @@ def _counts(event: Event) -> dict[Event, int]:
             case Selection(eps):
                 # A loss of range eps is eps-DP; its tighter prices are in Renyi DP and zCDP.
                 leaf = PureDP(eps)
+            case Partitioned(batches, Gaussian(sigma)):
+                batches, sigma = partition.within_reach(batches, sigma)
+                leaf = Partitioned(batches, Gaussian(sigma))
         counts[leaf] = counts.get(leaf, 0) + times
     return counts
 
@@ -282,4 +304,4 @@ def _grid_step(entries: Sequence[_Entry], counts: Sequence[int]) -> float:
     variance = sum(n * entry.spread**2 for entry, n in zip(entries, counts, strict=True))
     window = 16 * math.sqrt(variance) + variance
     widest = max(entry.reach for entry in entries)
-    return max(_FINENESS * math.sqrt(variance / sum(counts)), window / _MOST_CELLS, widest / _MOST_CELLS)
+    return max(_FINENESS * math.sqrt(variance / sum(counts)), window / _MOST_CELLS, widest / _MOST_CELLS, _FINEST)

@@ -205,5 +205,10 @@ def _repeat_and_select(event: RepeatAndSelect) -> Array:
             raise UnsupportedEvent(f"repeat-and-select of {type(leaf).__name__} has no price here", event=event)
     accountant = rdp.RdpAccountant(list(ORDERS))
     repeated = dp_event.SelfComposedDpEvent(one, times)
-    accountant.compose(dp_event.RepeatAndSelectDpEvent(repeated, event.mean, event.shape))
+    try:
+        accountant.compose(dp_event.RepeatAndSelectDpEvent(repeated, event.mean, event.shape))
+    except (ValueError, ArithmeticError) as error:
+        raise UnsupportedEvent(
+            f"repeat-and-select with these numbers has no price here: {error}", event=event
+        ) from error
     return np.asarray(accountant._rdp, dtype=np.float64)

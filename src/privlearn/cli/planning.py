@@ -14,7 +14,7 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.clipping import styles
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.mechanisms.pca import PCA
 from privlearn.plan import Plan
 
@@ -118,7 +118,10 @@ def _asides(plan: Plan, delta: float, examples: int, group_size: int) -> Iterato
     event = plan.event()
     yield from accountant.estimates(event, plan.neighbours, delta)
     if isinstance(plan.sampling, sampling.Shuffle):
-        least = shuffle.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+        try:
+            least = shuffle.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+        except UnsupportedEvent:
+            return
         yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")
 
 
