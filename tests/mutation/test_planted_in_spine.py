@@ -117,7 +117,7 @@ MUTANTS = [
            "check_the_ledger_ends_where_the_plan_said"),
     Mutant("a count is dropped", P + "accounting.events:tally", "inner * times for", "inner for",
            "check_counts_are_priced"),
-    Mutant("rounding to the near side", P + "accounting.pairs:_on_grid", "q[1:] += right", "q[:-1] += right",
+    Mutant("rounding to the near side", P + "accounting.pairs:split", "q[1:] += right", "q[:-1] += right",
            "check_epsilon_is_never_below_the_exact_gaussian"),
     Mutant("adjacencies mix", P + "accounting.adjacency:require_same", "if first is not second:", "if False:",
            "check_adjacencies_never_mix"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NoReturn, Protocol, final
 
 from privlearn.accounting import accountant
@@ -9,7 +10,8 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, walk
-from privlearn.errors import BudgetExceeded
+from privlearn.accounting.unit import Unit
+from privlearn.errors import BadInput, BudgetExceeded
 
 
 class Account(Protocol):
@@ -25,15 +27,24 @@ class Ledger:
     """An append-only list of charged events, run-length coded, with an optional budget.
 
     `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as it was. The first
-    charge (or approval) fixes the adjacency; another one is refused. Copies of a ledger are the ledger itself, and it can't be
-    pickled: spending is never forked.
+    charge (or approval) fixes the adjacency and the unit of protection; others are refused, so that runs for one example
+    and runs for a person never add up silently. Copies of a ledger are the ledger itself, and it can't be pickled: spending
+    is never forked.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
+        unit: whose data are protected; by default that of the first run that is approved, or one example (of which the
+            budget's group size says how many go together) once anything else is charged.
+
+    Raises:
+        BadInput: a unit for another group size than the budget's.
     """
 
-    def __init__(self, budget: Budget | None = None) -> None:
+    def __init__(self, budget: Budget | None = None, unit: Unit | None = None) -> None:
         self.budget = budget
+        self._unit: Unit | None = None
+        if unit is not None:
+            self._fix_unit(unit)
         self._adjacency: Adjacency | None = None
         self._runs: list[tuple[Event, int]] = []
         self._approved: list[tuple[Event, int]] = []  # runs still to come, already known to fit; next one last
@@ -44,15 +55,22 @@ class Ledger:
         return self._adjacency
 
     @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return self._unit or Unit(self.budget.group_size if self.budget else 1)
+
+    @property
     def event(self) -> Composed:
         """Everything that was charged, in order, as one canonical event."""
         return compose(Repeated(leaf, times) for leaf, times in self._runs)
 
     def guarantee(self, delta: float) -> Guarantee:
-        """The guarantee of all that was charged so far, at `delta`."""
-        return accountant.guarantee(self.event, self._adjacency or Adjacency.ADD_REMOVE, delta)
+        """The guarantee of all that was charged so far, at `delta`, for the ledger's unit."""
+        adjacency = self._adjacency or Adjacency.ADD_REMOVE
+        found = accountant.guarantee(self.event, adjacency, delta, self.unit.group_size)
+        return replace(found, rows_per_person=self.unit.rows_per_person)
 
-    def approve(self, event: Event, adjacency: Adjacency) -> None:
+    def approve(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
         """Check once that all of `event` fits on top of what was spent.
 
         Nothing is charged. Charges that then follow in the order of `event` need no further arithmetic, because any
@@ -60,8 +78,11 @@ class Ledger:
 
         Raises:
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `charge` would.
+            BadInput: the ledger is for another unit of protection.
         """
+        self._require_unit(unit)
         self._check(event, adjacency)
+        self._fix_unit(unit)
         self._adjacency = adjacency
         self._approved = list(walk(compose([event])))[::-1]
 
@@ -76,12 +97,28 @@ class Ledger:
         if not self._take_approved(event, adjacency):
             self._check(event, adjacency)
             self._approved = []
+        self._fix_unit(self.unit)
         self._adjacency = adjacency
         for leaf, times in walk(event):
             if self._runs and self._runs[-1][0] == leaf:
                 self._runs[-1] = (leaf, self._runs[-1][1] + times)
             else:
                 self._runs.append((leaf, times))
+
+    def _require_unit(self, unit: Unit) -> None:
+        size = unit.group_size if self.budget is None else self.budget.group_size
+        if unit.group_size == size and self._unit in (None, unit):
+            return
+        raise BadInput(
+            f"this ledger protects {self.unit}, and it was asked to protect {unit}: one ledger holds one guarantee. Give both "
+            "the same group_size and rows_per_person, or a ledger of its own to each",
+            expected=self.unit,
+            given=unit,
+        )
+
+    def _fix_unit(self, unit: Unit) -> None:
+        self._require_unit(unit)
+        self._unit = unit
 
     def _check(self, event: Event, adjacency: Adjacency) -> None:
         if self._adjacency is not None:
