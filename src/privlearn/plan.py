@@ -80,9 +80,9 @@ class Plan:
             object.__setattr__(self, "adjacency", self.sampling.default_adjacency)
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
         require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        Unit(self.group_size, self.rows_per_person)
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
-        assert self.unit  # refused here if it is none
 
     @property
     def unit(self) -> Unit:

@@ -24,10 +24,14 @@ from privlearn.errors import UnsupportedEvent
 _FARTHEST = 600.0
 #: Mass there from which a mechanism tells nearly all about the group.
 _APART = 0.1
-#: Points of the table that x is read from.
-_TABLE = 1 << 13
-#: The mass outside the table by which a mechanism's spread and width are judged.
+#: Points of the table that x is read from, and of the one that a mechanism is judged by.
+_TABLE, _COARSE = 1 << 12, 1 << 9
+#: The mass outside the latter.
 _SKETCH = 1e-14
+#: A spread beyond this asks for no coarser grid.
+_WIDEST = 2.0
+#: Numbers that are held at once.
+_CHUNK = 1 << 18
 
 
 def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair:
@@ -44,7 +48,7 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         UnsupportedEvent: the two laws are too far apart for likelihood ratios in double precision.
     """
     counts, weights, dropped = components(rate, k, tail / 4)
-    table, losses = _table(sigma, counts, weights, tail / 4)
+    table, losses = _table(sigma, counts, weights, tail / 4, _TABLE)
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
     found = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
@@ -60,11 +64,11 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
 def sketch(rate: float, sigma: float, k: int) -> tuple[float, float]:
     """Roughly the root mean square of the loss, over both laws, and the width of its range."""
     counts, weights, _ = components(rate, k, _SKETCH)
-    table, losses = _table(sigma, counts, weights, _SKETCH)
+    table, losses = _table(sigma, counts, weights, _SKETCH, _COARSE)
     below, _ = _masses(table, sigma, counts, weights)
     mass = (np.diff(ndtr(table / sigma)) + np.diff(below)) / 2
     middles = (losses[1:] + losses[:-1]) / 2
-    return math.sqrt(float(mass @ middles**2)), float(losses[-1] - losses[0])
+    return min(_WIDEST, math.sqrt(float(mass @ middles**2))), float(losses[-1] - losses[0])
 
 
 def components(rate: float, k: int, tail: float) -> tuple[Array, Array, float]:
@@ -88,7 +92,7 @@ def components(rate: float, k: int, tail: float) -> tuple[Array, Array, float]:
     return np.arange(low, high, dtype=np.float64), all_weights[low:high], dropped
 
 
-def _table(sigma: float, counts: Array, weights: Array, tail: float) -> tuple[Array, Array]:
+def _table(sigma: float, counts: Array, weights: Array, tail: float, points: int) -> tuple[Array, Array]:
     """Points x with Q-mass at most `tail` below them and P-mass at most `tail` above them, and the losses there."""
 
     def loss(x: float) -> float:
@@ -106,34 +110,41 @@ def _table(sigma: float, counts: Array, weights: Array, tail: float) -> tuple[Ar
     if loss(low) < -_FARTHEST:
         low = _crossing(lambda x: loss(x) > -_FARTHEST, low, max(high, top + reach))
     high = max(high, low + 1e-6 * sigma)
-    table = np.linspace(low, high, _TABLE)
+    table = np.linspace(low, high, points)
     return table, np.maximum.accumulate(_log_ratio(table, sigma, counts, weights))
 
 
 def _crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
     """A point of [low, high] where a condition holds that holds from some point on; close above that point."""
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if true_above(middle) else (middle, high)
     return high
 
 
 def _log_ratio(x: Array, sigma: float, counts: Array, weights: Array) -> Array:
-    """ln R at `x`, largest term first, so that nothing overflows."""
-    largest = np.full_like(x, -np.inf)
-    for j, weight in zip(counts, np.log(weights), strict=True):
-        np.maximum(largest, weight + (j * x - j**2 / 2) / sigma**2, out=largest)
-    total = np.zeros_like(x)
-    for j, weight in zip(counts, np.log(weights), strict=True):
-        total += np.exp(weight + (j * x - j**2 / 2) / sigma**2 - largest)
-    return np.asarray(largest + np.log(total), dtype=np.float64)
+    """ln R at `x`; infinite only far beyond `_FARTHEST`."""
+
+    def at(part: Array) -> Array:
+        terms = np.exp((np.multiply.outer(part, counts) - counts**2 / 2) / sigma**2 + np.log(weights))
+        return np.asarray(terms.sum(axis=1), dtype=np.float64)
+
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray(np.log(_in_parts(at, x, len(counts))), dtype=np.float64)
 
 
 def _masses(x: Array, sigma: float, counts: Array, weights: Array) -> tuple[Array, Array]:
     """P-mass below and above each of `x`."""
-    below, above = np.zeros_like(x), np.zeros_like(x)
-    for j, weight in zip(counts, weights, strict=True):
-        u = (x - j) / sigma
-        below += weight * ndtr(u)
-        above += weight * ndtr(-u)
-    return below, above
+
+    def below(part: Array) -> Array:
+        return np.asarray(ndtr(np.subtract.outer(part, counts) / sigma) @ weights, dtype=np.float64)
+
+    def above(part: Array) -> Array:
+        return np.asarray(ndtr(-np.subtract.outer(part, counts) / sigma) @ weights, dtype=np.float64)
+
+    return _in_parts(below, x, len(counts)), _in_parts(above, x, len(counts))
+
+
+def _in_parts(function: Callable[[Array], Array], x: Array, width: int) -> Array:
+    """`function` of `x`, on parts whose tables of `width` columns stay small."""
+    return np.concatenate([function(part) for part in np.array_split(x, len(x) * width // _CHUNK + 1)])

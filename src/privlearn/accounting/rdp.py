@@ -160,7 +160,9 @@ def _group(rate: float, k: int, sigma: float) -> Array:
     geometric mean of the R_j (weights p_j), whose negative moments are those of a log-normal variable.
     """
     j = np.arange(k + 1, dtype=np.float64)
-    log_weights = gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
+    log_weights = (
+        gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
+    )
     moments = [logsumexp(log_weights + (order - 1) * j**2 / (2 * sigma**2)) for order in ORDERS]
     remove = ORDERS / (ORDERS - 1) * np.maximum(moments, 0.0)
     add = (ORDERS * (k * rate) ** 2 + k * rate * (1 - rate)) / (2 * sigma**2)

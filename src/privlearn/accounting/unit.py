@@ -48,8 +48,10 @@ class Unit:
     def change(self, verb: str) -> str:
         """What neighbouring data sets differ in, with `verb` such as "added or removed"."""
         if self.rows_per_person is not None:
-            return f"one person is {verb}, with all their rows,"
-        return f"one example is {verb}" if self.group_size == 1 else f"up to {self.group_size} examples are {verb}"
+            return f"one person, with all their rows, is {verb}"
+        if self.group_size > 1:
+            return f"examples of one person, up to {self.group_size} of them, are {verb}"
+        return f"one example is {verb}"
 
     def __str__(self) -> str:
         if self.rows_per_person is not None:

@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
     models.require_known(options.model)
     kind = _optimizer_kind(options.optimizer or "SGD")
     data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
-    examples = options.examples or len(data.x)
+    examples = options.examples or data.examples
     plan = make_plan(options, examples)
-    answer = figures(plan, options.delta, len(data.x))
-    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x))):
+    answer = figures(plan, options.delta, data.examples)
+    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples)):
         screen.asides.print(f"[yellow]warning[/]: {warning}")
     screen.asides.print(
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
@@ -76,7 +76,7 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[to
             lambda shape: _network(options.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             data,
-            optimizer=_optimizer(options, kind, plan, options.examples or len(data.x)),
+            optimizer=_optimizer(options, kind, plan, options.examples or data.examples),
             learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
@@ -86,11 +86,12 @@ def _train(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[to
         )
 
 
-def _curators_warnings(plan: Plan, options: argparse.Namespace, rows: int) -> Iterator[str]:
+def _curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> Iterator[str]:
     """What whoever holds the data should know before publishing."""
+    counted = "examples" if plan.rows_per_person is None else "persons"
     if options.examples is None and plan.neighbours is Adjacency.ADD_REMOVE:
         yield (
-            f"the number of examples ({rows}) is taken from the file and will stand in the certificate, though add_remove "
+            f"the number of {counted} ({present}) is taken from the file and will stand in the certificate, though add_remove "
             "neighbours differ in it: declare a public figure with --examples N"
         )
     if options.seed is not None:

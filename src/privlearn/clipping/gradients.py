@@ -90,6 +90,8 @@ class ClippedGradients:
             same.
         augmentation: copies of each example to average over.
         autocast: `torch.bfloat16` to run the model in low precision.
+        rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all are
+            averaged before clipping. By default every example is one row.
         fast_kernels: use faster matrix products where this processor has them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
 
@@ -109,6 +111,7 @@ class ClippedGradients:
         microbatch: int | None = None,
         augmentation: Augmentation | None = None,
         autocast: torch.dtype | None = None,
+        rows: Tensor | None = None,
         fast_kernels: bool = True,
         observe: Observer | None = None,
     ) -> None:
@@ -133,7 +136,9 @@ class ClippedGradients:
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
         self._model, self._augmentation, self._observe = model, augmentation, observe
-        self._copies = augmentation.copies if augmentation else 1
+        self._rows = rows
+        self._each = 1 if rows is None else rows.shape[1]  # rows of an example, before there are copies
+        self._copies = self._each * (augmentation.copies if augmentation else 1)
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
         layers = [name.rpartition(".")[0] for name in self.parameters]
@@ -156,8 +161,8 @@ class ClippedGradients:
 
         Args:
             sample: the batch that was drawn.
-            x: all inputs, shape (examples, ...).
-            y: all targets, shape (examples, ...).
+            x: all inputs, shape (rows, ...).
+            y: all targets, shape (rows, ...).
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
@@ -181,6 +186,7 @@ class ClippedGradients:
         for part in range(parts):  # of nearly equal sizes
             start, stop = (len(sample) * n // parts for n in (part, part + 1))
             rows = torch.from_numpy(sample.indices[start:stop]).to(x.device)
+            rows = rows if self._rows is None else self._rows.to(x.device)[rows].flatten()
             self._add_clipped(x[rows].to(sums[0].device), y[rows].to(sums[0].device), sums, clipped)
         values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
@@ -221,7 +227,8 @@ class ClippedGradients:
         """Add the clipped gradients of some examples to `sums`, and their count to `clipped`."""
         given = x._version, y._version
         if self._augmentation:
-            rows = x.repeat_interleave(self._copies, 0), y.repeat_interleave(self._copies, 0)
+            copies = self._augmentation.copies
+            rows = x.repeat_interleave(copies, 0), y.repeat_interleave(copies, 0)
             gradients, losses = self._computed(self._augmentation.transform(rows[0]), rows[1])
         else:
             gradients, losses = self._computed(x, y)
@@ -232,7 +239,8 @@ class ClippedGradients:
                 # Without the others' rows the rest comes out the same: the model is per-example.
                 if finite.any():
                     _require_unwritten(given, x, y)
-                    self._add_clipped(x[finite], y[finite], sums, clipped)
+                    kept = finite.repeat_interleave(self._each).to(x.device)
+                    self._add_clipped(x[kept], y[kept], sums, clipped)
                 return
         if self._observe:
             self._observe(losses, squares.sum(0).sqrt())

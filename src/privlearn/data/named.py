@@ -31,7 +31,8 @@ def load(
     """Load the data set called `name`, or the .npz file at that path.
 
     Args:
-        name: one of `NAMES`, or the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`.
+        name: one of `NAMES`, or the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups`
+            (a person's id for each row of x).
         data_dir: where data sets that are not embedded lie; by default the variable PRIVLEARN_DATA.
         classes: the declared number of classes; needed for a path.
         value_range: the declared public range of the inputs; needed for a path.

@@ -35,12 +35,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read `x`, `y` and, where there, `x_test`, `y_test` from an .npz file.
+    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file.
 
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
-    found = _arrays(path, ("x", "y", "x_test", "y_test"))
+    found = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
     missing = [key for key in ("x", "y") if key not in found]
     if missing or ("x_test" in found) != ("y_test" in found):
         raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
+from privlearn.data.persons import require_groups, rows_of_persons
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.release import release
 from privlearn.methods.result import PrivateDiagnostics, Result
@@ -45,8 +47,9 @@ def dpsgd(
     """Train `model` with differential privacy.
 
     Guarantee: the returned model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for
-    the plan's adjacency; the unit is one example. The ledger is charged exactly `plan.event()`. Nothing else that is
-    returned is covered.
+    the plan's adjacency and `plan.unit`: one example, up to `group_size` examples of one person, or one person with all
+    their rows (where the data have `groups`). The ledger is charged exactly `plan.event()`. Nothing else that is returned is
+    covered.
 
     Args:
         plan: what will be spent, and how.
@@ -58,7 +61,7 @@ def dpsgd(
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         microbatch: examples computed at once, or None for what fits into memory; the result is the same.
-        augmentation: changed copies of each example, whose gradients are averaged before clipping.
+        augmentation: changed copies of each row, whose gradients are averaged before clipping.
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
         progress: called with (steps done, steps in all) after each step.
@@ -66,15 +69,18 @@ def dpsgd(
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: inputs and targets that do not fit each other, or the plan.
+        BadInput: inputs and targets that do not fit each other, or the plan; person ids that the plan does not speak of, or
+            the other way round.
     """
     ledger = Ledger(plan.budget) if ledger is None else ledger
     streams = streams or Streams.new()
-    ledger.approve(plan.event(), plan.neighbours)
+    ledger.approve(plan.event(), plan.neighbours, plan.unit)
 
     data = Dataset.of(dataset)
     x, y = data.tensors()
-    examples = plan.examples or len(x)
+    rows = _rows_of_examples(plan, data, streams)
+    present = len(x) if rows is None else len(rows)
+    examples = plan.examples or present
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
     x = _through(transforms, x)
 
@@ -92,6 +98,7 @@ def dpsgd(
         microbatch=microbatch,
         augmentation=augmentation,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
+        rows=rows,
         observe=watched.see,
     )
     gradients.prepare(x.new_zeros(1, *shape), y)
@@ -100,17 +107,17 @@ def dpsgd(
     rates = [group["lr"] for group in descent.param_groups]
     fixed = {name: value.clone() for name, value in _untrained(network).items()}
     divisor = plan.sampling.expected_batch_size(examples)
-    steps = plan.sampling.steps(len(x))
+    steps = plan.sampling.steps(present)
 
     for earlier in plan.before:
-        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise))
+        transforms.append(earlier.run(x, plan.neighbours, ledger, streams.noise, rows))
         x = _through(transforms[-1:], x)
 
     sums = gradients.buffers()
     for parameter, total in zip(parameters, sums, strict=True):
         parameter.grad = total
     for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
-        for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+        for step, sample in enumerate(plan.sampling.draw(present, streams.sampling)):
             watched.clip_norm = gradients.clip_norm
             clipped_sum = gradients(sample, x, y, out=sums)
             (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
@@ -141,6 +148,29 @@ def dpsgd(
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
     )
+
+
+def _rows_of_examples(plan: Plan, data: Dataset, streams: Streams) -> Tensor | None:
+    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person).
+
+    Raises:
+        BadInput: the plan and the data do not agree on what an example is.
+    """
+    if plan.rows_per_person is None and data.groups is None:
+        return None
+    if plan.rows_per_person is None:
+        raise BadInput(
+            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
+            "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
+        )
+    if data.groups is None:
+        raise BadInput(
+            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
+            "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
+        )
+    groups = np.asarray(data.groups)
+    require_groups(data.name, groups, len(data.x))
+    return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, streams.sampling.bytes(32)))
 
 
 def _device(given: str | torch.device | None, network: nn.Module) -> torch.device:
