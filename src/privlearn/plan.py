@@ -12,6 +12,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
 from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
@@ -42,6 +43,10 @@ class Plan:
         examples: the declared, public number of examples that sums are divided by; None: the data's length.
         before: releases that come before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
+        group_size: the declared, public number of examples that one person has at most: every target and every guarantee
+            is then for all of them together.
+        rows_per_person: where the data carry person ids: how many rows of each person take part at most (public). An
+            example is then a person: rates, batches and `examples` count persons, and the guarantee protects one.
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
@@ -56,6 +61,8 @@ class Plan:
     examples: int | None = None
     before: tuple[PCA, ...] = ()
     budget: Budget | None = None
+    group_size: int = 1
+    rows_per_person: int | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
@@ -79,6 +86,14 @@ class Plan:
             object.__setattr__(self, "adjacency", self.sampling.default_adjacency)
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
         require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        Unit(self.group_size, self.rows_per_person)
+        if self.budget is not None:
+            object.__setattr__(self, "budget", self._for_the_unit(self.budget))
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return Unit(self.group_size, self.rows_per_person)
 
     @property
     def neighbours(self) -> Adjacency:
@@ -109,11 +124,12 @@ class Plan:
 
     def guarantee(self, delta: float) -> Guarantee:
         """The tightest sound guarantee of the whole run at `delta`."""
-        return accountant.guarantee(self.event(), self.neighbours, delta)
+        return self.guarantees(delta)[0]
 
     def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
         """Every sound guarantee of the whole run at `delta`, the tightest first."""
-        return accountant.guarantees(self.event(), self.neighbours, delta)
+        found = accountant.guarantees(self.event(), self.neighbours, delta, self.group_size)
+        return tuple(replace(each, rows_per_person=self.rows_per_person) for each in found)
 
     def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
         """Scale the schedule so that the whole run, earlier releases included, meets a target for its epochs.
@@ -124,7 +140,7 @@ class Plan:
             BadInput: a target out of range, or one that the earlier releases alone exceed.
             UnsupportedEvent: a target rho under Poisson sampling.
         """
-        budget = Budget(epsilon, delta, rho)
+        budget = Budget(epsilon, delta, rho, self.group_size)
         self._require_room(budget)
 
         def spent(factor: float) -> float:
@@ -148,6 +164,7 @@ class Plan:
             BadInput: not even one epoch fits.
             UnsupportedEvent: a budget of rho under Poisson sampling.
         """
+        budget = self._for_the_unit(budget)
         self._require_room(budget)
 
         def fits(epochs: int) -> bool:
@@ -172,6 +189,7 @@ class Plan:
         Raises:
             BadInput: a constant schedule, or no k meets the budget.
         """
+        budget = self._for_the_unit(budget)
         self._require_room(budget)
         schedule = self.schedule
         if isinstance(schedule, Constant):
@@ -204,6 +222,7 @@ class Plan:
                 "the noise or the epochs, or use poisson or partition sampling"
             )
         kind = type(self.sampling).__name__.lower()
+        budget = self._for_the_unit(budget)
         self._require_room(budget)
 
         def at(size: int) -> Plan:
@@ -215,6 +234,19 @@ class Plan:
                 f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
             )
         return replace(at(size), budget=budget)
+
+    def _for_the_unit(self, budget: Budget) -> Budget:
+        """`budget` as a limit for the plan's own group size.
+
+        Raises:
+            BadInput: it is one for groups of another size.
+        """
+        if budget.group_size not in (1, self.group_size):
+            raise BadInput(
+                f"the budget is {budget}, and the plan's group_size is {self.group_size}: give both the same",
+                budget=budget,
+            )
+        return replace(budget, group_size=self.group_size)
 
     def _require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, final
 
-from privlearn._validate import count
 from privlearn._validate import delta as valid_delta
 from privlearn.accounting import estimate, groups, rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency
@@ -24,12 +23,11 @@ from privlearn.accounting.events import (
     tally,
 )
 from privlearn.accounting.levels import on_few_levels
+from privlearn.accounting.unit import Unit
 from privlearn.errors import UnsupportedEvent
 
 #: Different mechanisms that are priced in one computation; each takes some milliseconds.
 _MOST_KINDS = 1000
-#: Examples of one person, at most.
-_MOST_IN_A_GROUP = 10**6
 #: What a figure is: only a `bound` may be claimed.
 Kind = Literal["bound", "lower_bound", "estimate"]
 
@@ -39,7 +37,8 @@ Kind = Literal["bound", "lower_bound", "estimate"]
 class Guarantee:
     """An (epsilon, delta) statement, for one kind of neighbour, by one method.
 
-    The unit of protection is one example (one row of the training data), or `group_size` of them together.
+    The unit of protection is one example, or up to `group_size` of them together; an example is one row of the training
+    data, or one person where `rows_per_person` says how many rows of each take part.
     """
 
     epsilon: float
@@ -49,10 +48,16 @@ class Guarantee:
     kind: Kind = "bound"
     rho: float | None = None
     group_size: int = 1
+    rows_per_person: int | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return Unit(self.group_size, self.rows_per_person)
 
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
-        unit = f", {self.group_size} examples together" if self.group_size > 1 else ""
+        unit = f", for {self.unit}" if self.unit != Unit() else ""
         figures = f"({sign}{rounded_up(self.epsilon)}, {self.delta:g})-DP"
         return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
 
@@ -77,19 +82,20 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int
         event: what was done.
         adjacency: the kind of neighbour.
         delta: where epsilon is stated.
-        group_size: how many examples one person has at most; the guarantee is then for the person.
+        group_size: how many examples one person has at most; the guarantee is then for all of them together.
 
     Raises:
         UnsupportedEvent: no sound accountant covers `event` under `adjacency`.
-        BadInput: `delta` is outside (0, 1), or the group size is below 1.
+        BadInput: `delta` is outside (0, 1), or the group size is not a whole number from 1 to 10,000.
     """
     _require_priceable(event, adjacency, delta)
+    Unit(group_size)
     total = rho(event)
     found = [
         Guarantee(
             epsilon, delta, adjacency, method, "bound", None if total is None else total * group_size**2, group_size
         )
-        for method, epsilon in _figures(event, delta, count("group_size", group_size, most=_MOST_IN_A_GROUP))
+        for method, epsilon in _figures(event, delta, group_size)
         if math.isfinite(epsilon)
     ]
     if not found:

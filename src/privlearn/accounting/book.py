@@ -23,6 +23,7 @@ from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import from_json, to_json
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, BudgetExceeded
 
 _FORMAT, _VERSION = "privlearn-ledger", 1
@@ -79,11 +80,13 @@ class Pages:
     Attributes:
         budget: the limit on everything together; None if it only records.
         adjacency: the kind of neighbour of everything in it; None while it is empty.
+        unit: whose data everything in it protects; None while it is empty.
         entries: in the order of their beginning.
     """
 
     budget: Budget | None = None
     adjacency: Adjacency | None = None
+    unit: Unit | None = None
     entries: list[Entry] = field(default_factory=list)
 
     @property
@@ -110,12 +113,32 @@ class Pages:
         else:
             self.entries.append(entry)
 
-    def require_room(self, event: Event, adjacency: Adjacency) -> None:
-        """Raise unless `event` fits on top of all entries.
+    @property
+    def protects(self) -> Unit:
+        """The unit, or what it is once something is charged: one example, or as many as the budget says go together."""
+        return self.unit or Unit(self.budget.group_size if self.budget else 1)
+
+    def require_unit(self, unit: Unit) -> None:
+        """Raise `BadInput` unless what protects `unit` may stand here."""
+        size = unit.group_size if self.budget is None else self.budget.group_size
+        if unit.group_size == size and self.unit in (None, unit):
+            return
+        raise BadInput(
+            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one guarantee. Give "
+            "both the same group_size and rows_per_person, or a ledger of its own to each",
+            expected=self.protects,
+            given=unit,
+        )
+
+    def require_room(self, event: Event, adjacency: Adjacency, unit: Unit | None = None) -> None:
+        """Raise unless `event` fits on top of all entries, for `unit` if that is given.
 
         Raises:
-            BudgetExceeded, UnsupportedEvent, AdjacencyMismatch.
+            BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as their names say.
+            BadInput: another unit of protection.
         """
+        if unit is not None:
+            self.require_unit(unit)
         if self.adjacency is not None:
             require_same(self.adjacency, adjacency, "this ledger")
         require_adjacency(event, adjacency)
@@ -217,6 +240,7 @@ def _plain(pages: Pages) -> dict[str, Any]:
     return {
         "budget": None if pages.budget is None else asdict(pages.budget),
         "adjacency": None if pages.adjacency is None else pages.adjacency.value,
+        "unit": None if pages.unit is None else asdict(pages.unit),
         "entries": [
             {**vars(entry), "held": to_json(entry.held), "spent": to_json(entry.spent)} for entry in pages.entries
         ],
@@ -239,7 +263,8 @@ def _pages(data: Any) -> Pages:
     try:
         budget = None if body["budget"] is None else Budget(**body["budget"])
         adjacency = None if body["adjacency"] is None else Adjacency.parse(body["adjacency"])
-        return Pages(budget, adjacency, [_entry(entry) for entry in body["entries"]])
+        unit = None if body["unit"] is None else Unit(**body["unit"])
+        return Pages(budget, adjacency, unit, [_entry(entry) for entry in body["entries"]])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has other fields than a ledger: {error}") from error
 

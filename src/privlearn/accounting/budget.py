@@ -10,6 +10,7 @@ from privlearn._validate import positive
 from privlearn.accounting import accountant, zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, require_adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
 
 #: Relative slack when spending is compared with a budget: sums of floats must not lose the last epoch.
@@ -21,6 +22,8 @@ _SLACK = 1e-12
 class Budget:
     """A limit on what may be spent: `epsilon` with `delta`, or `rho` (zCDP).
 
+    It limits what up to `group_size` examples of one person lose together; 1 is one example.
+
     Raises:
         BadInput: neither or both are given, or a number is out of range.
     """
@@ -28,8 +31,10 @@ class Budget:
     epsilon: float | None = None
     delta: float | None = None
     rho: float | None = None
+    group_size: int = 1
 
     def __post_init__(self) -> None:
+        Unit(self.group_size)
         if (self.epsilon is None) == (self.rho is None):
             raise BadInput("a budget needs either epsilon (with delta) or rho: give exactly one of the two")
         if self.epsilon is not None:
@@ -47,16 +52,16 @@ class Budget:
         return self.epsilon if self.epsilon is not None else self.rho  # type: ignore[return-value]
 
     def spent(self, event: Event, adjacency: Adjacency) -> float:
-        """What `event` costs, in the unit of the budget.
+        """What `event` costs a group of this size, in the measure of the budget.
 
         Raises:
             UnsupportedEvent: no sound price is known, in this measure, under `adjacency`.
         """
         if self.rho is not None:
             require_adjacency(event, adjacency)
-            return zcdp.rho(event)
+            return self.group_size**2 * zcdp.rho(event)
         assert self.delta is not None
-        return accountant.epsilon_bound(event, adjacency, self.delta)
+        return accountant.epsilon_bound(event, adjacency, self.delta, self.group_size)
 
     def covers(self, spent: float) -> bool:
         """Whether `spent`, in the unit of the budget, stays within it."""
@@ -67,4 +72,5 @@ class Budget:
         return f"{'epsilon' if self.rho is None else 'rho'} {spent:.6g}"
 
     def __str__(self) -> str:
-        return f"rho {self.rho:g}" if self.rho is not None else f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        limit = f"rho {self.rho:g}" if self.rho is not None else f"epsilon {self.epsilon:g} at delta {self.delta:g}"
+        return limit if self.group_size == 1 else f"{limit} for {Unit(self.group_size)}"

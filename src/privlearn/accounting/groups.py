@@ -1,7 +1,8 @@
 """Group privacy: what a guarantee for one example is worth for somebody with up to k of them.
 
-Gaussian releases and zCDP scale exactly (k mu, k^2 rho). For the rest, k steps of one example each lead from one data set
-to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g + ... + g^{k-1}) at
+Mechanisms that scale exactly are priced as what they are for k examples together (`group_events`): Gaussian releases at k
+times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each lead from one
+data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g + ... + g^{k-1}) at
 g = e^e.
 """
 
@@ -14,22 +15,45 @@ import numpy as np
 
 from privlearn.accounting import pld, rdp
 from privlearn.accounting.events import Event
+from privlearn.accounting.group_events import as_one
+from privlearn.errors import UnsupportedEvent
 
 
 def by_pld(event: Event, delta: float, k: int) -> float:
-    """epsilon at `delta` for groups of `k`, from the privacy loss distribution of one example."""
-    if k == 1:
-        return pld.epsilon(event, delta)
+    """epsilon at `delta` for groups of `k`, from the group's own privacy loss distribution, or else in k steps."""
+    group = as_one(event, k)
+    if group is not None:
+        try:
+            found = pld.epsilon(group, delta)
+        except UnsupportedEvent:
+            found = math.inf
+        if math.isfinite(found) or k == 1:
+            return found
+    return pld_in_steps(event, delta, k)
+
+
+def pld_in_steps(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k` of any mechanism, from the privacy loss distribution of one example."""
     # Every (e, d) of one example gives (k e, d (e^{k e} - 1) / (e^e - 1)); look for the least e that is good enough.
     composed = pld.compose_event(event, negligible=1e-6 * pld.within_reach(delta))
-    return k * _least(lambda one: math.log(max(composed.deltas(one))) + _log_growth(one, k) <= math.log(delta))
+
+    def good(one: float) -> bool:
+        spent = max(composed.deltas(one))
+        return spent <= 0 or math.log(spent) + _log_growth(one, k) <= math.log(delta)
+
+    return k * _least(good)
 
 
 def by_rdp(event: Event, delta: float, k: int) -> float:
-    """epsilon at `delta` for groups of `k`, from the Renyi curve of one example."""
+    """epsilon at `delta` for groups of `k`: from the group's Renyi curve or in k steps, whichever is less."""
+    group = as_one(event, k)
+    whole = math.inf if group is None else rdp.epsilon(group, delta)
+    return whole if k == 1 else min(whole, rdp_in_steps(event, delta, k))
+
+
+def rdp_in_steps(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k` of any mechanism, from the Renyi curve of one example."""
     divergences = rdp.curve(event)
-    if k == 1:
-        return rdp.epsilon_of_curve(divergences, delta)
 
     def good(one: float) -> bool:
         # delta(e) from the curve (Canonne et al. 2020, Prop 12), at the best order

@@ -11,9 +11,10 @@ from typing import Any, Protocol, final
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book, Entry, Pages
+from privlearn.accounting.book import NOTHING, Book, Entry, Pages
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, walk
+from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
 
 #: Seconds, about, for which charges are written down ahead of use.
@@ -33,22 +34,33 @@ class Ledger:
     """An append-only list of charged events, run-length coded, with an optional budget.
 
     `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as it was. The first
-    charge (or approval) fixes the adjacency; another one is refused. Spending is never forked: copies of a ledger are the
-    ledger itself, and in another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of
-    processes.
+    charge (or approval) fixes the adjacency and the unit of protection; others are refused, so that runs for one example
+    and runs for a person never add up silently. Spending is never forked: copies of a ledger are the ledger itself, and in
+    another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of processes.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
+        unit: whose data are protected; by default that of the first run that is approved, or one example (of which the
+            budget's group size says how many go together) once anything else is charged.
+
+    Raises:
+        BadInput: a unit for another group size than the budget's.
     """
 
-    def __init__(self, budget: Budget | None = None) -> None:
+    _unit: Unit | None
+
+    def __init__(self, budget: Budget | None = None, unit: Unit | None = None) -> None:
         if budget is not None and not isinstance(budget, Budget):
             raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
+        if unit is not None:
+            Pages(budget).require_unit(unit)
         self._begin(budget, None, "")
+        self._unit = unit  # after `_begin`, which forgets it
 
     def _begin(self, budget: Budget | None, file: _File | None, what: str) -> None:
         self.budget = budget
         self._file, self._what = file, what
+        self._unit = None
         self._adjacency: Adjacency | None = None
         self._runs: list[tuple[Event, int]] = []
         self._approved: list[tuple[Event, int]] = []  # runs still to come, already known to fit; next one last
@@ -95,23 +107,31 @@ class Ledger:
     @property
     def adjacency(self) -> Adjacency | None:
         """The kind of neighbour of everything in the ledger; None while it is empty."""
-        return self._file.book.read().adjacency if self._file else self._adjacency
+        return self._pages().adjacency
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return self._pages().protects
 
     @property
     def event(self) -> Composed:
         """Everything that was charged, in order, as one canonical event; in a file, also what is set aside for open runs."""
-        return self._file.book.read().event if self._file else compose(Repeated(leaf, n) for leaf, n in self._runs)
+        return self._pages().event
 
     def guarantee(self, delta: float) -> Guarantee:
-        """The guarantee of all that was charged so far, at `delta`."""
-        return accountant.guarantee(self.event, self.adjacency or Adjacency.ADD_REMOVE, delta)
+        """The guarantee of all that was charged so far, at `delta`, for the ledger's unit."""
+        pages = self._pages()
+        unit = pages.protects
+        found = accountant.guarantee(pages.event, pages.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
+        return replace(found, rows_per_person=unit.rows_per_person)
 
-    def require_room(self, event: Event, adjacency: Adjacency) -> None:
-        """Raise, as `charge` would, unless `event` fits on top of what was spent; nothing is charged or set aside."""
+    def require_room(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
+        """Raise, as `approve` would, unless `event` fits on top of what was spent; nothing is charged or set aside."""
         self._require_own_process()
-        (self._file.book.read() if self._file else self._in_memory()).require_room(event, adjacency)
+        self._pages().require_room(event, adjacency, unit)
 
-    def approve(self, event: Event, adjacency: Adjacency) -> None:
+    def approve(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
         """Check once that all of `event` fits on top of what was spent.
 
         Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a composition
@@ -119,22 +139,25 @@ class Ledger:
 
         Raises:
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `charge` would.
+            BadInput: the ledger is for another unit of protection.
         """
         self._require_own_process()
         if self._file:
-            self._file.approve(compose([event]), adjacency, self._what)
+            self._file.approve(compose([event]), adjacency, unit, self._what)
         else:
-            self._in_memory().require_room(event, adjacency)
+            self._pages().require_room(event, adjacency, unit)
+        self._unit = unit
         self._adjacency = adjacency
         self._approved = list(walk(compose([event])))[::-1]
 
-    def resume(self, run: str | None, event: Event, adjacency: Adjacency) -> None:
+    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008
         """Approve a run that was interrupted: charges are made from its beginning again, and none is paid for twice.
 
         Args:
             run: what `run` said when it was approved; None for a ledger in memory, where it is approved anew.
             event: what was approved.
             adjacency: the kind of neighbour.
+            unit: whose data are protected.
 
         Raises:
             BadInput: the file has no such run, it was closed, or it was approved for something else.
@@ -142,7 +165,7 @@ class Ledger:
         if not self._file or run is None:
             if self._file or run is not None:
                 raise BadInput("the run was charged to another ledger: give the one that it began with (--ledger)")
-            self.approve(event, adjacency)
+            self.approve(event, adjacency, unit)
             return
         self._require_own_process()
         self._file.resume(run, compose([event]), adjacency)
@@ -175,8 +198,9 @@ class Ledger:
             if self._file:
                 self._file.charge(event, adjacency, self._what)
             else:
-                self._in_memory().require_room(event, adjacency)
+                self._pages().require_room(event, adjacency)
             self._approved = []
+        self._unit = self._unit or Unit(self.budget.group_size if self.budget else 1)
         self._adjacency = adjacency
         for leaf, times in walk(event):
             if self._runs and self._runs[-1][0] == leaf:
@@ -197,8 +221,11 @@ class Ledger:
                 left.append((leaf, there - times))
         return left
 
-    def _in_memory(self) -> Pages:
-        return Pages(self.budget, self._adjacency, [Entry.new("", spent=self.event)])
+    def _pages(self) -> Pages:
+        if self._file:
+            return self._file.book.read()
+        spent = compose(Repeated(leaf, times) for leaf, times in self._runs)
+        return Pages(self.budget, self._adjacency, self._unit, [Entry("", "", "", "", False, NOTHING, spent)])
 
     def _require_own_process(self) -> None:
         """A forked copy would spend the same budget again."""
@@ -252,11 +279,11 @@ class _File:
         )
         self._block, self._last = 1, -float("inf")
 
-    def approve(self, held: Composed, adjacency: Adjacency, what: str) -> None:
+    def approve(self, held: Composed, adjacency: Adjacency, unit: Unit, what: str) -> None:
         self.settle()
         with self.book.editing() as pages:
-            pages.require_room(held, adjacency)
-            pages.adjacency = adjacency
+            pages.require_room(held, adjacency, unit)
+            pages.adjacency, pages.unit = adjacency, unit
             entry = Entry.new(what, held=held)
             pages.put(entry)
         self._start(entry)
@@ -296,7 +323,7 @@ class _File:
     def charge(self, event: Event, adjacency: Adjacency, what: str) -> None:
         with self.book.editing() as pages:
             pages.require_room(event, adjacency)
-            pages.adjacency = adjacency
+            pages.adjacency, pages.unit = adjacency, pages.protects
             entry = Entry.new(what) if self._loose is None else pages.entry(self._loose)
             pages.put(replace(entry, spent=compose([entry.spent, event])))
         self._loose = entry.id

@@ -13,6 +13,7 @@ from privlearn.accounting.events import (
     PureDP,
     RandomisedResponse,
 )
+from privlearn.accounting.group_events import GroupSampled
 
 #: Distinct mechanisms beyond which noise levels are put together.
 _MOST = 400
@@ -32,6 +33,8 @@ def on_few_levels(counts: dict[Event, int]) -> dict[Event, int]:
                 leaf = Gaussian(min(node, leaf.noise_multiplier))
             case PoissonSampled(rate, step):
                 leaf = PoissonSampled(rate, Gaussian(min(node, step.noise_multiplier)))
+            case GroupSampled(rate, k, step):
+                leaf = GroupSampled(rate, k, Gaussian(min(node, step.noise_multiplier)))
             case Partitioned(batches, step):
                 leaf = Partitioned(batches, Gaussian(min(node, step.noise_multiplier)))
         merged[leaf] = merged.get(leaf, 0) + times
@@ -42,6 +45,8 @@ def noise_level(leaf: Event) -> float:
     """The noise multiplier of `leaf`, or what plays its part."""
     match leaf:
         case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)) | Laplace(sigma):
+            return sigma
+        case GroupSampled(_, _, Gaussian(sigma)):
             return sigma
         case PureDP(eps) | RandomisedResponse(eps):
             return 1 / eps

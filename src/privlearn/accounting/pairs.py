@@ -85,21 +85,36 @@ def _mass_between(below: Array, above: Array) -> Array:
 
 
 def _on_grid(h: float, first: int, x: Array, q_below: Array, q_above: Array, p_below: Array, p_above: Array) -> Pair:
-    """Split a law onto the points x = e^{k h}, from the Q- and P-mass below and above each point.
+    """Split a law onto the points x = e^{k h}, from the Q- and P-mass below and above each point."""
+    q, q0, p_inf = split(x, q_below, q_above, p_below, p_above)
+    return Pair(h, first, q, q0, p_inf)
+
+
+def split(x: Array, q_below: Array, q_above: Array, p_below: Array, p_above: Array) -> tuple[Array, float, float]:
+    """Q-masses at the ratios `x`, at 0, and P-mass at infinity, from the Q- and P-mass below and above each ratio.
 
     Every cell's mass goes to its ends so that the mean of R = dP/dQ stays: the pessimistic discretisation.
     """
     dq, dp = _mass_between(q_below, q_above), _mass_between(p_below, p_above)
-    right = np.clip((dp - x[:-1] * dq) / np.diff(x), 0.0, dq)
+    right = np.clip((dp - x[:-1] * dq) / np.maximum(np.diff(x), 1e-300), 0.0, dq)
     q = np.zeros(len(x))
     q[:-1] += dq - right
     q[1:] += right
-    # Below the grid: onto 0 and x[0]. Above it: onto x[-1] and infinity.
+    # Below the points: onto 0 and x[0]. Above them: onto x[-1] and infinity.
     q[0] += p_below[0] / x[0]
     q0 = max(0.0, float(q_below[0] - p_below[0] / x[0]))
     q[-1] += q_above[-1]
     p_inf = max(0.0, float(p_above[-1] - x[-1] * q_above[-1]))
-    return Pair(h, first, q, q0, p_inf)
+    return q, q0, p_inf
+
+
+def spread_onto(losses: Array, q: Array, h: float) -> Pair:
+    """Atoms of Q-mass `q` at the ratios e^losses, ascending, split onto the grid of step h."""
+    cells = np.floor(losses / h).astype(int)
+    shares = np.clip(np.expm1(losses - cells * h) / math.expm1(h), 0.0, 1.0)
+    low, size = int(cells[0]), int(cells[-1] - cells[0]) + 2
+    out = np.bincount(cells - low, q * (1 - shares), size) + np.bincount(cells - low + 1, q * shares, size)
+    return Pair(h, low, np.asarray(out, dtype=np.float64), 0.0, 0.0)
 
 
 def atoms(masses: dict[float, float], h: float) -> Pair:

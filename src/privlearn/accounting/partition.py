@@ -21,7 +21,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr, ndtri
 
 from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
-from privlearn.accounting.pairs import Array, Pair, poisson_pair
+from privlearn.accounting.pairs import Array, Pair, poisson_pair, spread_onto
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05
@@ -183,7 +183,7 @@ def _by_fourier(batches: int, sigma: float, h: float, tail: float) -> Pair:
     allowance = tail / 4 + rounding * len(cells)
     zero = float(q[0]) if first == 0 else 0.0
     positive = slice(1, None) if first == 0 else slice(None)
-    pair = _spread_onto(np.log(ratio[positive]), q[positive], h)
+    pair = spread_onto(np.log(ratio[positive]), q[positive], h)
     return Pair(h, pair.lo, pair.q, min(1.0, zero + allowance), min(1.0, beyond + allowance))
 
 
@@ -221,12 +221,3 @@ def _sum_window(values: Array, mass: Array, batches: int, tail: float) -> tuple[
     high = least_bound(above, guess)
     low = -least_bound(below, guess)
     return max(0.0, min(low, batches * mean)), max(high, batches * mean)
-
-
-def _spread_onto(losses: Array, q: Array, h: float) -> Pair:
-    """Atoms at the ratios e^losses, split onto the grid of step h."""
-    cells = np.floor(losses / h).astype(int)
-    shares = np.clip(np.expm1(losses - cells * h) / math.expm1(h), 0.0, 1.0)
-    low, size = int(cells[0]), int(cells[-1] - cells[0]) + 2
-    out = np.bincount(cells - low, q * (1 - shares), size) + np.bincount(cells - low + 1, q * shares, size)
-    return Pair(h, low, np.asarray(out, dtype=np.float64), 0.0, 0.0)

@@ -20,7 +20,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
 from privlearn._validate import delta as valid_delta
-from privlearn.accounting import partition
+from privlearn.accounting import group_pairs, partition
 from privlearn.accounting.events import (
     Event,
     FixedBatches,
@@ -33,6 +33,7 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
+from privlearn.accounting.group_events import GroupSampled
 from privlearn.accounting.levels import noise_level, on_few_levels
 from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
 from privlearn.accounting.pairs import (
@@ -285,6 +286,9 @@ def _entry(leaf: Event) -> _Entry:
             return _Entry(
                 lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), ratio_range(rate, sigma)
             )
+        case GroupSampled(rate, k, Gaussian(sigma)):
+            spread, reach = group_pairs.sketch(rate, sigma, k)
+            return _Entry(lambda h, tail: group_pairs.group_pair(rate, sigma, k, h, tail), spread, reach)
         case Partitioned(batches, Gaussian(sigma)):
             spread = partition.spread(batches, sigma)
             reach = ratio_range(1 / batches, sigma) + 16 * spread

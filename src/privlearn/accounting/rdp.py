@@ -30,6 +30,7 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
+from privlearn.accounting.group_events import GroupSampled
 from privlearn.accounting.levels import on_few_levels
 from privlearn.errors import UnsupportedEvent
 
@@ -105,6 +106,8 @@ def _leaf_curve(leaf: Event) -> Array:
         case PoissonSampled(rate, Gaussian(sigma)):
             # At hardly any noise sampling hides nothing, and not using it is sound.
             return ORDERS / (2 * sigma**2) if rate == 1 or sigma < _LEAST_SIGMA else _poisson(rate, sigma)
+        case GroupSampled(rate, k, Gaussian(sigma)):
+            return _group(rate, k, sigma)
         case Laplace(b):
             shares = np.log(ORDERS / (2 * ORDERS - 1)), np.log((ORDERS - 1) / (2 * ORDERS - 1))
             moment = np.logaddexp(shares[0] + (ORDERS - 1) / b, shares[1] - ORDERS / b)
@@ -148,6 +151,22 @@ def _poisson(rate: float, sigma: float) -> Array:
     log_moments[_IS_WHOLE] = _whole_moments(rate, sigma)
     log_moments[~_IS_WHOLE] = _fractional_moments(rate, sigma, ORDERS[~_IS_WHOLE])
     return np.asarray(np.maximum(log_moments, 0.0) / (ORDERS - 1), dtype=np.float64)
+
+
+def _group(rate: float, k: int, sigma: float) -> Array:
+    """A bound for k examples in a Poisson batch: not tight, but a formula for any k; the larger of both directions.
+
+    Remove: |R|_a <= sum_j p_j |R_j|_a (Minkowski), where R_j is the ratio with j examples drawn. Add: R is at least the
+    geometric mean of the R_j (weights p_j), whose negative moments are those of a log-normal variable.
+    """
+    j = np.arange(k + 1, dtype=np.float64)
+    log_weights = (
+        gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
+    )
+    moments = [logsumexp(log_weights + (order - 1) * j**2 / (2 * sigma**2)) for order in ORDERS]
+    remove = ORDERS / (ORDERS - 1) * np.maximum(moments, 0.0)
+    add = (ORDERS * (k * rate) ** 2 + k * rate * (1 - rate)) / (2 * sigma**2)
+    return np.asarray(np.maximum(remove, add), dtype=np.float64)
 
 
 def _whole_moments(rate: float, sigma: float) -> list[float]:

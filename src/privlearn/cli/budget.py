@@ -17,7 +17,7 @@ def run(options: argparse.Namespace) -> int:
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     plan = make_plan(options, options.examples)
-    answer = figures(plan, options.delta, options.examples, options.group_size)
+    answer = figures(plan, options.delta, options.examples)
     if options.plot:
         from privlearn.cli.plots import draw_plan
 
@@ -49,7 +49,6 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
     out.print(screen.guarantee_table(answer))
     out.print(f"\n{screen.meaning(answer)}")
     if answer["unspent"] is not None:
-        whom = "" if options.group_size == 1 else ", which was met for one example and not for the group,"
-        out.print(f"Of the target{whom} {max(0.0, answer['unspent']):.2%} is left unspent.")
+        out.print(f"Of the target {max(0.0, answer['unspent']):.2%} is left unspent.")
     if options.plot:
         out.print(f"The plot is in {options.plot}.")

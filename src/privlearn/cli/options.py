@@ -104,7 +104,6 @@ def _parser() -> argparse.ArgumentParser:
 
     budget = _command(commands, "budget", "what a plan costs, or the noise that meets a target; needs no data")
     _add_plan(budget)
-    budget.add_argument("--group-size", type=int, default=1, metavar="K", help="examples that one person may have")
     budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
 
     verify = _command(commands, "verify", "recompute the guarantee and the hashes of a published model")
@@ -196,6 +195,10 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--delta", type=float, default=1e-5, metavar="D", help="(default: 1e-5)")
     target.add_argument("--adjacency", metavar="A", help="add_remove, zero_out or replace_one (default: the sampler's)")
     target.add_argument("--examples", type=int, metavar="N", help="declared public number of examples")
+    target.add_argument("--group-size", type=int, default=1, metavar="K",
+                        help="declared most examples of one person: protect all of them together (default: 1)")  # fmt: skip
+    target.add_argument("--rows-per-person", type=int, metavar="K",
+                        help="for data with person ids (groups): examples are persons, of whose rows K are used")  # fmt: skip
     plan = parser.add_argument_group("how it is spent")
     plan.add_argument("--noise-multiplier", type=float, metavar="S", help="noise of the first epoch; else solved for")
     plan.add_argument(

@@ -47,6 +47,8 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         before=()
         if options.pca is None
         else (PCA(options.pca, 16.0 if options.pca_noise is None else options.pca_noise),),
+        group_size=options.group_size,
+        rows_per_person=options.rows_per_person,
     )
     target = _target(options)
     return plan if target is None else _solve(options, plan, target, examples)
@@ -75,10 +77,9 @@ def _unknown(options: argparse.Namespace) -> str:
     return str(options.solve or default)
 
 
-def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dict[str, Any]:
+def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
-    event = plan.event()
-    found = accountant.guarantees(event, plan.neighbours, delta, group_size)
+    found = plan.guarantees(delta)
     best = found[0]
     return {
         "adjacency": best.adjacency.value,
@@ -89,8 +90,9 @@ def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dic
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": list(plan.noise_multipliers()),
-        "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples, group_size))],
-        "group_size": group_size,
+        "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples))],
+        "group_size": plan.group_size,
+        **({} if plan.rows_per_person is None else {"rows_per_person": plan.rows_per_person}),
         "plan": {
             "sampling": plan.sampling.describe(),
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
@@ -98,7 +100,9 @@ def figures(plan: Plan, delta: float, examples: int, group_size: int = 1) -> dic
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
             "before": [{"kind": "pca", **vars(release)} for release in plan.before],
         },
-        "unspent": None if plan.budget is None else 1 - plan.budget.spent(event, plan.neighbours) / plan.budget.limit,
+        "unspent": None
+        if plan.budget is None
+        else 1 - plan.budget.spent(plan.event(), plan.neighbours) / plan.budget.limit,
     }
 
 
@@ -111,9 +115,9 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
         )
 
 
-def _asides(plan: Plan, delta: float, examples: int, group_size: int) -> Iterator[Guarantee]:
+def _asides(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
     """Estimates and lower bounds: never what is claimed."""
-    if group_size > 1:
+    if plan.group_size > 1:
         return
     event = plan.event()
     yield from accountant.estimates(event, plan.neighbours, delta)
@@ -150,4 +154,4 @@ def _target(options: argparse.Namespace) -> Budget | None:
             )
         Budget(epsilon=1.0, delta=options.delta)
         return None
-    return Budget(options.epsilon, options.delta, options.rho)
+    return Budget(options.epsilon, options.delta, options.rho, options.group_size)

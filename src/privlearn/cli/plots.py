@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from privlearn.accounting import accountant
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 
@@ -51,7 +50,6 @@ def _spending(plan: Plan, delta: float) -> dict[str, list[tuple[int, float]]]:
     stops = sorted({max(1, round(plan.epochs * i / _POINTS)) for i in range(1, _POINTS + 1)})
     lines: dict[str, list[tuple[int, float]]] = {}
     for epochs in stops:
-        event = replace(plan, epochs=epochs).event()
-        for guarantee in accountant.guarantees(event, plan.neighbours, delta):
+        for guarantee in replace(plan, epochs=epochs).guarantees(delta):
             lines.setdefault(guarantee.method, []).append((epochs, guarantee.epsilon))
     return lines

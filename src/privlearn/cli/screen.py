@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from privlearn.accounting.accountant import rounded_up
+from privlearn.accounting.unit import Unit
 from privlearn.plan import Plan
 
 answers = Console(highlight=False, soft_wrap=True)
@@ -27,10 +28,10 @@ _METHODS = {
     "zcdp-2016": "zCDP, conversion of 2016",
     "moments-2016": "moments accountant of 2016",
 }
-_NEIGHBOURS = {
-    "add_remove": "one example is added or removed",
-    "zero_out": "one example is replaced by an empty one",
-    "replace_one": "one example is replaced by another",
+_VERBS = {
+    "add_remove": ("added or removed", "added or removed"),
+    "zero_out": ("replaced by an empty one", "replaced by empty ones"),
+    "replace_one": ("replaced by another", "replaced by others"),
 }
 
 
@@ -59,11 +60,8 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 def meaning(figures: dict[str, Any]) -> str:
     """One sentence that says what the number means."""
-    change = _NEIGHBOURS[figures["adjacency"]]
-    size = figures.get("group_size", 1)
-    if size > 1:
-        change = change.replace("one example is", f"up to {size} examples are").replace(" an empty one", " empty ones")
-        change = change.replace(" another", " others")
+    unit = Unit(figures.get("group_size", 1), figures.get("rows_per_person"))
+    change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
     return (
         f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
         f"probability of {figures['delta']:g}."

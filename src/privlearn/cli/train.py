@@ -53,11 +53,11 @@ def run(options: argparse.Namespace) -> int:
     )
     for aside in data.asides:
         screen.asides.print(aside, markup=False)
-    examples = options.examples or len(data.x)
+    examples = options.examples or data.examples
     plan = make_plan(options, examples)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
-    answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else len(data.x))
-    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x))):
+    answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
+    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples)):
         screen.asides.print(f"[yellow]warning[/]: {warning}")
     screen.asides.print(
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
@@ -143,7 +143,7 @@ def _train(
             lambda shape: _network(options.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             data,
-            optimizer=_optimizer(options, kind, plan, options.examples or len(data.x)),
+            optimizer=_optimizer(options, kind, plan, options.examples or data.examples),
             learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
@@ -155,11 +155,12 @@ def _train(
         )
 
 
-def _curators_warnings(plan: Plan, options: argparse.Namespace, rows: int) -> Iterator[str]:
+def _curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> Iterator[str]:
     """What whoever holds the data should know before publishing."""
+    counted = "examples" if plan.rows_per_person is None else "persons"
     if options.examples is None and plan.neighbours is Adjacency.ADD_REMOVE:
         yield (
-            f"the number of examples ({rows}) is taken from the file and will stand in the certificate, though add_remove "
+            f"the number of {counted} ({present}) is taken from the file and will stand in the certificate, though add_remove "
             "neighbours differ in it: declare a public figure with --examples N"
         )
     if options.seed is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
+from privlearn.accounting.unit import Unit
 from privlearn.cli import screen
 from privlearn.publishing.verification import verify
 
@@ -17,9 +18,10 @@ def run(options: argparse.Namespace) -> int:
         return 0 if found.ok else 1
     out = screen.answers
     if found.ok:
+        whom = "" if found.unit == str(Unit()) else f", for {found.unit}"
         out.print(
             f"[green bold]{options.folder} verifies[/]: the weights are the certified ones, and the events give epsilon "
-            f"[bold]{found.epsilon:.4f}[/] at delta {found.delta:g} ({found.adjacency} neighbours, by {found.method})."
+            f"[bold]{found.epsilon:.4f}[/] at delta {found.delta:g} ({found.adjacency} neighbours, by {found.method}{whom})."
         )
         out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
     else:

@@ -93,6 +93,8 @@ class ClippedGradients:
             same.
         augmentation: copies of each example to average over.
         autocast: `torch.bfloat16` to run the model in low precision.
+        rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all are
+            averaged before clipping. By default every example is one row.
         fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
         computed: called whenever the model has run on the data; by default nothing is.
@@ -113,6 +115,7 @@ class ClippedGradients:
         microbatch: int | None = None,
         augmentation: Augmentation | None = None,
         autocast: torch.dtype | None = None,
+        rows: Tensor | None = None,
         fast_kernels: bool | None = None,
         observe: Observer | None = None,
         computed: Callable[[], None] | None = None,
@@ -139,7 +142,9 @@ class ClippedGradients:
         self.reason: str | None = None
         self._model, self._augmentation, self._observe = model, augmentation, observe
         self._done = computed or (lambda: None)
-        self._copies = augmentation.copies if augmentation else 1
+        self._rows = rows
+        self._each = 1 if rows is None else rows.shape[1]  # rows of an example, before there are copies
+        self._copies = self._each * (augmentation.copies if augmentation else 1)
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
         layers = [name.rpartition(".")[0] for name in self.parameters]
@@ -185,8 +190,8 @@ class ClippedGradients:
 
         Args:
             sample: the batch that was drawn.
-            x: all inputs, shape (examples, ...).
-            y: all targets, shape (examples, ...).
+            x: all inputs, shape (rows, ...).
+            y: all targets, shape (rows, ...).
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:

@@ -23,24 +23,30 @@ def clip_rows(x: Tensor, norm: float) -> Tensor:
     return clipped
 
 
-def second_moment(x: Tensor, norm: float, sample: Sample, adjacency: Adjacency) -> Bounded:
-    """The sum of x x^T over the rows of the sample, each row clipped to `norm`; sensitivity computed here.
+def second_moment(
+    x: Tensor, norm: float, sample: Sample, adjacency: Adjacency, examples: Tensor | None = None
+) -> Bounded:
+    """The sum over the examples of the sample of x x^T, each row x clipped to `norm`; sensitivity computed here.
 
     The matrix is given as the vector of its upper triangle with the off-diagonal entries times sqrt(2), in which
     Euclidean length is the matrix's Frobenius norm. One row has length |x|^2 <= norm^2 there, and two rows differ by
-    at most sqrt(2) norm^2.
+    at most sqrt(2) norm^2. An example of several rows adds the mean of their matrices, for which the same holds.
 
     Args:
-        x: all rows, shape (examples, features).
+        x: all rows, shape (rows, features).
         norm: the bound on each row's L2 norm; public.
-        sample: the batch; its indices select the rows.
+        sample: the batch; its indices select the examples.
         adjacency: the kind of neighbour.
+        examples: the rows of each example, shape (examples, rows of each); None where each is one row.
 
     Returns:
         One tensor of shape (features (features + 1) / 2,).
     """
     positive("norm", norm)
-    rows = clip_rows(x[sample.indices], norm)
+    if examples is None:
+        rows = clip_rows(x[sample.indices], norm)
+    else:
+        rows = clip_rows(x[examples[sample.indices].flatten()], norm) / math.sqrt(examples.shape[1])
     gram = rows.T @ rows
     upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
     i, j = _upper_triangle(x.shape[1])

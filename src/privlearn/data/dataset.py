@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.data.persons import persons_in, require_groups
 from privlearn.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Dataset:
         note: what is publicly known of where bounds and splits come from.
         schema: a digest of what was declared of a table's columns; empty if the rows come from no table.
         asides: what to tell whoever holds the data; not for publication.
+        groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
+            With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
     """
 
     x: Any
@@ -44,6 +47,12 @@ class Dataset:
     note: str = ""
     schema: str = ""
     asides: tuple[str, ...] = ()
+    groups: Any = None
+
+    @property
+    def examples(self) -> int:
+        """The number of examples: of persons where there are `groups`, else of rows."""
+        return len(self.x) if self.groups is None else persons_in(np.asarray(self.groups))
 
     @classmethod
     def of(cls, data: Dataset | tuple[Any, Any]) -> Dataset:
@@ -94,6 +103,8 @@ class Dataset:
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:
                 require_finite(self.name, part, np.asarray(values))
+        if self.groups is not None:
+            require_groups(self.name, np.asarray(self.groups), len(self.x))
         if self.classes is not None:
             for part, labels in {"y": self.y, "y_test": self.y_test}.items():
                 if labels is not None:

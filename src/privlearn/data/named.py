@@ -36,7 +36,8 @@ def load(
     """Load the data set called `name`, or the .npz, .csv or .parquet file at that path.
 
     Args:
-        name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, or that of a table.
+        name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups` (a
+            person's id for each row of x), or that of a table.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
         classes: the declared number of classes; needed for an .npz.
         value_range: the declared public range of the inputs; needed for an .npz.

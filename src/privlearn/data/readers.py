@@ -13,12 +13,12 @@ from privlearn.errors import BadInput, first_line
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """Read `x`, `y` and, where there, `x_test`, `y_test` from an .npz file.
+    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file.
 
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
-    found = _arrays(path, ("x", "y", "x_test", "y_test"))
+    found = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
     missing = [key for key in ("x", "y") if key not in found]
     if missing or ("x_test" in found) != ("y_test" in found):
         raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")

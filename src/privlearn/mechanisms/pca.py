@@ -57,8 +57,18 @@ class PCA:
                 f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
             )
 
-    def run(self, x: Tensor, adjacency: Adjacency, ledger: Account, stream: NoiseStream) -> Project:
-        """Release the directions of `x`, shape (examples, ...), and return the projection onto them.
+    def run(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+    ) -> Project:
+        """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
+
+        `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what each adds
+        is then the mean over its rows.
 
         Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
         like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.
@@ -74,8 +84,8 @@ class PCA:
         rows = x.flatten(1)
         features = rows.shape[1]
         self.require_fit(features)  # before anything is charged
-        (sample,) = FullBatch().draw(len(rows))
-        moment = second_moment(rows, 1.0, sample, adjacency)
+        (sample,) = FullBatch().draw(len(rows) if examples is None else len(examples))
+        moment = second_moment(rows, 1.0, sample, adjacency, examples)
         ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
         # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is noise.
         values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,9 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
+from privlearn.data.dataset import Dataset
+from privlearn.data.persons import require_groups, rows_of_persons
+from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.progress import Progress, Watch, facts
@@ -57,7 +61,8 @@ def dpsgd(
     """Train `model` with differential privacy.
 
     Guarantee: the returned model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for
-    the plan's adjacency; the unit is one example. The ledger is charged exactly `plan.event()`. Nothing else that is
+    the plan's adjacency and `plan.unit`: one example, up to `group_size` examples of one person, or one person with all
+    their rows (where the data have `groups`). The ledger is charged exactly `plan.event()`. Nothing else that is
     returned is covered. Before anything is spent, the data are looked at once to refuse what can't be used, which is
     outside the guarantee; from then on nothing that is raised, drawn or called depends on what an example holds.
 
@@ -74,7 +79,7 @@ def dpsgd(
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         microbatch: examples computed at once, or None for what fits into memory; the result is the same.
-        augmentation: changed copies of each example, whose gradients are averaged before clipping.
+        augmentation: changed copies of each row, whose gradients are averaged before clipping.
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
         progress: called with (steps done, steps in all) after each step.
@@ -84,20 +89,23 @@ def dpsgd(
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: inputs and targets that do not fit each other, or the plan; before anything is spent. Or weights that
-            are no longer finite at the end of an epoch, because steps were too long.
+        BadInput: inputs and targets that do not fit each other, or the plan; person ids that the plan does not speak of, or
+            the other way round; before anything is spent. Or weights that are no longer finite at the end of an epoch,
+            because steps were too long.
     """
     require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, augmentation, progress)
     ledger = Ledger(plan.budget) if ledger is None else ledger
-    ledger.require_room(plan.event(), plan.neighbours)
+    ledger.require_room(plan.event(), plan.neighbours, plan.unit)
     file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     saved = file.read() if file else None
     streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
-    born = streams.state()["initialisation"]
+    born = saved.plain["born"] if saved else _born(streams)
 
     data = rows(dataset, plan.sampling)
     x, y = data.tensors()
-    examples = plan.examples or len(x)
+    persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
+    present = len(x) if persons is None else len(persons)
+    examples = plan.examples or present
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
     x = _through(transforms, x)
 
@@ -116,6 +124,7 @@ def dpsgd(
         microbatch=microbatch,
         augmentation=augmentation,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
+        rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
         computed=fixed.restore,
@@ -126,7 +135,7 @@ def dpsgd(
     descent = optimizer_from(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
     divisor = plan.sampling.expected_batch_size(examples)
-    steps = plan.sampling.steps(len(x))
+    steps = plan.sampling.steps(present)
     settings = {
         **_settings(plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule),
         "precision": precision,
@@ -137,10 +146,10 @@ def dpsgd(
     sums = gradients.buffers()
     run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born)
     if file:
-        run.facts = facts(network, loss, x, y, plan=plan, microbatch=microbatch, settings=settings)
-    with _leaving_nothing_behind(parameters, streams), run.charged(plan.event(), plan.neighbours, saved):
+        run.facts = facts(network, loss, x, y, persons, plan=plan, microbatch=microbatch, settings=settings)
+    with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
-            x = _through([run.earlier(earlier, x, plan.neighbours)], x)
+            x = _through([run.earlier(earlier, x, persons, plan.neighbours)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
@@ -149,7 +158,7 @@ def dpsgd(
                 ledger.charge(plan.sampling.epoch_event(mechanism), plan.neighbours)
                 continue
             run.begin_epoch(epoch)
-            for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
+            for step, sample in enumerate(plan.sampling.draw(present, streams.sampling)):
                 if (epoch, step) < run.first:
                     sample.spend(mechanism, plan.neighbours, ledger)
                     continue
@@ -185,6 +194,34 @@ def dpsgd(
         private_diagnostics=PrivateDiagnostics(watched.figures),
         checkpoint=file,
     )
+
+
+def _rows_of_examples(plan: Plan, data: Dataset, key: bytes) -> Tensor | None:
+    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person).
+
+    Raises:
+        BadInput: the plan and the data do not agree on what an example is.
+    """
+    if plan.rows_per_person is None and data.groups is None:
+        return None
+    if plan.rows_per_person is None:
+        raise BadInput(
+            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
+            "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
+        )
+    if data.groups is None:
+        raise BadInput(
+            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
+            "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
+        )
+    groups = np.asarray(data.groups)
+    require_groups(data.name, groups, len(data.x))
+    return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))
+
+
+def _born(streams: Streams) -> dict[str, Any]:
+    """What is drawn from before the run: the initial weights, and which rows stand for whom."""
+    return {"initialisation": streams.state()["initialisation"], "persons": streams.sampling.bytes(32).hex()}
 
 
 @contextmanager

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import Event
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
 from privlearn.methods.checkpoint import Checkpoint, Saved
+from privlearn.plan import Plan
 from privlearn.rng import Streams
 
 
@@ -79,7 +79,8 @@ class Progress:
         descent: the optimizer.
         streams: the random streams; of a run that is continued, at its state.
         figures: private figures.
-        born: the state of the initialisation stream before the network was made.
+        born: what was drawn from before it began: the initial weights, which may tell the learning rate, and which rows
+            stand for whom.
 
     Attributes:
         facts: what a run must have in common with its checkpoint.
@@ -96,7 +97,7 @@ class Progress:
         descent: torch.optim.Optimizer,
         streams: Streams,
         figures: Watch,
-        born: Any,
+        born: dict[str, Any],
     ) -> None:
         self._file, self._ledger = file, ledger
         self._network, self._transforms = network, transforms
@@ -105,24 +106,23 @@ class Progress:
         self.first = (0, 0)
         self._epoch = 0
         self._drawn_from: Any = None
-        #: Where the initial weights were drawn from: they may tell the learning rate.
         self._born = born
         self._earlier: list[dict[str, Tensor]] = []  # released before the interruption
 
     @contextmanager
-    def charged(self, event: Event, adjacency: Adjacency, saved: Saved | None) -> Iterator[None]:
-        """A block in which `event` may be charged, and is under way from the checkpoint, if there is one.
+    def charged(self, plan: Plan, saved: Saved | None) -> Iterator[None]:
+        """A block in which the plan's event may be charged, and is under way from the checkpoint, if there is one.
 
         When the block ends, what was not charged is given back; an interrupted run that has a checkpoint keeps it.
         """
         with self._file.alone() if self._file else nullcontext():
             if saved is None:
                 with self.ending_if_it_fails():
-                    self._ledger.approve(event, adjacency)
+                    self._ledger.approve(plan.event(), plan.neighbours, plan.unit)
                     self._save(0)
             else:
                 require_same_run(saved, self.facts)
-                self._ledger.resume(saved.plain["run"], event, adjacency)
+                self._ledger.resume(saved.plain["run"], plan.event(), plan.neighbours, plan.unit)
                 self._restore(saved)
             try:
                 yield
@@ -132,14 +132,14 @@ class Progress:
                 raise
             self._ledger.settle()
 
-    def earlier(self, release: PCA, x: Tensor, adjacency: Adjacency) -> nn.Module:
+    def earlier(self, release: PCA, x: Tensor, persons: Tensor | None, adjacency: Adjacency) -> nn.Module:
         """The transform that `release` makes of `x`, or made before the interruption."""
         if self._earlier:
             self._ledger.charge(release.event(), adjacency)
             transform = release.rebuilt(self._earlier.pop(0))
             self._transforms.append(transform)
         else:
-            transform = release.run(x, adjacency, self._ledger, self._streams.noise)
+            transform = release.run(x, adjacency, self._ledger, self._streams.noise, persons)
             self._transforms.append(transform)
             self._save(0)
         return transform
@@ -186,7 +186,12 @@ class Progress:
             "epoch": self._epoch,
             "step": step,
             "transforms": len(self._transforms),
-            "streams": {**now, "sampling": self._drawn_from or now["sampling"], "initialisation": self._born},
+            "streams": {
+                **now,
+                "sampling": self._drawn_from or now["sampling"],
+                "initialisation": self._born["initialisation"],
+            },
+            "born": self._born,
             "optimizer": optimizer,
             "gradients": self._gradients.state(),
             "figures": self._figures.state(),
@@ -210,7 +215,9 @@ class Progress:
             torch.cuda.set_rng_state_all(list(part("generator.").values()))
 
 
-def facts(network: nn.Module, loss: Loss, x: Tensor, y: Tensor, **others: Any) -> dict[str, str]:
+def facts(
+    network: nn.Module, loss: Loss, x: Tensor, y: Tensor, persons: Tensor | None, **others: Any
+) -> dict[str, str]:
     """What a run must have in common with a checkpoint to go on from it, as texts to compare.
 
     Args:
@@ -218,6 +225,7 @@ def facts(network: nn.Module, loss: Loss, x: Tensor, y: Tensor, **others: Any) -
         loss: the loss.
         x: inputs.
         y: targets.
+        persons: the rows of each person, where persons are examples.
         others: settings, by name.
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
@@ -226,7 +234,7 @@ def facts(network: nn.Module, loss: Loss, x: Tensor, y: Tensor, **others: Any) -
         "network": f"{network} {shapes}",
         "loss": str(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__qualname__),
         "device": str(next(network.parameters()).device),
-        "data": _digest(x, y),
+        "data": _digest(x, y, *([] if persons is None else [persons])),
         "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",
         "number of threads": str(torch.get_num_threads()),
     }

@@ -5,13 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee, rounded_up
+from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in
 
-_NEIGHBOURS = {
-    "add_remove": "one example is added to or removed from the training data",
-    "zero_out": "one example is replaced by an empty one (the number of examples is public)",
-    "replace_one": "one example is replaced by any other (the number of examples is public)",
+_VERBS = {
+    "add_remove": "added to or removed from the training data",
+    "zero_out": "replaced by an empty one (the number of examples is public)",
+    "replace_one": "replaced by any other (the number of examples is public)",
 }
+
+
+def _neighbours(guarantee: Guarantee) -> str:
+    """What two neighbouring training sets differ in."""
+    verb = _VERBS[guarantee.adjacency.value]
+    if guarantee.rows_per_person is not None:
+        verb = verb.replace("examples", "persons")
+    if guarantee.group_size > 1:
+        verb = verb.replace("an empty one", "empty ones").replace("any other", "any others")
+    return guarantee.unit.change(verb)
+
+
+def _protected(unit: Unit) -> str:
+    """What is protected, and what is protected less."""
+    if unit.rows_per_person is not None:
+        return f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of the run."
+    if unit.group_size > 1:
+        return f"{unit}: somebody with more is protected less."
+    return f"{unit}: a person with several rows is protected less."
 
 
 def write(
@@ -62,16 +82,16 @@ def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
         f"epsilon: {guarantee.epsilon!r}",
         f"delta: {guarantee.delta!r}",
         f"adjacency: {guarantee.adjacency.value}",
+        *([f"unit: {guarantee.unit}"] if guarantee.unit != Unit() else []),
         "---",
         "",
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
         "",
         "## What is guaranteed",
         "",
-        f"Two training sets are neighbours if {_NEIGHBOURS[guarantee.adjacency.value]}. For any such pair, the "
+        f"Two training sets are neighbours if {_neighbours(guarantee)}. For any such pair, the "
         f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, plus "
-        f"{guarantee.delta:g}. What is protected is one example (one row of the training data): a person with several "
-        "rows is protected less.",
+        f"{guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
         "",
         "`privacy.json` lists every event in which the data took part, and `privlearn verify` recomputes epsilon from "
         "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
@@ -98,6 +118,7 @@ def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
 
 def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
     """The table of how it was trained."""
+    counted = "examples" if guarantee.rows_per_person is None else "persons"
     declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data, not protected"
     sigmas = settings["noise_multipliers"]
     noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
@@ -116,7 +137,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
         f"| noise multiplier | {noise} |",
         f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
-        f"| examples (divisor of sums) | {settings['examples']}, {declared} |",
+        f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
         f"| epsilon computed by | {guarantee.method} |",
         "",

@@ -18,8 +18,6 @@ from privlearn.errors import BadInput
 
 #: File names of a published model.
 WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
-#: What the guarantee protects.
-UNIT = "one example (one row of the training data)"
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "event", "settings", "randomness", "files")
 _FORMAT = "privlearn-certificate"
@@ -36,7 +34,8 @@ def make(
         "adjacency": guarantee.adjacency.value,
         "method": guarantee.method,
         "rho": guarantee.rho,
-        "unit": UNIT,
+        "unit": str(guarantee.unit),
+        **guarantee.unit.figures(),
     }
     body = {
         "claim": claim,

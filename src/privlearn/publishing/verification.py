@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -14,8 +14,9 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import from_json
 from privlearn.accounting.events import Event, Gaussian, compose, tally
+from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing.certificate import CARD, CERTIFICATE, CONFIG, PARTS, UNIT, WEIGHTS, digest, read
+from privlearn.publishing.certificate import CARD, CERTIFICATE, CONFIG, PARTS, WEIGHTS, digest, read
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
@@ -34,6 +35,7 @@ class Verification:
         delta: as stated.
         adjacency: as stated.
         method: the accountant that gives `epsilon`.
+        unit: whose data `epsilon` is for; None if that could not be read.
         problems: what does not agree, each a sentence.
         warnings: what weakens the statement without contradicting it.
     """
@@ -43,6 +45,7 @@ class Verification:
     delta: float | None
     adjacency: str | None
     method: str | None
+    unit: str | None
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -72,6 +75,7 @@ def verify(folder: str | Path) -> Verification:
         delta=float(delta) if isinstance(delta, int | float) else None,
         adjacency=adjacency if isinstance(adjacency, str) else None,
         method=found.method if found else None,
+        unit=str(found.unit) if found else None,
         problems=problems,
         warnings=_warnings(certificate, found) + _strangers(folder),
     )
@@ -109,12 +113,15 @@ def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
     delta = claim.get("delta")
     if isinstance(delta, bool) or not isinstance(delta, int | float):
         raise BadInput(f"the stated delta is {str(delta)[:40]}: expected a number in (0, 1)")
-    return accountant.guarantee(event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta)
+    unit = Unit(claim.get("group_size", 1), claim.get("rows_per_person"))
+    found = accountant.guarantee(event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size)
+    return replace(found, rows_per_person=unit.rows_per_person)
 
 
 def _contradictions(found: Guarantee, claim: dict[str, Any]) -> list[str]:
-    if set(claim) != _CLAIMS:
-        return [f"the claim has the fields {sorted(claim)}: expected {sorted(_CLAIMS)}"]
+    expected = _CLAIMS | set(found.unit.figures())
+    if set(claim) != expected:
+        return [f"the claim has the fields {sorted(claim)}: expected {sorted(expected)}"]
     problems = []
     if not _agrees(claim["epsilon"], found.epsilon):
         problems.append(
@@ -123,7 +130,7 @@ def _contradictions(found: Guarantee, claim: dict[str, Any]) -> list[str]:
         )
     if claim["rho"] != found.rho and not (found.rho is not None and _agrees(claim["rho"], found.rho)):
         problems.append(f"the events give rho {found.rho}, and the certificate states {str(claim['rho'])[:40]}")
-    for key, true in {"unit": UNIT, "method": found.method}.items():
+    for key, true in {"unit": str(found.unit), "method": found.method}.items():
         if claim[key] != true:
             problems.append(f"the certificate states {key} {str(claim[key])[:60]!r}: for these events it is {true!r}")
     return problems
@@ -150,11 +157,14 @@ def _card_contradictions(folder: Path, found: Guarantee) -> list[str]:
     if len(stated) != len(pairs):
         return [f"the header of {CARD} says something twice"]
     true = {"epsilon": repr(found.epsilon), "delta": repr(found.delta), "adjacency": found.adjacency.value}
-    return [
+    problems = [
         f"{CARD} states {key} {stated.get(key, 'nowhere')[:40]}, and the events give {value}"
         for key, value in true.items()
         if not _same_text(stated.get(key, ""), value)
     ]
+    if stated.get("unit", str(Unit())) != str(found.unit):
+        problems.append(f"{CARD} speaks of {stated.get('unit', str(Unit()))[:80]}, and the claim of {found.unit}")
+    return problems
 
 
 def _same_text(stated: str, true: str) -> bool:

@@ -1,0 +1,61 @@
+"""Whose data a guarantee protects: one example, somebody with several, or one person with all their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from privlearn._validate import count
+from privlearn.errors import BadInput
+
+#: Examples of one person that are priced together at most.
+MOST_IN_A_GROUP = 10_000
+
+
+@final
+@dataclass(frozen=True)
+class Unit:
+    """The unit of protection of a plan, a ledger and a claim.
+
+    Attributes:
+        group_size: examples that one person has at most; the guarantee is for all of them together. A bound that is
+            declared, never read off the data: somebody with more is protected less.
+        rows_per_person: None where an example is a row. Else an example is a person, with any number of rows, of which
+            at most this many take part.
+
+    Raises:
+        BadInput: a number out of range, or both of them.
+    """
+
+    group_size: int = 1
+    rows_per_person: int | None = None
+
+    def __post_init__(self) -> None:
+        count("group_size", self.group_size, most=MOST_IN_A_GROUP)
+        if self.rows_per_person is not None:
+            count("rows_per_person", self.rows_per_person)
+            if self.group_size > 1:
+                raise BadInput(
+                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is a "
+                    "person, one example is all that a person has. Leave out one of the two"
+                )
+
+    def figures(self) -> dict[str, Any]:
+        """What is not as usual, by name: empty where the unit is one row."""
+        found = {"group_size": self.group_size} if self.group_size > 1 else {}
+        return found if self.rows_per_person is None else found | {"rows_per_person": self.rows_per_person}
+
+    def change(self, verb: str) -> str:
+        """What neighbouring data sets differ in, with `verb` such as "added or removed"."""
+        if self.rows_per_person is not None:
+            return f"one person, with all their rows, is {verb}"
+        if self.group_size > 1:
+            return f"examples of one person, up to {self.group_size} of them, are {verb}"
+        return f"one example is {verb}"
+
+    def __str__(self) -> str:
+        if self.rows_per_person is not None:
+            return f"one person (any number of rows, of which at most {self.rows_per_person} are used)"
+        if self.group_size > 1:
+            return f"up to {self.group_size} examples of one person"
+        return "one example (one row of the training data)"
