@@ -108,7 +108,7 @@ MUTANTS = [
            "            if len(sample) == 0:\n                continue\n            clipped_sum = gradients(",
            "check_every_step_is_noisy_and_paid"),
     Mutant("data read before the budget", P + "methods.dpsgd:dpsgd",
-           "ledger.approve(plan.event(), plan.neighbours)", "len(dataset[0])",
+           "ledger.approve(plan.event(), plan.neighbours, plan.unit)", "len(dataset[0])",
            "check_training_refuses_before_touching_data"),
     Mutant("the first epochs are not in the plan", P + "plan:Plan.noise_multipliers", "range(self.epochs)",
            "range(1, self.epochs + 1)", "check_table_two_of_yu"),
