@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import accounting_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
+import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 from checks import CHECKS
 

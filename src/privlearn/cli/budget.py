@@ -52,4 +52,4 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         whom = "" if options.group_size == 1 else ", which was met for one example and not for the group,"
         out.print(f"Of the target{whom} {max(0.0, answer['unspent']):.2%} is left unspent.")
     if options.plot:
-        out.print(f"The plot is in {options.plot}.")
+        out.print(f"The plot is in {screen.plain(options.plot)}.")

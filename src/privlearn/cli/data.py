@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     table.add_column("name")
     table.add_column("where")
     for name, place in where.items():
-        table.add_row(name, place or "not found: give --data-dir DIR, or set PRIVLEARN_DATA")
+        table.add_row(name, screen.plain(place) if place else "not found: give --data-dir DIR, or set PRIVLEARN_DATA")
     screen.answers.print(table)
     return 0
 

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from privlearn._validate import printable
 from privlearn.accounting.accountant import rounded_up
 from privlearn.plan import Plan
 
@@ -32,6 +34,11 @@ _NEIGHBOURS = {
     "zero_out": "one example is replaced by an empty one",
     "replace_one": "one example is replaced by another",
 }
+
+
+def plain(text: object) -> str:
+    """`text` as it stands, for a line with markup: names and files may hold brackets and control characters."""
+    return escape(printable(text))
 
 
 def print_json(figures: dict[str, Any]) -> None:

@@ -22,7 +22,9 @@ from privlearn.errors import BadInput
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
-from privlearn.publishing.bundle import publish, require_free
+from privlearn.publishing.bundle import publish
+from privlearn.publishing.folder import require_free
+from privlearn.publishing.keys import read_private
 from privlearn.rng import Streams
 
 _ROWS_AT_ONCE = 4096
@@ -32,14 +34,16 @@ def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     started = time.perf_counter()
     out = require_free(options.out)
+    key = None if options.sign is None else read_private(options.sign)
     models.require_known(options.model)
     kind = _optimizer_kind(options.optimizer or "SGD")
     data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
     examples = options.examples or len(data.x)
     plan = make_plan(options, examples)
     answer = figures(plan, options.delta, len(data.x))
-    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x))):
-        screen.asides.print(f"[yellow]warning[/]: {warning}")
+    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, len(data.x)),
+                    *(key.warnings if key else ())):  # fmt: skip
+        screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
     screen.asides.print(
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
         f"{options.delta:g} ({answer['adjacency']})"
@@ -55,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         data=facts,
         model_spec=options.model,
         classes=data.classes,
+        sign=key,
     )
     answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(out),
                "seconds": time.perf_counter() - started}  # fmt: skip
@@ -165,10 +170,10 @@ def _show(answer: dict[str, object], plan: Plan, options: argparse.Namespace) ->
         "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
         "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {screen.noise_text(plan)}",
         "seconds": f"{answer['seconds']:.1f}",
-        "published in": f"[bold]{answer['out']}[/]",
+        "published in": f"[bold]{screen.plain(answer['out'])}[/]",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
     screen.answers.print(f"\n{screen.meaning(answer)}")
-    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {answer['out']}")
+    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
