@@ -8,6 +8,7 @@ import data_checks  # noqa: F401 - registers its checks
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
 import noise_checks  # noqa: F401 - registers its checks
+import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import resume_checks  # noqa: F401 - registers its checks
 from checks import CHECKS

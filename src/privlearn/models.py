@@ -20,6 +20,8 @@ from privlearn.errors import BadInput, NotPerExample
 
 #: Numbers in an example from which on the per-example check makes do with few of them.
 _LARGE = 1 << 14
+#: Hidden layers that a network by name has at most.
+_DEEPEST = 1000
 
 _COUPLED: dict[type[nn.Module], str] = {
     nn.modules.batchnorm._BatchNorm: "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead",
@@ -121,9 +123,10 @@ def _builder(spec: str) -> Callable[..., Any]:
             widths = [int(width) for width in rest.split(",")]
         except ValueError:
             widths = [0]
-        if min(widths) < 1:
+        if min(widths) < 1 or len(widths) > _DEEPEST:
             raise BadInput(
-                f"model {spec!r} cannot be read: expected hidden widths, for example mlp:100 or mlp:10,20,10"
+                f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, for example mlp:100 or "
+                "mlp:10,20,10"
             )
         return lambda **shapes: _mlp(widths, **shapes)
     if rest and rest.isidentifier():

@@ -44,7 +44,17 @@ def test_train_publish_verify_predict(capsys: pytest.CaptureFixture[str], tmp_pa
     code, shown = run(capsys, "verify", str(out), "--json")
     verified = json.loads(shown)
     assert code == 0
-    assert set(verified) == {"ok", "epsilon", "delta", "adjacency", "method", "unit", "problems", "warnings"}
+    assert set(verified) == {
+        "ok",
+        "epsilon",
+        "delta",
+        "adjacency",
+        "method",
+        "unit",
+        "problems",
+        "warnings",
+        "signed_by",
+    }
     assert verified["epsilon"] == pytest.approx(found["epsilon"], rel=1e-9)
     assert "fixed seed" in verified["warnings"][0]
 

@@ -72,6 +72,8 @@ MUTANTS = [
            "0.5 * np.exp(-(inside * b + 1) / (2 * b))", "check_laplace_is_priced_exactly"),
     Mutant("shuffling's lower bound from the batch alone", A + "shuffle:_largest_of_batches",
            "high = 2.0 if adjacency is Adjacency.ZERO_OUT else 1.0", "high = 1.0", "check_shufflings_interval_is_honest"),
+    Mutant("partitions get the noise of the extreme ones", A + "partition:within_reach", "min(sigma,", "max(sigma,",
+           "check_partitions_have_their_golden_prices"),
     Mutant("one more than fits", A + "calibrate:largest", "return low", "return low + 1",
            "check_what_is_solved_for_never_overshoots"),
     Mutant("a rate on the wrong side", A + "calibrate:_acceptable", "<= 0", "<= 0.004",

@@ -146,7 +146,7 @@ MUTANTS = [
            "", "check_the_ledger_ends_where_the_plan_said"),
     Mutant("the claim is not recomputed", P + "publishing.verification:_contradictions",
            'not _agrees(claim["epsilon"], found.epsilon)', "False", "check_changes_to_a_published_model_are_found"),
-    Mutant("weights are not hashed", P + "publishing.verification:_changed_files", "files.get(name) != _file_digest(path)",
+    Mutant("weights are not hashed", P + "publishing.verification:_changed_files", "files[name] != contents.digests[name]",
            "False", "check_changes_to_a_published_model_are_found"),
     Mutant("settings are not compared with the events", P + "publishing.verification:_unlisted_releases",
            "counted.get(leaf, 0) < times", "False", "check_changes_to_a_published_model_are_found"),

@@ -212,6 +212,8 @@ class Filter(Event):
         for order, bound in zip(self.orders, self.bounds, strict=True):
             positive("a Renyi order minus 1", positive("a Renyi order", order) - 1)
             positive("a bound at a Renyi order", bound)
+            between("a Renyi order", order, 1.0, _RHO[1])
+            between("a bound at a Renyi order", bound, 0.0, _RHO[1])
 
 
 @final

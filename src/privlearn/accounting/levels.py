@@ -25,6 +25,8 @@ def on_few_levels(counts: dict[Event, int]) -> dict[Event, int]:
         return counts
     sigmas = [noise_level(leaf) for leaf in counts]
     least, width = min(sigmas), math.log(max(sigmas) / min(sigmas)) / (_MOST // 2)
+    if width == 0:
+        return counts  # they differ in something else
     merged: dict[Event, int] = {}
     for leaf, times in counts.items():
         node = least * math.exp(width * math.floor(math.log(noise_level(leaf) / least) / width))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from privlearn._validate import printable
 from privlearn.cli.options import parse
 from privlearn.errors import PrivlearnError
 
@@ -16,7 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except PrivlearnError as error:
-        print(f"privlearn: {error}", file=sys.stderr)
+        # What strangers wrote may be quoted: no control characters, and no line of its own.
+        print("privlearn: " + "\n  ".join(map(printable, str(error).splitlines())), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("privlearn: interrupted; nothing was published", file=sys.stderr)
@@ -24,4 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        print(f"privlearn: the system refused: {printable(error)}", file=sys.stderr)
+        return 2
     return code

@@ -51,4 +51,4 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
     if answer["unspent"] is not None:
         out.print(f"Of the target {max(0.0, answer['unspent']):.2%} is left unspent.")
     if options.plot:
-        out.print(f"The plot is in {options.plot}.")
+        out.print(f"The plot is in {screen.plain(options.plot)}.")

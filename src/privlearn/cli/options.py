@@ -16,16 +16,18 @@ _EPILOG = """examples:
   privlearn train --data digits --epsilon 4 --out runs/digits
   privlearn budget --examples 60000 --batch-size 600 --noise-multiplier 6 --epochs 400
   privlearn verify runs/digits
+  privlearn key signing-key
   privlearn predict runs/digits --data digits
 """
 
 
+_LARGEST_CONFIG = 1 << 18
 _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
     "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
     "--method", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
-    "--ledger", "--discrete", "--resume", "--checkpoint-every",
+    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every",
 }  # fmt: skip
 
 
@@ -58,33 +60,59 @@ def _with_ranges(argv: list[str]) -> list[str]:
 
 def _with_config(argv: list[str]) -> list[str]:
     """Put the options of a --config file in front of those given by hand, which win."""
-    if "--config" not in argv:
+    at = [place for place, part in enumerate(argv) if part.partition("=")[0] == "--config"]
+    if not at:
         return argv
-    at = argv.index("--config")
-    if at + 1 >= len(argv):
-        raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
-    path = Path(argv[at + 1])
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
-    given: list[str] = []
+    if len(at) > 1:
+        raise BadInput("--config is given twice: put all into one file, or give the rest by hand")
+    before, (_, equals, path), after = argv[: at[0]], argv[at[0]].partition("="), argv[at[0] + 1 :]
+    if not equals:
+        if not after:
+            raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
+        path, after = after[0], after[1:]
+    if not before or before[0].startswith("-"):
+        raise BadInput("--config stands in front of the command: expected `privlearn COMMAND --config F.toml ...`")
     by_hand = {part.partition("=")[0] for part in argv}
-    for key, value in settings.items():
-        option = "--" + key.replace("_", "-")
+    given: list[str] = []
+    for option, value in _settings(Path(path)).items():
         if option in by_hand or (option in _TARGETS and by_hand & _TARGETS):
             continue
-        if argv[0] == "budget" and option in _TRAINING_ONLY:
+        if before[0] == "budget" and option in _TRAINING_ONLY:
             continue  # one file may serve both commands
-        if isinstance(value, list):
-            value = ",".join(str(part) for part in value)
-        if isinstance(value, dict):
-            raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
         if value is True:
             given.append(option)
         elif value is not False:
-            given += [f"{option}={value}"]
-    return [argv[0], *given, *argv[1:at], *argv[at + 2 :]]
+            given.append(f"{option}={value}")
+    return [before[0], *given, *before[1:], *after]
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The options in a TOML file, by name and with plain values.
+
+    Raises:
+        BadInput: no readable TOML, or something in it that is no option's value.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_CONFIG + 1)
+        if len(content) > _LARGEST_CONFIG:
+            raise ValueError(f"it is larger than {_LARGEST_CONFIG >> 10} KiB")
+        settings = tomllib.loads(content.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        option = "--" + key.replace("_", "-")
+        if option in found:
+            raise BadInput(f"{key} stands twice in {path}, once with _ and once with -: keep one of them")
+        if option in ("--config", "--help") or not key.isascii() or not option[2:].replace("-", "a").isalnum():
+            raise BadInput(
+                f"{key[:40]!r} in {path} is no option: expected names as on the command line, such as epsilon"
+            )
+        if isinstance(value, dict):
+            raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
+        found[option] = ",".join(str(part) for part in value) if isinstance(value, list) else value
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,8 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(budget)
     budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
 
-    verify = _command(commands, "verify", "recompute the guarantee and the hashes of a published model")
+    verify = _command(commands, "verify", "recompute the guarantee, the hashes and the signature of a published model")
     verify.add_argument("folder", metavar="DIR", help="a published model")
+    _add_key(verify)
 
     predict = _command(commands, "predict", "use a published model; writes CSV")
     predict.add_argument("folder", metavar="DIR", help="a published model")
@@ -121,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         help="which rows (default: test rows if named, x of an .npz)",
     )
     predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
+    _add_key(predict)
     predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
 
     ledger = _command(commands, "ledger", "what was spent on what, by whom, and what remains of a budget")
@@ -129,6 +159,12 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("--rho", type=float, metavar="R", help="budget of a new ledger in rho (zCDP)")
     ledger.add_argument("--delta", type=float, metavar="D", help="(default: the budget's, or 1e-5)")
     ledger.add_argument("--close", metavar="RUN", help="end an interrupted run: what it has not spent is given back")
+    key = _command(
+        commands, "key", "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase"
+    )
+    key.add_argument(
+        "file", metavar="FILE", help="for the private key, which must not be there yet; the public one: FILE.pub"
+    )
 
     study = _command(commands, "reproduce", "a table or figure of a paper, its numbers beside ours")
     study.add_argument("name", nargs="?", metavar="NAME", help="which one; see --list")
@@ -152,6 +188,10 @@ def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
     if name != "predict":
         parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--key", metavar="PUBLIC", help="the publisher's public key, which must have signed it")
 
 
 def _microbatch(text: str) -> int | None:
@@ -248,6 +288,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="go on with an interrupted run, as if nothing had happened"
     )
     group.add_argument("--checkpoint-every", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
+    group.add_argument("--sign", metavar="KEY", help="sign the certificate with this private key; see `privlearn key`")
     group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
 
 

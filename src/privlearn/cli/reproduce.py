@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     screen.asides.print(f"{study.source}: {study.what}")
     findings = study.run(options.quick, options.seeds)
     save(study, findings, folder)
-    screen.asides.print(f"written: {folder / study.name}.json, .md and .png")
+    screen.asides.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
     if options.json:
         screen.print_json(as_json(study, findings))
     else:

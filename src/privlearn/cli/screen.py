@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from privlearn._validate import printable
 from privlearn.accounting.accountant import rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.plan import Plan
@@ -33,6 +35,11 @@ _VERBS = {
     "zero_out": ("replaced by an empty one", "replaced by empty ones"),
     "replace_one": ("replaced by another", "replaced by others"),
 }
+
+
+def plain(text: object) -> str:
+    """`text` as it stands, for a line with markup: names and files may hold brackets and control characters."""
+    return escape(printable(text))
 
 
 def print_json(figures: dict[str, Any]) -> None:

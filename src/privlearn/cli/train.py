@@ -25,7 +25,9 @@ from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
-from privlearn.publishing.bundle import publish, require_free
+from privlearn.publishing.bundle import publish
+from privlearn.publishing.folder import require_free
+from privlearn.publishing.keys import read_private
 from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 
@@ -39,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if options.resume and _published_already(options.out, checkpoint):
         return 0
     out = require_free(options.out)
+    key = None if options.sign is None else read_private(options.sign)
     saved = _saved(checkpoint, options.resume)
     ledger = None if options.ledger is None else _ledger(options.ledger, f"{options.data} to {options.out}")
     models.require_known(options.model)
@@ -57,8 +60,9 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(options, examples)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
-    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples)):
-        screen.asides.print(f"[yellow]warning[/]: {warning}")
+    for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples),
+                    *(key.warnings if key else ())):  # fmt: skip
+        screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
     screen.asides.print(
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
         f"{options.delta:g} ({answer['adjacency']})"
@@ -78,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
         data=facts,
         model_spec=options.model,
         classes=data.classes,
+        sign=key,
     )
     if ledger is not None:
         together = ledger.guarantee(options.delta)
@@ -242,10 +247,10 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
         "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {screen.noise_text(plan)}",
         "seconds": f"{answer['seconds']:.1f}",
-        "published in": f"[bold]{answer['out']}[/]",
+        "published in": f"[bold]{screen.plain(answer['out'])}[/]",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
     screen.answers.print(f"\n{screen.meaning(answer)}")
-    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {answer['out']}")
+    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")

@@ -7,6 +7,7 @@ from typing import Any
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in
+from privlearn.publishing.certificate import header
 
 _VERBS = {
     "add_remove": "added to or removed from the training data",
@@ -43,6 +44,7 @@ def write(
     test_metrics: dict[str, float],
     data: dict[str, str],
     model: str | None,
+    signed_by: str | None = None,
 ) -> str:
     """Return the card's text, Markdown with a YAML header.
 
@@ -54,8 +56,9 @@ def write(
         test_metrics: figures from test data.
         data: what to say of the data.
         model: the network's spec, if it has one.
+        signed_by: fingerprint of the key that signs the certificate, if one does.
     """
-    lines = _guarantee(guarantee, seeded, shared)
+    lines = _guarantee(guarantee, seeded, shared) + _signature(signed_by)
     if test_metrics:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
@@ -65,26 +68,19 @@ def write(
         "## Use",
         "",
         "```",
-        "privlearn verify .",
+        f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if signed_by else ''}",
         f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
         "```",
         "",
     ]
-    return "\n".join(lines)
+    return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
+        lines
+    )
 
 
 def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
-    """The header, and what is guaranteed to whom."""
+    """What is guaranteed to whom."""
     lines = [
-        "---",
-        "library_name: privlearn",
-        "tags: [differential-privacy]",
-        f"epsilon: {guarantee.epsilon!r}",
-        f"delta: {guarantee.delta!r}",
-        f"adjacency: {guarantee.adjacency.value}",
-        *([f"unit: {guarantee.unit}"] if guarantee.unit != Unit() else []),
-        "---",
-        "",
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
         "",
         "## What is guaranteed",
@@ -114,6 +110,21 @@ def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
             "",
         ]
     return lines
+
+
+def _signature(signed_by: str | None) -> list[str]:
+    """What the signature adds, and what not."""
+    if signed_by is None:
+        return []
+    return [
+        "## Who says so",
+        "",
+        f"The certificate is signed with the Ed25519 key `{signed_by}`. Whoever holds that key says that this was the run, "
+        "and nobody else has edited the certificate, the weights, the configuration or this card since. That it is the "
+        "publisher's key can only be learnt from the publisher, not from this folder: get it from them, and give it to "
+        "`privlearn verify --key`. A signature does not prove that the statement is true.",
+        "",
+    ]
 
 
 def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:

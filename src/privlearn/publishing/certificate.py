@@ -7,21 +7,20 @@ publisher's word.
 from __future__ import annotations
 
 import hashlib
-import json
-from pathlib import Path
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.event_json import JSON_VERSION, to_json
 from privlearn.accounting.events import Event
+from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
+from privlearn.publishing import strict_json
+from privlearn.publishing.folder import CERTIFICATE
 
-#: File names of a published model.
-WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "event", "settings", "randomness", "files")
 _FORMAT = "privlearn-certificate"
-_LARGEST = 1 << 22
+_FIELDS = {"format", "version", *PARTS, "digests"}
 
 
 def make(
@@ -48,38 +47,41 @@ def make(
     return {"format": _FORMAT, "version": JSON_VERSION, **body, "digests": digests}
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Read the certificate of a published folder.
+def parse(content: bytes) -> dict[str, Any]:
+    """Read a certificate; duplicate keys, numbers that are none and fields that nobody knows are refused.
 
     Raises:
-        BadInput: there is none, or it is none.
+        BadInput: it is no certificate of this version.
     """
-    path = folder / CERTIFICATE
-    if not path.is_file():
-        raise BadInput(f"{folder} is no published model: it has no {CERTIFICATE}. Give the folder that train wrote")
-    if path.stat().st_size > _LARGEST:
-        raise BadInput(f"{path} is larger than {_LARGEST >> 20} MiB: that is no certificate of privlearn")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError, OSError) as error:
-        raise BadInput(f"{path} is not readable JSON: {error}") from error
+        data = strict_json.loads(content)
+    except ValueError as error:
+        raise BadInput(f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise BadInput(f"{path} is no certificate of privlearn: its format is not {_FORMAT!r}")
-    if data.get("version") != JSON_VERSION:
+        raise BadInput(f"{CERTIFICATE} is no certificate of privlearn: its format is not {_FORMAT!r}")
+    if type(data.get("version")) is not int or data["version"] != JSON_VERSION:
         raise BadInput(
-            f"{path} has version {str(data.get('version'))[:40]}: this privlearn reads version {JSON_VERSION}. Use a "
+            f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads version {JSON_VERSION}. Use a "
             "matching one"
+        )
+    if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:
+        strange = sorted((set(data) - {"signature"}) ^ _FIELDS)
+        raise BadInput(
+            f"{CERTIFICATE} lacks or adds the fields {str(strange)[:200]}: expected {', '.join(sorted(_FIELDS))}, and "
+            "perhaps signature"
         )
     return data
 
 
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value in canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(strict_json.canonical(value)).hexdigest()
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
+def header(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: str | None) -> str:
+    """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares."""
+    lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
+    lines += [f"epsilon: {epsilon}", f"delta: {delta}", f"adjacency: {adjacency}"]
+    lines += [f"unit: {unit}"] if str(unit) != str(Unit()) else []
+    lines += [f"signed_by: {signed_by}"] if signed_by else []
+    return "\n".join([*lines, "---", "", ""])

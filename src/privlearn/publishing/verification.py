@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +15,13 @@ from privlearn.accounting.event_json import from_json
 from privlearn.accounting.events import Event, Gaussian, compose, tally
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing.certificate import CARD, CERTIFICATE, CONFIG, PARTS, WEIGHTS, digest, read
+from privlearn.publishing.certificate import PARTS, digest, header, parse
+from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
+from privlearn.publishing.keys import PublicKey, read_public
+from privlearn.publishing.signature import signer
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
-_LARGEST_CARD = 1 << 20
 _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
@@ -38,6 +39,7 @@ class Verification:
         unit: whose data `epsilon` is for; None if that could not be read.
         problems: what does not agree, each a sentence.
         warnings: what weakens the statement without contradicting it.
+        signed_by: fingerprint of the key whose signature the certificate carries, if it fits; None without one.
     """
 
     ok: bool
@@ -48,65 +50,98 @@ class Verification:
     unit: str | None
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    signed_by: str | None = None
 
 
-def verify(folder: str | Path) -> Verification:
-    """Recompute the guarantee and the hashes of a published model.
+def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:
+    """Recompute the guarantee, the hashes and the signature of a published model.
+
+    Args:
+        folder: what `publish` wrote.
+        key: the publisher's public key, a file. The certificate must then be signed with it. Without it a signature, if
+            there is one, is only checked against the key that comes along, which anybody could have made.
 
     Raises:
-        BadInput: the folder or its certificate cannot be read at all.
+        BadInput: the folder, its certificate or the key cannot be read at all.
     """
-    folder = Path(folder)
-    certificate = read(folder)
-    claim = certificate["claim"] if isinstance(certificate.get("claim"), dict) else {}
-    problems = _changed_parts(certificate) + _changed_files(folder, certificate)
+    trusted = None if key is None else read_public(key)
+    return check(read(folder), trusted)
+
+
+def check(contents: Contents, trusted: PublicKey | None = None) -> Verification:
+    """As `verify`, for contents that were read already.
+
+    Raises:
+        BadInput: the certificate cannot be read at all.
+    """
+    certificate = parse(contents.files[CERTIFICATE])
+    claim = certificate["claim"] if isinstance(certificate["claim"], dict) else {}
+    problems, signed_by = _signature(certificate, trusted)
+    problems += _changed_parts(certificate) + _changed_files(contents, certificate)
     found = None
     try:
-        event = from_json(certificate.get("event"))
+        event = from_json(certificate["event"])
         found = _recompute(event, claim)
-        problems += _contradictions(found, claim) + _card_contradictions(folder, found)
+        problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
         problems += _unlisted_releases(certificate, event)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
-    delta, adjacency = claim.get("delta"), claim.get("adjacency")
+    adjacency = claim.get("adjacency")
     return Verification(
         ok=not problems,
         epsilon=found.epsilon if found else None,
-        delta=float(delta) if isinstance(delta, int | float) else None,
+        delta=_number(claim.get("delta")),
         adjacency=adjacency if isinstance(adjacency, str) else None,
         method=found.method if found else None,
         unit=str(found.unit) if found else None,
         problems=problems,
-        warnings=_warnings(certificate, found) + _strangers(folder),
+        warnings=_warnings(certificate, found) + _strangers(contents),
+        signed_by=signed_by,
     )
 
 
+def _signature(certificate: dict[str, Any], trusted: PublicKey | None) -> tuple[list[str], str | None]:
+    """What is wrong with the signature, and the fingerprint of the key that it fits."""
+    try:
+        found = signer(certificate)
+    except BadInput as error:
+        return [str(error)], None
+    if found is None:
+        missing = "the certificate is not signed, and a signature with the key {} was asked for: get the signed copy"
+        return ([missing.format(trusted.fingerprint)] if trusted else []), None
+    if trusted and found.raw != trusted.raw:
+        other = (
+            f"it is signed with the key {found.fingerprint}, and not with the one that was given, {trusted.fingerprint}"
+        )
+        return [other], found.fingerprint
+    return [], found.fingerprint
+
+
 def _changed_parts(certificate: dict[str, Any]) -> list[str]:
-    digests = certificate.get("digests")
-    if not isinstance(digests, dict):
-        return [f"{CERTIFICATE} has no digests"]
-    return [
+    digests = certificate["digests"]
+    if not isinstance(digests, dict) or set(digests) != set(PARTS):
+        return [f"{CERTIFICATE} has no digests of its parts {', '.join(PARTS)}"]
+    known = certificate["randomness"] in ("seeded", "operating system")
+    problems = [] if known else [f"{CERTIFICATE} does not say whether the run was seeded"]
+    return problems + [
         f"part {part!r} of {CERTIFICATE} was changed after publishing: its digest does not match"
         for part in PARTS
-        if digests.get(part) != digest(certificate.get(part))
+        if digests[part] != digest(certificate[part])
     ]
 
 
-def _changed_files(folder: Path, certificate: dict[str, Any]) -> list[str]:
-    files = certificate.get("files")
-    problems = []
-    for name in (WEIGHTS, CONFIG, CARD):
-        path = folder / name
-        if not path.is_file():
-            problems.append(f"{name} is missing")
-        elif not isinstance(files, dict) or files.get(name) != _file_digest(path):
-            problems.append(f"{name} is not the file that was certified: its SHA-256 does not match")
-    return problems
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
+    files = certificate["files"]
+    if not isinstance(files, dict) or set(files) != {WEIGHTS, CONFIG, CARD}:
+        return [f"{CERTIFICATE} does not speak of exactly {WEIGHTS}, {CONFIG} and {CARD}", *contents.problems]
+    return [
+        *contents.problems,
+        *(
+            f"{name} is not the file that was certified: its SHA-256 does not match"
+            for name in (WEIGHTS, CONFIG, CARD)
+            if name in contents.digests and files[name] != contents.digests[name]
+        ),
+    ]
 
 
 def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
@@ -142,36 +177,15 @@ def _agrees(stated: Any, true: float) -> bool:
     return math.isclose(stated, true, rel_tol=_AGREE, abs_tol=1e-12)
 
 
-def _card_contradictions(folder: Path, found: Guarantee) -> list[str]:
-    """The card's header repeats the claim; it must not say something else."""
-    path = folder / CARD
-    if not path.is_file():
-        return []  # reported with the files
-    if path.stat().st_size > _LARGEST_CARD:
-        return [f"{CARD} is larger than {_LARGEST_CARD >> 20} MiB"]
-    head, *lines = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
-    if head != "---" or "---" not in lines:
-        return [f"{CARD} has no header with the guarantee"]
-    pairs = [line.partition(":") for line in lines[: lines.index("---")]]
-    stated = {key.strip(): value.strip() for key, _, value in pairs}
-    if len(stated) != len(pairs):
-        return [f"the header of {CARD} says something twice"]
-    true = {"epsilon": repr(found.epsilon), "delta": repr(found.delta), "adjacency": found.adjacency.value}
-    problems = [
-        f"{CARD} states {key} {stated.get(key, 'nowhere')[:40]}, and the events give {value}"
-        for key, value in true.items()
-        if not _same_text(stated.get(key, ""), value)
-    ]
-    if stated.get("unit", str(Unit())) != str(found.unit):
-        problems.append(f"{CARD} speaks of {stated.get('unit', str(Unit()))[:80]}, and the claim of {found.unit}")
-    return problems
-
-
-def _same_text(stated: str, true: str) -> bool:
-    try:
-        return _agrees(float(stated), float(true))
-    except ValueError:
-        return stated == true
+def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: str | None) -> list[str]:
+    """The card's header repeats the claim and names the key; it must not say something else."""
+    if CARD not in contents.files or not set(claim) >= _CLAIMS:
+        return []  # reported already
+    head = header(claim["epsilon"], claim["delta"], claim["adjacency"], claim["unit"], signed_by)
+    if contents.files[CARD].startswith(head.encode(errors="replace")):
+        return []
+    stated = ", ".join(f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency"))
+    return [f"{CARD} does not begin with what is certified: {stated}, signed by {signed_by or 'nobody'}"]
 
 
 def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
@@ -193,14 +207,21 @@ def described_run(settings: dict[str, Any]) -> Event:
     return compose([*before, *(sampler.epoch_event(Gaussian(sigma)) for sigma in settings["noise_multipliers"])])
 
 
-def _strangers(folder: Path) -> list[str]:
+def _strangers(contents: Contents) -> list[str]:
     """Files that the certificate does not speak of."""
-    others = sorted(path.name for path in folder.iterdir() if path.name not in {WEIGHTS, CONFIG, CARD, CERTIFICATE})
+    others = contents.strangers
     if not others:
         return []
     return [
         f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, which nobody certified"
     ]
+
+
+def _number(value: Any) -> float | None:
+    """`value` if it is a finite number: JSON has no others."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]:

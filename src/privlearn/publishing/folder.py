@@ -1,0 +1,205 @@
+"""A published folder on disk: read once and within bounds, written all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import final
+
+from privlearn.errors import BadInput, CertificateMismatch
+
+#: File names of a published model.
+WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
+#: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
+LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20}
+
+
+@final
+@dataclass(frozen=True)
+class Contents:
+    """What lay in a published folder when it was read, once: whoever checks it and whoever uses it see the same bytes.
+
+    Attributes:
+        path: the folder.
+        files: the content of certificate, configuration and card, where they could be read.
+        digests: SHA-256 of each file that could be read, weights included.
+        problems: which files are missing or cannot be read, each a sentence.
+        strangers: names of everything else, in order.
+    """
+
+    path: Path
+    files: dict[str, bytes]
+    digests: dict[str, str]
+    problems: tuple[str, ...]
+    strangers: tuple[str, ...]
+
+
+def read(folder: str | Path) -> Contents:
+    """Read a published folder. Links are followed (download caches are made of them); only content counts.
+
+    Raises:
+        BadInput: it has no certificate, or one that cannot be read.
+    """
+    path = Path(folder)
+    files, digests, problems = {}, {}, []
+    for name in (CERTIFICATE, CONFIG, CARD):
+        try:
+            files[name] = _small(path / name, LARGEST[name])
+            digests[name] = hashlib.sha256(files[name]).hexdigest()
+        except _Unreadable as error:
+            if name == CERTIFICATE:
+                raise BadInput(
+                    f"{path} is no published model: {error}. Expected the folder that train or publish wrote"
+                ) from error
+            problems.append(str(error))
+    try:
+        with _opened(path / WEIGHTS) as file:
+            digests[WEIGHTS] = hashlib.file_digest(file, "sha256").hexdigest()
+    except _Unreadable as error:
+        problems.append(str(error))
+    return Contents(path, files, digests, tuple(problems), _strangers(path))
+
+
+def weights(contents: Contents) -> bytes:
+    """The weights that `contents` were checked with.
+
+    Raises:
+        CertificateMismatch: the file was changed or taken away since.
+    """
+    try:
+        with _opened(contents.path / WEIGHTS) as file:
+            found = file.read()
+    except _Unreadable as error:
+        raise CertificateMismatch(f"{error}: it was there when {contents.path} was checked") from error
+    if hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS):
+        raise CertificateMismatch(
+            f"{WEIGHTS} in {contents.path} was changed while it was being checked: get an unchanged copy, and keep others "
+            "from writing to it"
+        )
+    return found
+
+
+def bounded(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes; pipes may be read, too.
+
+    Raises:
+        BadInput: there is none, it cannot be read, or it is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read: {_reason(error)}. Expected a file") from error
+    if len(content) > most:
+        raise BadInput(f"{path} is larger than {most} bytes: expected a small file")
+    return content
+
+
+class _Unreadable(Exception):
+    """Why a file of the folder cannot be read; a sentence."""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise _Unreadable(f"{path.name} is missing" if not path.exists() else f"{path.name} is no plain file")
+        with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _Unreadable(f"{path.name} is no plain file")
+            yield file
+    except (OSError, ValueError) as error:
+        raise _Unreadable(f"{path.name} cannot be read: {_reason(error)}") from error
+
+
+def _small(path: Path, most: int) -> bytes:
+    with _opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise _Unreadable(f"{path.name} is larger than {most >> 20} MiB")
+    return content
+
+
+def _strangers(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted({entry.name for entry in path.iterdir()} - {WEIGHTS, CONFIG, CARD, CERTIFICATE}))
+    except OSError as error:
+        return (f"files that cannot be listed ({_reason(error)})",)
+
+
+def require_free(out: str | Path) -> Path:
+    """Return `out` as a path that a model can be published at.
+
+    Raises:
+        BadInput: something is there already, or the folder above cannot be written to.
+    """
+    path = Path(out)
+    if path.name in ("", ".."):
+        raise BadInput(f"--out is {str(out)!r}, which names no new folder: give a path such as runs/model")
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # free, or below a file, which is said with its name in a moment
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{str(path)[:200]!r} cannot be written: {_reason(error)}. Choose another --out") from error
+    else:
+        raise BadInput(f"{path} exists already: choose another --out, or move it away; nothing is overwritten")
+    above = path.absolute().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise BadInput(f"{path} cannot be written: {above} is not a folder that you may write to. Choose another --out")
+    return path
+
+
+def write(path: Path, files: dict[str, bytes]) -> None:
+    """Write `files` into a folder beside `path` and rename it: `path` is complete or absent.
+
+    Permissions are those that the caller's umask gives to new files and folders.
+
+    Raises:
+        BadInput: it cannot be written; nothing is left behind.
+    """
+    above = path.absolute().parent
+    draft = above / f".privlearn-{secrets.token_hex(8)}"
+    made: list[Path] = []
+    try:
+        _make_parents(above, made)
+        draft.mkdir()
+        for name, content in files.items():
+            with (draft / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        draft.rename(path)
+        made.clear()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {_reason(error)}. Nothing was left under that name") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        for folder in reversed(made):
+            with suppress(OSError):
+                folder.rmdir()  # somebody else's files may be in it by now
+
+
+def _make_parents(folder: Path, made: list[Path]) -> None:
+    """Make `folder` and what is missing above it, and note it in `made`."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for part in reversed(missing):
+        part.mkdir()
+        made.append(part)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

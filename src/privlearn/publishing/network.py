@@ -1,0 +1,154 @@
+"""config.json: how to rebuild the network of a published model, without letting the file ask for more than its weights.
+
+Whoever publishes chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
+without memory first, and get some only when they have exactly the tensors that lie in the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privlearn import models
+from privlearn._validate import count, one_of
+from privlearn.errors import BadInput
+from privlearn.methods.result import Result
+from privlearn.publishing import strict_json
+from privlearn.publishing.folder import CONFIG, WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+#: What a configuration may ask for: numbers in one example, dimensions, transforms.
+_MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
+
+
+def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
+    """The configuration of a model that is published, as plain JSON values."""
+    return {
+        "library": "privlearn",
+        **result.architecture,
+        "model": spec,
+        "classes": classes,
+        "transforms": [_describe_transform(module) for module in list(result.model)[:-1]],  # type: ignore[call-overload]
+    }
+
+
+def parse(content: bytes) -> dict[str, Any]:
+    """Read a configuration; every field that a network is built from is checked.
+
+    Raises:
+        BadInput: no such configuration, or sizes beyond all measure.
+    """
+    try:
+        data = strict_json.loads(content)
+    except ValueError as error:
+        raise BadInput(f"{CONFIG} is not readable JSON: {error}. Get an unchanged copy") from error
+    names = {"input_shape", "network_input_shape", "model", "classes", "transforms"}
+    if not isinstance(data, dict) or not names <= set(data):
+        raise BadInput(f"{CONFIG} describes no model: expected the fields {', '.join(sorted(names))}")
+    for name in ("input_shape", "network_input_shape"):
+        _require_shape(f"{name} in {CONFIG}", data[name])
+    if data["model"] is not None and not isinstance(data["model"], str):
+        raise BadInput(f"model in {CONFIG} is a {type(data['model']).__name__}: expected a network's name, or null")
+    if data["classes"] is not None:
+        count(f"classes in {CONFIG}", data["classes"], most=10**7)
+    transforms = data["transforms"]
+    if not isinstance(transforms, list) or len(transforms) > _MOST_TRANSFORMS:
+        raise BadInput(f"transforms in {CONFIG} is no list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
+    for part in transforms:
+        if not isinstance(part, dict) or set(part) != {"kind", "shape"}:
+            raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind and shape")
+        one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], ["scale", "project"])
+        _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
+    return data
+
+
+def rebuild(config: Mapping[str, Any], spec: str, content: bytes) -> nn.Module:
+    """The model of `config` with network `spec`, and the weights in `content`.
+
+    Raises:
+        BadInput: they do not fit each other.
+    """
+    import torch
+
+    tensors = _tensors(content)
+    known = models.is_built_in(spec)
+    # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real ones.
+    with torch.device("meta" if known else "cpu"):
+        transforms = [_transform(part) for part in config["transforms"]]
+        network = models.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
+    model = torch.nn.Sequential(*transforms, network)
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if wanted != found:
+        odd = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))[0]
+        raise BadInput(
+            f"{WEIGHTS} does not fit model {spec!r}: {str(odd)[:60]!r} has shape {found.get(odd, 'nowhere')}, and should "
+            f"have {wanted.get(odd, 'no place')}. Give the --model that it was trained with"
+        )
+    if known:
+        model = model.to_empty(device="cpu")
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise BadInput(f"{WEIGHTS} does not fit model {spec!r}: {str(error)[:300]}") from error
+    return model.eval()
+
+
+def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
+    """Refuse a spec that builds another network than the one that was trained."""
+    if classes is None:
+        raise BadInput("model_spec was given without classes: give both, or neither")
+    twin = models.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
+    *_, network = result.model.children()
+    shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
+    if shapes[0] != shapes[1]:
+        raise BadInput(
+            f"model_spec {spec!r} builds another network than the one that was trained: correct it, or leave it out"
+        )
+
+
+def _tensors(content: bytes) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(content)
+    except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(f"{WEIGHTS} cannot be read as safetensors: {error}. Get an unchanged copy") from error
+
+
+def _classes(config: Mapping[str, Any]) -> int:
+    if config["classes"] is None:
+        raise BadInput(f"{CONFIG} does not say how many classes the model has: publish it with model_spec and classes")
+    return int(config["classes"])
+
+
+def _require_shape(name: str, value: object) -> None:
+    if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
+        raise BadInput(f"{name} is {str(value)[:60]}: expected a list of at most {_MOST_DIMENSIONS} whole numbers")
+    for size in value:
+        count(f"a size of {name}", size, most=_MOST_NUMBERS)
+    if math.prod(value) > _MOST_NUMBERS:
+        raise BadInput(f"{name} is {str(value)[:60]}: expected at most {_MOST_NUMBERS} numbers in one example")
+
+
+def _describe_transform(module: nn.Module) -> dict[str, Any]:
+    kinds = {models.Scale: ("scale", "low"), models.Project: ("project", "components")}
+    if type(module) in kinds:
+        kind, buffer = kinds[type(module)]
+        return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
+    raise BadInput(f"{type(module).__name__} cannot be published as a transform")
+
+
+def _transform(config: Mapping[str, Any]) -> nn.Module:
+    import torch
+
+    shape = config["shape"]
+    if config["kind"] == "scale":
+        return models.Scale(torch.empty(shape), torch.empty(shape))
+    return models.Project(torch.empty(shape))

@@ -1,0 +1,80 @@
+"""Planted bugs in what is published, signed and read back, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import publishing_checks  # noqa: F401 - registers its checks
+import pytest
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+P = "privlearn.publishing."
+MUTANTS = [
+    Mutant("any signature fits", P + "keys:PublicKey.fits", "return False", "return True",
+           "check_a_signature_covers_every_part"),
+    Mutant("the claim alone is signed", P + "signature:_message", "{**certificate, ", '{**{"claim": certificate["claim"]}, ',
+           "check_a_signature_covers_every_part"),
+    Mutant("the hashes of files are not signed", P + "signature:_message", "{**certificate, ",
+           '{**{k: v for k, v in certificate.items() if k not in ("files", "digests")}, ', "check_swapped_files_are_found"),
+    Mutant("the settings are not signed", P + "signature:_message", "{**certificate, ",
+           '{**{k: v for k, v in certificate.items() if k not in ("settings", "digests")}, ',
+           "check_a_signature_covers_every_part"),
+    Mutant("no prefix of its own", P + "signature:_message", "_PREFIX + ", "", "check_a_signature_does_not_move"),
+    Mutant("a missing signature passes for a trusted one", P + "verification:_signature", "if trusted else []",
+           "if False else []", "check_a_stripped_signature_is_found"),
+    Mutant("a signature that is null counts as none", P + "signature:signer", 'if "signature" not in certificate:',
+           'if not certificate.get("signature"):', "check_a_stripped_signature_is_found"),
+    Mutant("any key is the one that was given", P + "verification:_signature", "found.raw != trusted.raw", "False",
+           "check_another_key_is_found"),
+    Mutant("loading does not ask for the key", P + "bundle:load", "check(contents, trusted)", "check(contents)",
+           "check_another_key_is_found"),
+    Mutant("keys of small order pass", P + "keys:PublicKey.__post_init__", "height in _SMALL_ORDER", "height == 1",
+           "check_keys_of_small_order_are_refused"),
+    Mutant("keys have two spellings", P + "keys:PublicKey.__post_init__", "height >= _PRIME", "False",
+           "check_keys_of_small_order_are_refused"),
+    Mutant("spare bits of base64 are not looked at", P + "keys:decoded", "base64.b64encode(raw).decode() != text", "False",
+           "check_signatures_have_one_spelling"),
+    Mutant("any algorithm", P + "signature:signer", 'found["algorithm"] != _ALGORITHM', "False",
+           "check_signatures_have_one_spelling"),
+    Mutant("keys as the umask likes them", P + "keys:make", "0o600", "0o644", "check_private_keys_stay_private"),
+    Mutant("keys are overwritten", P + "keys:_write_new", "os.O_EXCL", "os.O_TRUNC", "check_private_keys_stay_private"),
+    Mutant("the card may name another key", P + "certificate:header", "if signed_by else []", "if False else []",
+           "check_the_card_says_what_is_certified"),
+    Mutant("the card's header is not compared", P + "verification:_card_contradictions", "CARD not in contents.files",
+           "True", "check_the_card_says_what_is_certified"),
+    Mutant("the last of two keys counts", P + "strict_json:_without_duplicates", "len(found) != len(pairs)", "False",
+           "check_a_certificate_has_one_reading"),
+    Mutant("strange fields are passed over", P + "certificate:parse",
+           'if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:',
+           "if not _FIELDS <= set(data):", "check_a_certificate_has_one_reading"),
+    Mutant("weights are read again unchecked", P + "folder:weights",
+           "hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS)", "False",
+           "check_what_is_loaded_is_what_was_checked"),
+    Mutant("the configuration is read again", P + "bundle:load", "network.parse(contents.files[CONFIG])",
+           "network.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
+    Mutant("networks are built before they fit", P + "network:rebuild", '"meta" if known else "cpu"', '"cpu"',
+           "check_a_network_gets_no_memory_before_it_fits"),
+    Mutant("drafts stay behind", P + "folder:write", "shutil.rmtree(draft, ignore_errors=True)", "pass",
+           "check_a_failed_write_leaves_nothing"),
+    Mutant("half a pair of keys stays behind", P + "keys:make", "path.unlink()", "pass",
+           "check_a_failed_write_leaves_nothing"),
+    Mutant("dangling links count as free", P + "folder:require_free", "path.lstat()", "path.stat()",
+           "check_nothing_published_is_overwritten"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):
+        CHECKS[mutant.caught_by]()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)

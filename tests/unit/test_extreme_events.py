@@ -1,0 +1,111 @@
+"""Events that nobody means, and that a certificate may hold all the same: a bound, or a refusal, and soon."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from privlearn.accounting import accountant, groups, partition, pld
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import (
+    Composed,
+    Event,
+    Filter,
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    Parallel,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    RepeatAndSelect,
+    Repeated,
+    Selection,
+)
+from privlearn.accounting.shuffle import lower_bound
+from privlearn.cli import main
+from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
+
+SIGMAS = (1e-6, 0.05, 1.0, 1e6, 1e12)
+EPSILONS = (1e-12, 1.0, 1e6)
+LEAVES: list[Event] = [
+    *(kind(sigma) for kind in (Gaussian, Laplace) for sigma in SIGMAS),
+    *(FixedBatches(Gaussian(sigma)) for sigma in SIGMAS),
+    *(PoissonSampled(rate, Gaussian(sigma)) for rate in (1e-12, 0.5, 1 - 1e-12) for sigma in SIGMAS),
+    *(Partitioned(batches, Gaussian(sigma)) for batches in (500,) for sigma in (1e-6, 0.05, 1.0)),
+    *(kind(epsilon) for kind in (PureDP, Selection) for epsilon in EPSILONS),
+    *(RandomisedResponse(epsilon, k) for epsilon in EPSILONS for k in (2, 10**15)),
+    *(Filter(None, (order,), (bound,)) for order in (1 + 1e-9, 1e12) for bound in (1e-300, 1e12)),
+    RepeatAndSelect(Gaussian(1e12), 1.0, math.inf),
+    RepeatAndSelect(Repeated(Gaussian(3.0), 10**15), 5.0, 1.0),
+]
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=str)
+def test_a_figure_or_a_refusal(leaf: Event) -> None:
+    for times, delta in itertools.product((1, 10**15), (5e-324, 1e-30, 1e-5, 1 - 1e-16)):
+        try:
+            found = accountant.guarantee(Repeated(leaf, times), Adjacency.ZERO_OUT, delta)
+        except PrivlearnError:
+            continue
+        assert 0 <= found.epsilon < math.inf
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1e5])
+def test_partitions_beyond_all_grids(sigma: float) -> None:
+    """A thousand million batches, and noise for a thousand millions: priced as fewer and less."""
+    assert 0 <= pld.epsilon(Partitioned(10**15, Gaussian(sigma)), 1e-5) <= pld.epsilon(Gaussian(sigma), 1e-8) + 1e-4
+
+
+@pytest.mark.parametrize(("batches", "sigma"), [(4, 2.5e5), (1000, 1.4e4)])
+def test_what_is_capped_is_an_upper_bound(batches: int, sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = Repeated(Partitioned(batches, Gaussian(sigma)), 10)
+    capped = pld.epsilon(event, 1e-12)
+    monkeypatch.setattr(partition, "within_reach", lambda batches, sigma: (batches, sigma))
+    assert pld.epsilon(event, 1e-12) < capped < 1e-4
+
+
+def test_what_is_in_reach_stays_as_it_is() -> None:
+    for batches, sigma in ((2, 1e5), (100, 1e4), (1000, 1e4), (10**5, 1000.0), (10**7, 100.0)):
+        assert partition.within_reach(batches, sigma) == (batches, sigma)
+
+
+def test_many_mechanisms_are_refused() -> None:
+    many = tuple(PoissonSampled(1e-4 * (i + 1), Gaussian(2.0)) for i in range(1001))
+    for event in (Composed(many), Parallel(many), Composed((Parallel(many[:501]), Parallel(many[500:])))):
+        with pytest.raises(UnsupportedEvent, match=r"different mechanisms: at most 1000 .* Use fewer sampling rates"):
+            accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-5)
+    levels = Composed(tuple(PoissonSampled(0.1, Gaussian(2 + 1e-3 * i)) for i in range(5000)))
+    assert accountant.guarantee(levels, Adjacency.ZERO_OUT, 1e-5).epsilon > 0
+
+
+def test_deltas_below_all_rounding_have_no_pld() -> None:
+    event = PoissonSampled(0.1, Gaussian(2.0))
+    with pytest.raises(UnsupportedEvent, match="deltas below 1e-18"):
+        pld.epsilon(event, 1e-19)
+    with pytest.raises(UnsupportedEvent, match="deltas below 1e-18"):
+        groups.by_pld(event, 1e-19, 3)
+    assert math.isinf(pld.epsilon(event, 1e-18))  # so nothing is lost
+    assert accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-19).method == "rdp"
+
+
+def test_groups_have_a_largest_size() -> None:
+    with pytest.raises(BadInput, match="group_size is above 1e"):
+        accountant.guarantees(Gaussian(100.0), Adjacency.ZERO_OUT, 1e-5, group_size=10**6 + 1)
+
+
+@pytest.mark.parametrize("mean", [0.5, 1e10, float("nan"), True])
+def test_repetitions_that_cannot_be_are_refused(mean: float) -> None:
+    with pytest.raises(BadInput, match=r"mean is .*: expected a number from 1 to 1e"):
+        RepeatAndSelect(Gaussian(3.0), mean, 1.0)
+
+
+def test_hardly_any_noise_has_no_lower_bound_for_shuffling(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnsupportedEvent, match="hardly any noise"):
+        lower_bound(FixedBatches(Gaussian(0.01)), 10, Adjacency.ZERO_OUT, 1e-5)
+    plan = ("--batch-size", "600", "--noise-multiplier", "0.01", "--epochs", "4", "--sampling", "shuffle")
+    assert main(["budget", "--examples", "6000", *plan]) == 0
+    assert "shuffle-2024" not in capsys.readouterr().out

@@ -1,0 +1,267 @@
+"""Damaged certificates, folders and configurations: refused or read as what they were, and never anything else.
+
+The guarantee of `verify`: if it says ok for a damaged folder, then epsilon, delta, neighbours and files are the original's.
+Of a forgery (damaged, and every digest mended) it says ok only if the events do give the epsilon that is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fuzz_json
+import pytest
+from fuzz import mutations
+from publishing_checks import body_of, published
+
+from privlearn.accounting import accountant
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.event_json import from_json
+from privlearn.accounting.events import (
+    ZCDP,
+    Event,
+    Filter,
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    Parallel,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+    RandomisedResponse,
+    RepeatAndSelect,
+    Repeated,
+    Selection,
+    compose,
+)
+from privlearn.cli import main
+from privlearn.errors import PrivlearnError
+from privlearn.publishing import certificate, keys, signature
+from privlearn.publishing.folder import Contents
+from privlearn.publishing.verification import Verification, check
+
+NIGHTLY = pytest.mark.nightly
+SHARES = (2, 3, 6, 6, 6, 1)  # of each hundred inputs, by how long they take
+TRAINED = {
+    "sampling": {"kind": "poisson", "sampling_rate": 0.25},
+    "noise_multipliers": [1.3, 1.3, 1.1, 1.1],
+    "before": [],
+}
+NOTHING = {**TRAINED, "noise_multipliers": []}
+BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
+    "poisson": (compose([Gaussian(16.0), Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
+                         Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)]), "add_remove", TRAINED),
+    "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out", NOTHING),
+    "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one", NOTHING),
+    "kinds": (compose([Laplace(3.0), RandomisedResponse(0.5, 4), Selection(0.1), PureDP(0.2), ZCDP(0.01),
+                       Repeated(Gaussian(9.0), 3)]), "zero_out", NOTHING),
+    "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5))]),
+                "add_remove", NOTHING),
+    "select": (compose([RepeatAndSelect(Gaussian(10.0), 3.0, 1.0)]), "add_remove", NOTHING),
+}  # fmt: skip
+
+
+class Watch:
+    """Notes every attempt to run a program or to load code by name while it is open. Audit hooks cannot be taken off."""
+
+    EVENTS = (
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "subprocess.Popen",
+        "pickle.find_class",
+        "socket.connect",
+    )
+
+    def __init__(self) -> None:
+        self.found: list[str] | None = None
+        sys.addaudithook(self._see)
+
+    def _see(self, event: str, _: object) -> None:
+        if self.found is not None and event in self.EVENTS:
+            self.found.append(event)
+
+    @contextlib.contextmanager
+    def nothing_runs(self) -> Iterator[None]:
+        self.found = []
+        try:
+            yield
+            assert self.found == []
+        finally:
+            self.found = None
+
+
+@pytest.fixture(scope="module")
+def watch() -> Watch:
+    return Watch()
+
+
+def test_the_watch_sees_what_runs(watch: Watch) -> None:
+    import os
+
+    with pytest.raises(AssertionError), watch.nothing_runs():
+        os.system("true")
+
+
+# Certificates
+
+
+def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """A certificate that verifies, and the files that it speaks of."""
+    event, adjacency, settings = BASES[name]
+    found = accountant.guarantee(event, Adjacency(adjacency), 1e-5)
+    who = key.public.fingerprint if key else None
+    card = certificate.header(found.epsilon, found.delta, adjacency, who).encode()
+    files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
+    body = certificate.make(event, found, {"examples": 100, **settings}, False, files)
+    return signature.signed(body, key) if key else body, files
+
+
+def checked(content: bytes, files: dict[str, bytes]) -> Verification | None:
+    """What `verify` says, or None if it refuses to read the certificate."""
+    small = {name: files[name] for name in ("config.json", "README.md")}
+    digests = {name: hashlib.sha256(value).hexdigest() for name, value in files.items()}
+    try:
+        found = check(Contents(Path("model"), {**small, "privacy.json": content}, digests, (), ()))
+    except PrivlearnError:
+        return None
+    json.dumps(found.problems).encode()
+    return found
+
+
+def statement(found: Verification) -> tuple[object, ...]:
+    return found.epsilon, found.delta, found.adjacency, found.method, found.signed_by
+
+
+def damaged(content: bytes, seed: int, count: int) -> Iterator[bytes]:
+    """By bytes and by structure, in turns."""
+    yield from mutations(content, seed, count // 2)
+    yield from fuzz_json.structures(json.loads(content), seed, count - count // 2)
+
+
+@pytest.mark.parametrize("total", [600, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("name", BASES)
+def test_damaged_certificates(name: str, total: int, watch: Watch, tmp_path: Path) -> None:
+    share = SHARES[list(BASES).index(name)] * total // sum(SHARES)
+    keys.make(tmp_path / "key")
+    for key in (None, keys.read_private(tmp_path / "key")):
+        body, files = certified(name, key)
+        content = json.dumps(body, indent=1).encode()
+        truth = checked(content, files)
+        assert truth is not None
+        assert truth.ok, truth
+        with watch.nothing_runs():
+            for text in damaged(content, total, share):
+                found = checked(text, files)
+                assert found is None or not found.ok or statement(found) == statement(truth), text
+
+
+@pytest.mark.parametrize("total", [600, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("name", BASES)
+def test_forged_certificates(name: str, total: int, watch: Watch) -> None:
+    share = SHARES[list(BASES).index(name)] * total // sum(SHARES)
+    body, files = certified(name)
+    read = 0
+    with watch.nothing_runs():
+        for text in fuzz_json.structures(body, total + 1, share):
+            try:
+                forged = certificate.parse(text)
+            except PrivlearnError:
+                continue
+            forged["digests"] = {part: certificate.digest(forged[part]) for part in certificate.PARTS}
+            found = checked(json.dumps(forged).encode(), files)
+            assert found is not None
+            read += 1
+            if found.ok:
+                claim = forged["claim"]
+                true = accountant.guarantee(from_json(forged["event"]), Adjacency(claim["adjacency"]), claim["delta"])
+                assert claim["epsilon"] == pytest.approx(true.epsilon, rel=1e-6)
+                assert claim["method"] == true.method
+    assert read > share // 4
+
+
+# Folders, and what is loaded from them
+
+
+def answered(*options: str) -> tuple[int, str]:
+    """Exit code and answer of a command; whatever it complains of is one message."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(options))
+    said = err.getvalue()
+    assert code in (0, 1, 2)
+    if code == 2:
+        assert out.getvalue() == ""
+        assert said.count("privlearn: ") == 1
+        assert "Traceback" not in said
+    return code, out.getvalue()
+
+
+@pytest.mark.parametrize("total", [160, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("forge", [False, True], ids=["damaged", "forged"])
+def test_damaged_folders(forge: bool, total: int, watch: Watch, tmp_path: Path) -> None:
+    import numpy as np
+
+    out = published(tmp_path)
+    np.savez(tmp_path / "rows.npz", x=np.linspace(-1, 1, 20).reshape(4, 5))
+    options = (str(out), "--data", str(tmp_path / "rows.npz"))
+    original = {path.name: path.read_bytes() for path in out.iterdir()}
+    truth, predictions = json.loads(answered("verify", str(out), "--json")[1]), answered("predict", *options)
+    assert predictions[0] == 0
+    inputs = {name: damaged if name == "config.json" else mutations for name in original}
+    with watch.nothing_runs():
+        for name, way in inputs.items():
+            for text in way(original[name], total, total // 4):
+                (out / name).write_bytes(text)
+                if forge and name != "privacy.json":
+                    _mend(out, json.loads(original["privacy.json"]))
+                code, shown = answered("verify", str(out), "--json")
+                same = code == 0 and all(
+                    json.loads(shown)[key] == truth[key] for key in ("epsilon", "delta", "adjacency", "signed_by")
+                )
+                assert code != 0 or same
+                assert forge or code != 0 or name == "privacy.json"
+                used = answered("predict", *options)
+                assert used[0] in (0, 2)
+                assert forge or used[0] != 0 or used == predictions
+                for file, content in original.items():
+                    (out / file).write_bytes(content)
+
+
+def _mend(out: Path, body: dict[str, Any]) -> None:
+    from publishing_checks import forge
+
+    forge(out, body)
+    assert body_of(out)["files"] == body["files"]
+
+
+# Configurations
+
+PLANS = (
+    b'examples = 6000\nbatch_size = 600\nnoise_multiplier = 6.0\nepochs = 4\nsampling = "shuffle"\ndelta = 1e-5\n'
+    b'schedule = "exp:k=0.01"\nclip-norm = 0.1\npca = 60\nmodel = "mlp:100"\njson = true\n',
+    b'examples = 1000\nepsilon = 2.0\nepochs = 3\nrange = [0, 1]\nseed = 3\nadjacency = "add_remove"\n# a comment\n',
+    b'examples = 1000\nrho = 0.5\nsampling = "full"\nsolve = "epochs"\nnoise_multiplier = 8\nclip = "layer"\ngroup_size = 2\n',
+)
+
+
+@pytest.mark.parametrize("total", [240, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("at", range(len(PLANS)))
+def test_damaged_configurations(at: int, total: int, watch: Watch, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_bytes(PLANS[at])
+    answers = {answered("budget", "--config", str(path))[0]}
+    assert answers == {0}
+    with watch.nothing_runs():
+        for text in mutations(PLANS[at], total + at, total // len(PLANS)):
+            path.write_bytes(text)
+            answers.add(answered("budget", "--config", str(path))[0])
+    assert answers == {0, 2}
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
