@@ -19,7 +19,7 @@ from privlearn.cli import screen
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.data import Dataset, load
 from privlearn.errors import BadInput
-from privlearn.methods.dpsgd import dpsgd
+from privlearn.methods.dpsgd import dpsgd, require_same_examples
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
 from privlearn.publishing.bundle import publish, require_free
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     data = load(options.data, options.data_dir, classes=options.classes, value_range=options.range)
     examples = options.examples or data.examples
     plan = make_plan(options, examples)
+    require_same_examples(plan, data)
     answer = figures(plan, options.delta, data.examples)
     for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples)):
         screen.asides.print(f"[yellow]warning[/]: {warning}")

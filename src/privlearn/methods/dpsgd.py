@@ -150,24 +150,25 @@ def dpsgd(
     )
 
 
-def _rows_of_examples(plan: Plan, data: Dataset, streams: Streams) -> Tensor | None:
-    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person).
-
-    Raises:
-        BadInput: the plan and the data do not agree on what an example is.
-    """
-    if plan.rows_per_person is None and data.groups is None:
-        return None
-    if plan.rows_per_person is None:
+def require_same_examples(plan: Plan, data: Dataset) -> None:
+    """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
+    if plan.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
             "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
         )
-    if data.groups is None:
+    if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(
             f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
             "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
         )
+
+
+def _rows_of_examples(plan: Plan, data: Dataset, streams: Streams) -> Tensor | None:
+    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person)."""
+    require_same_examples(plan, data)
+    if plan.rows_per_person is None:
+        return None
     groups = np.asarray(data.groups)
     require_groups(data.name, groups, len(data.x))
     return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, streams.sampling.bytes(32)))
