@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privlearn.accounting.adjacency import Adjacency as Adjacency
     from privlearn.accounting.budget import Budget as Budget
     from privlearn.accounting.ledger import Ledger as Ledger
+    from privlearn.accounting.unit import Unit as Unit
     from privlearn.clipping.gradients import Augmentation as Augmentation
     from privlearn.clipping.styles import Automatic as Automatic
     from privlearn.clipping.styles import Flat as Flat
@@ -59,6 +60,7 @@ _HOMES = {
     "Result": "methods.result",
     "Shuffle": "sampling",
     "Streams": "rng",
+    "Unit": "accounting.unit",
     "dpsgd": "methods.dpsgd",
     "load": "data",
     "publish": "publishing.bundle",

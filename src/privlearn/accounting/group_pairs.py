@@ -22,7 +22,7 @@ from privlearn.errors import UnsupportedEvent
 
 #: Losses beyond these go to 0 and to infinity: likelihood ratios must stay numbers.
 _FARTHEST = 600.0
-#: Mass there from which a mechanism tells nearly all about the group.
+#: Mass beyond from which a mechanism tells nearly all about the group.
 _APART = 0.1
 #: Points of the table that x is read from, and of the one that a mechanism is judged by.
 _TABLE, _COARSE = 1 << 12, 1 << 9
@@ -49,13 +49,14 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
     """
     counts, weights, dropped = components(rate, k, tail / 4)
     table, losses = _table(sigma, counts, weights, tail / 4, _TABLE)
+    _, (*_, beyond) = _masses(table[-1:], sigma, counts, weights)
+    if max(beyond, float(ndtr(table[0] / sigma))) > _APART:
+        raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
     found = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
     below, above = _masses(x, sigma, counts, weights)
     q, q0, p_inf = split(np.exp(found), ndtr(x / sigma), ndtr(-x / sigma), below, above)
-    if max(q0, p_inf) > _APART:
-        raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     pair = spread_onto(found, q, h)
     return Pair(h, pair.lo, pair.q, q0, p_inf + dropped)
 

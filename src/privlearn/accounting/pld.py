@@ -11,7 +11,7 @@ at infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -55,6 +55,8 @@ _FINENESS = 0.03
 _ATOMS = 0.1
 #: Below this noise multiplier likelihood ratios overflow.
 _LEAST_SIGMA = 0.05
+#: Mass at infinity that a composition may have at most; with more, no delta of use is met, and windows have no bound.
+_MOST_INFINITE = 0.5
 #: Cells of the widest window.
 _MOST_WINDOW = 1 << 24
 #: Cells beyond which a coarser (still pessimistic) grid is taken.
@@ -131,6 +133,12 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Compos
     `tail` is the mass that may fall outside the window, on either side.
     """
     h, total = pairs[0].h, sum(counts)
+    p_inf = _ever((min(pair.p_inf, 0.9), n) for pair, n in zip(pairs, counts, strict=True))
+    q_inf = _ever((min(pair.q0, 0.9), n) for pair, n in zip(pairs, counts, strict=True))
+    if max(p_inf, q_inf) > _MOST_INFINITE:
+        raise UnsupportedEvent(
+            "likelihood ratios beyond double precision are too likely for a privacy loss distribution"
+        )
     low, high = _window(pairs, counts, tail)
     if high - low > _MOST_WINDOW:
         raise UnsupportedEvent("the composed privacy loss needs too fine a grid over too wide a range")
@@ -148,9 +156,12 @@ def compose(pairs: Sequence[Pair], counts: Sequence[int], tail: float) -> Compos
         p = _power(pairs, counts, size, tilt=1.0)[cells % size]
         q = _power(pairs, counts, size, tilt=0.0)[cells % size]
         p_floor = q_floor = rounding * size
-    p_inf = -math.expm1(sum(n * math.log1p(-pair.p_inf) for pair, n in zip(pairs, counts, strict=True)))
-    q_inf = -math.expm1(sum(n * math.log1p(-pair.q0) for pair, n in zip(pairs, counts, strict=True)))
     return Composition(h, low, p, q, p_inf + tail + p_floor, q_inf + tail + q_floor)
+
+
+def _ever(chances: Iterable[tuple[float, int]]) -> float:
+    """The probability that something happens at all: each (probability, number of independent times)."""
+    return -math.expm1(sum(n * math.log1p(-chance) for chance, n in chances))
 
 
 def _power(pairs: Sequence[Pair], counts: Sequence[int], size: int, tilt: float) -> Array:

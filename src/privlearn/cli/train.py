@@ -23,6 +23,7 @@ from privlearn.data import Dataset, load
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.dpsgd import dpsgd
+from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
 from privlearn.publishing.bundle import publish
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         screen.asides.print(aside, markup=False)
     examples = options.examples or data.examples
     plan = make_plan(options, examples)
+    require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
     for warning in (*warnings(plan, options, examples), *_curators_warnings(plan, options, data.examples),

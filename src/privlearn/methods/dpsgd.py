@@ -19,7 +19,6 @@ from privlearn.clipping.gradients import Augmentation, ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.persons import require_groups, rows_of_persons
-from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.progress import Progress, Watch, facts
@@ -31,6 +30,7 @@ from privlearn.methods.refusals import (
     require_finite,
     require_kinds,
     require_public_numbers,
+    require_same_examples,
     require_usable,
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
@@ -99,10 +99,11 @@ def dpsgd(
     file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     saved = file.read() if file else None
     streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
-    born = saved.plain["born"] if saved else _born(streams)
 
     data = rows(dataset, plan.sampling)
     x, y = data.tensors()
+    require_same_examples(plan, data)
+    born = saved.plain["born"] if saved else _born(plan, streams)
     persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
@@ -197,31 +198,18 @@ def dpsgd(
 
 
 def _rows_of_examples(plan: Plan, data: Dataset, key: bytes) -> Tensor | None:
-    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person).
-
-    Raises:
-        BadInput: the plan and the data do not agree on what an example is.
-    """
-    if plan.rows_per_person is None and data.groups is None:
-        return None
+    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person)."""
     if plan.rows_per_person is None:
-        raise BadInput(
-            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
-            "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
-        )
-    if data.groups is None:
-        raise BadInput(
-            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
-            "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
-        )
+        return None
     groups = np.asarray(data.groups)
     require_groups(data.name, groups, len(data.x))
     return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))
 
 
-def _born(streams: Streams) -> dict[str, Any]:
+def _born(plan: Plan, streams: Streams) -> dict[str, Any]:
     """What is drawn from before the run: the initial weights, and which rows stand for whom."""
-    return {"initialisation": streams.state()["initialisation"], "persons": streams.sampling.bytes(32).hex()}
+    persons = streams.sampling.bytes(32) if plan.rows_per_person else b""
+    return {"initialisation": streams.state()["initialisation"], "persons": persons.hex()}
 
 
 @contextmanager

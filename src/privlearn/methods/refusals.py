@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.gradients import Augmentation
 from privlearn.clipping.ways import Loss
+from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.models import first_line
 from privlearn.plan import Plan
@@ -159,4 +160,18 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
             f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
             f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
             learning_rate=rate,
+        )
+
+
+def require_same_examples(plan: Plan, data: Dataset) -> None:
+    """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
+    if plan.rows_per_person is None and data.groups is not None:
+        raise BadInput(
+            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
+            "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
+        )
+    if plan.rows_per_person is not None and data.groups is None:
+        raise BadInput(
+            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
+            "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
         )
