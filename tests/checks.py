@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import json
 import math
 import pickle
@@ -887,19 +888,27 @@ CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim
 
 
 def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = out / "privacy.json"
-    original = path.read_text()
+    path, card = out / "privacy.json", out / "README.md"
+    original, original_card = path.read_text(), card.read_text()
     for forge in (False, True):
         body = json.loads(original)
+        before = certificate.header(*_stated(body["claim"]), None)
         change(body)
-        if forge:  # a careful forger mends the digests too; the arithmetic remains
+        if forge:  # a careful forger mends card and digests too; the arithmetic remains
+            card.write_text(original_card.replace(before, certificate.header(*_stated(body["claim"]), None)))
+            body["files"]["README.md"] = hashlib.sha256(card.read_bytes()).hexdigest()
             body["digests"] = {part: certificate.digest(body[part]) for part in body["digests"]}
         path.write_text(json.dumps(body))
         found = verification.verify(out)
         path.write_text(original)
+        card.write_text(original_card)
         if not forge or change is not _unseeded:
             assert not found.ok, f"{change.__name__} went unnoticed"
             assert found.problems
+
+
+def _stated(claim: dict[str, Any]) -> list[Any]:
+    return [claim[name] for name in ("epsilon", "delta", "adjacency", "unit")]
 
 
 @check

@@ -24,8 +24,9 @@ from fuzz_json import places
 
 import privlearn as pv
 from privlearn import models, rng, sampling
+from privlearn._json import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
-from privlearn.publishing import bundle, certificate, folder, keys, network, signature, strict_json
+from privlearn.publishing import bundle, certificate, folder, keys, network, signature
 from privlearn.publishing.verification import Verification, verify
 
 
@@ -140,7 +141,7 @@ def check_a_signature_does_not_move() -> None:
         assert says(verify(one), "the signature does not fit")
         plain = {name: value for name, value in body_of(other).items() if name != "signature"}
         who = {name: body_of(other)["signature"][name] for name in ("algorithm", "public_key")}
-        for message in (strict_json.canonical({**plain, "signature": who}), strict_json.canonical(plain)):
+        for message in (canonical({**plain, "signature": who}), canonical(plain)):
             value = base64.b64encode(keys.read_private(key).sign(message)).decode()
             store(other, {**plain, "signature": {**who, "value": value}})
             assert says(verify(other), "the signature does not fit")

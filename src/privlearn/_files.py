@@ -1,13 +1,10 @@
-"""Files that are whole or not there, and JSON that means one thing."""
+"""Files that are whole or not there."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
 
 from privlearn.errors import BadInput
 
@@ -52,31 +49,3 @@ def _settle(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a JSON value in canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def parse_json(text: str) -> Any:
-    """The JSON value in `text`.
-
-    Raises:
-        ValueError: it is no JSON, says a key twice, holds NaN or infinity, or is nested too deeply.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from randomgen import AESCounter
 
@@ -42,6 +41,8 @@ class NoiseStream:
         self._start(key, position)
 
     def _start(self, key: bytes, position: int) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
+
         self.key, self.position = key, position
         counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
         self._encryptor = Cipher(algorithms.AES128(key), counter).encryptor()

@@ -48,7 +48,7 @@ MUTANTS = [
            "check_the_card_says_what_is_certified"),
     Mutant("the card's header is not compared", P + "verification:_card_contradictions", "CARD not in contents.files",
            "True", "check_the_card_says_what_is_certified"),
-    Mutant("the last of two keys counts", P + "strict_json:_without_duplicates", "len(found) != len(pairs)", "False",
+    Mutant("the last of two keys counts", "privlearn._json:_without_duplicates", "len(found) != len(pairs)", "False",
            "check_a_certificate_has_one_reading"),
     Mutant("strange fields are passed over", P + "certificate:parse",
            'if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:',

@@ -118,7 +118,7 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     event, adjacency, settings = BASES[name]
     found = accountant.guarantee(event, Adjacency(adjacency), 1e-5)
     who = key.public.fingerprint if key else None
-    card = certificate.header(found.epsilon, found.delta, adjacency, who).encode()
+    card = certificate.header(found.epsilon, found.delta, adjacency, found.unit, who).encode()
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
     body = certificate.make(event, found, {"examples": 100, **settings}, False, files)
     return signature.signed(body, key) if key else body, files

@@ -17,7 +17,7 @@ import torch
 from data_checks import CSV, SCHEMA, declared
 
 import privlearn as pv
-from privlearn._files import digest
+from privlearn._json import digest
 from privlearn.accounting import accountant
 from privlearn.accounting.book import Book
 from privlearn.accounting.events import Gaussian, PoissonSampled, Repeated

@@ -213,7 +213,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "directions without noise": (lambda: pv.PCA(2, 0.0), ("noise_multiplier is 0.0", "above 0")),
     "no copies": (lambda: Augmentation(0, lambda x: x), ("copies is 0", "at least 1")),
     "a model for a result": (lambda: pv.publish(net(), "out"), ("result is a Linear", "dpsgd")),  # type: ignore[arg-type]
-    "a folder without a name": (lambda: pv.publish(net(), ""), ("no name", "--out runs/model")),  # type: ignore[arg-type]
+    "a folder without a name": (lambda: pv.publish(net(), ""), ("names no new folder", "runs/model")),  # type: ignore[arg-type]
     "no classes": (lambda: pv.load("rows.npz", classes=0, value_range=(0, 1)), ("classes is 0", "at least 2")),
 }
 

@@ -18,7 +18,8 @@ from typing import Any, final
 
 from filelock import FileLock, Timeout
 
-from privlearn._files import digest, parse_json, write_durably
+from privlearn._files import write_durably
+from privlearn._json import digest, loads
 from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import from_json, to_json
@@ -195,11 +196,11 @@ class Book:
         try:
             if self.path.stat().st_size > _LARGEST:
                 raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
-            return _pages(parse_json(self.path.read_text(encoding="utf-8")))
+            return _pages(loads(self.path.read_bytes()))
         except (OSError, ValueError) as error:
             raise BadInput(
-                f"{self.path} is no ledger that can be trusted: {error}. Bring back the file as privlearn wrote it; what was "
-                "spent can't be told without it"
+                f"{self.path} is no ledger that can be trusted: {str(error)[:500]}. Bring back the file as privlearn wrote "
+                "it; what was spent can't be told without it"
             ) from error
 
     @contextmanager
@@ -266,7 +267,7 @@ def _pages(data: Any) -> Pages:
         unit = None if body["unit"] is None else Unit(**body["unit"])
         return Pages(budget, adjacency, unit, [_entry(entry) for entry in body["entries"]])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it has other fields than a ledger: {error}") from error
+        raise ValueError(f"it has other fields than a ledger: {str(error)[:200]}") from error
 
 
 def _entry(data: dict[str, Any]) -> Entry:

@@ -143,8 +143,7 @@ class ClippedGradients:
         self._model, self._augmentation, self._observe = model, augmentation, observe
         self._done = computed or (lambda: None)
         self._rows = rows
-        self._each = 1 if rows is None else rows.shape[1]  # rows of an example, before there are copies
-        self._copies = self._each * (augmentation.copies if augmentation else 1)
+        self._copies = (1 if rows is None else rows.shape[1]) * (augmentation.copies if augmentation else 1)
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
         layers = [name.rpartition(".")[0] for name in self.parameters]
@@ -335,10 +334,13 @@ class ClippedGradients:
 
     def _taken(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""
+        if self._rows is not None:
+            rows = self._rows.to(rows.device)[rows].flatten()
         x, y = x[rows].to(self._device), y[rows].to(self._device)
         if not self._augmentation:
             return x, y
-        return self._augmentation.transform(x.repeat_interleave(self._copies, 0)), y.repeat_interleave(self._copies, 0)
+        copies = self._augmentation.copies
+        return self._augmentation.transform(x.repeat_interleave(copies, 0)), y.repeat_interleave(copies, 0)
 
     def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Rows that may be written into."""

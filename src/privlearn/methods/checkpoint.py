@@ -23,7 +23,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from privlearn._files import draft_of, parse_json, write_durably
+from privlearn._files import draft_of, write_durably
+from privlearn._json import loads
 from privlearn._validate import positive
 from privlearn.errors import BadInput
 
@@ -82,7 +83,7 @@ class Checkpoint:
             )
         try:
             tensors = load_tensors(body)
-            plain = parse_json(bytes(tensors.pop(_PLAIN).tolist()).decode())
+            plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
         except (SafetensorError, KeyError, ValueError) as error:
             raise BadInput(f"{self.path} is no checkpoint of privlearn: {error}") from error
         return Saved(tensors, plain)

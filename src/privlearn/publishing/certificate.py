@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from privlearn._json import digest, loads
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.event_json import JSON_VERSION, to_json
 from privlearn.accounting.events import Event
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
-from privlearn.publishing import strict_json
 from privlearn.publishing.folder import CERTIFICATE
 
 #: The parts of a certificate, each with a digest of its own.
@@ -54,7 +54,7 @@ def parse(content: bytes) -> dict[str, Any]:
         BadInput: it is no certificate of this version.
     """
     try:
-        data = strict_json.loads(content)
+        data = loads(content)
     except ValueError as error:
         raise BadInput(f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
@@ -71,11 +71,6 @@ def parse(content: bytes) -> dict[str, Any]:
             "perhaps signature"
         )
     return data
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a JSON value in canonical form."""
-    return hashlib.sha256(strict_json.canonical(value)).hexdigest()
 
 
 def header(epsilon: object, delta: object, adjacency: object, unit: object, signed_by: str | None) -> str:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privlearn import models
+from privlearn._json import loads
 from privlearn._validate import count, one_of
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
-from privlearn.publishing import strict_json
 from privlearn.publishing.folder import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def parse(content: bytes) -> dict[str, Any]:
         BadInput: no such configuration, or sizes beyond all measure.
     """
     try:
-        data = strict_json.loads(content)
+        data = loads(content)
     except ValueError as error:
         raise BadInput(f"{CONFIG} is not readable JSON: {error}. Get an unchanged copy") from error
     names = {"input_shape", "network_input_shape", "model", "classes", "transforms"}

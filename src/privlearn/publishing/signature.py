@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from privlearn._json import canonical
 from privlearn.errors import BadInput
 from privlearn.publishing.keys import PublicKey, SigningKey, decoded
-from privlearn.publishing.strict_json import canonical
 
 _ALGORITHM = "ed25519"
 _PREFIX = b"privlearn certificate signature, version 1\0"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from privlearn import sampling
+from privlearn._json import digest
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -15,7 +16,7 @@ from privlearn.accounting.event_json import from_json
 from privlearn.accounting.events import Event, Gaussian, compose, tally
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing.certificate import PARTS, digest, header, parse
+from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
 from privlearn.publishing.signature import signer

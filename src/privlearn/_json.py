@@ -1,7 +1,8 @@
-"""JSON as it is read from strangers: no key twice, no NaN, no endless numbers, no depths."""
+"""JSON as it is written for good and read from strangers: no key twice, no NaN, no endless numbers, no depths."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -28,6 +29,11 @@ def loads(content: bytes) -> Any:
 def canonical(value: Any) -> bytes:
     """The one spelling of a JSON value that is hashed and signed: keys in order, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, whatever its spelling."""
+    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
