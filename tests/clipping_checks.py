@@ -28,8 +28,9 @@ from privlearn import rng
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import examples, kernels, ways
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.examples import ExampleGradients, Formed, Gram, Outer, Pieces, Rows, together
-from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.styles import Automatic, Flat, Quantile
 from privlearn.mechanisms import release as release_module
 from privlearn.models import made_up_batch

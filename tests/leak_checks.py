@@ -24,7 +24,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import train as train_command
 from privlearn.clipping import styles
-from privlearn.clipping.gradients import Augmentation
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import BadInput
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privlearn.accounting.budget import Budget as Budget
     from privlearn.accounting.ledger import Ledger as Ledger
     from privlearn.accounting.unit import Unit as Unit
-    from privlearn.clipping.gradients import Augmentation as Augmentation
+    from privlearn.clipping.augmentation import Augmentation as Augmentation
     from privlearn.clipping.styles import Automatic as Automatic
     from privlearn.clipping.styles import Flat as Flat
     from privlearn.clipping.styles import PerLayer as PerLayer
@@ -43,7 +43,7 @@ __version__ = version("privlearn")
 # Names are imported when they are first used: planning and verifying must not wait for torch.
 _HOMES = {
     "Adjacency": "accounting.adjacency",
-    "Augmentation": "clipping.gradients",
+    "Augmentation": "clipping.augmentation",
     "Automatic": "clipping.styles",
     "Budget": "accounting.budget",
     "Dataset": "data",

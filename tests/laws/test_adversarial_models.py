@@ -18,7 +18,8 @@ from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.kernels import _OneDNN
 from privlearn.clipping.styles import Automatic, Clip, Flat, Quantile
 from privlearn.errors import BadInput, NotPerExample

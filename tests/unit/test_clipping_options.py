@@ -20,7 +20,8 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian, tally
 from privlearn.cli import main
 from privlearn.clipping import kernels, styles
-from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.errors import BadInput
 from privlearn.methods.dpsgd import dpsgd
@@ -383,7 +384,7 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
     met = []
     for room in (1, 1500, 1 << 28):
         sizes: list[int] = []
-        monkeypatch.setattr("privlearn.clipping.gradients._WORKING_SET", room)
+        monkeypatch.setattr("privlearn.clipping.memory._WORKING_SET", room)
         found = clipped_sum(small_net(), Flat(0.2), x, y, observe=lambda losses, norms, s=sizes: s.append(len(losses)))
         require_close(found, expected)
         met.append(max(sizes))

@@ -19,7 +19,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian
 from privlearn.cli import main
 from privlearn.clipping import styles
-from privlearn.clipping.gradients import Augmentation
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import AdjacencyMismatch, BadInput, NotPerExample, PrivlearnError, UnsupportedEvent
 from privlearn.rng import Streams
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast, final
 
@@ -14,10 +13,13 @@ from torch import Tensor, nn
 
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.agreement import TOLERANCE, close, require_uncoupled, rounding_of
+from privlearn.clipping.augmentation import Augmentation, require_own_rows
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.examples import ExampleGradients
 from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.clipping.memory import held_by, room
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
@@ -27,38 +29,17 @@ from privlearn.sampling import Sample
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
-#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
-_WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
 #: Roundings by which a computed norm may be below the true one.
 _ROUNDINGS = 32
 _BATCHES, _COMPARED = (5, 7), 4
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 _STAND_INS = 4
-#: Relative difference up to which two ways agree: in squared norms in double precision, and otherwise.
-_EXACT, _TOLERANCE = 1e-4, 2e-3
+#: Relative difference of squared norms up to which two ways agree in double precision.
+_EXACT = 1e-4
 #: What a way raises on a model that is not for it.
 _UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-@final
-@dataclass(frozen=True)
-class Augmentation:
-    """Several changed copies of each example, whose gradients are averaged before clipping (De et al. 2022).
-
-    Costs time, not privacy: the mean of the copies is one gradient, and is clipped as one.
-
-    Attributes:
-        copies: of each example.
-        transform: inputs of shape (rows, ...) to inputs of that shape, each row by itself and at random.
-    """
-
-    copies: int
-    transform: Callable[[Tensor], Tensor]
-
-    def __post_init__(self) -> None:
-        count("copies", self.copies)
 
 
 def _in_own_types(method: _Method) -> _Method:
@@ -263,7 +244,7 @@ class ClippedGradients:
                     f"type {y.dtype} into one number for each example, through which gradients flow"
                 ) from error
             if self._chunk is None:
-                self._chunk = max(1, _room(self._device) // max(held, 1))
+                self._chunk = max(1, room(self._device) // max(held, 1))
 
     def _add_clipped(self, x: Tensor, y: Tensor, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
         """Add the clipped gradients of the examples `rows` to `sums`, and their count to `clipped`."""
@@ -371,9 +352,9 @@ class ClippedGradients:
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
         with without_dropout(self._model), torch.random.fork_rng():
-            self._writes = _require_uncoupled(self._problem(None), rows, targets)
+            self._writes = require_uncoupled(self._problem(None), rows, targets)
             if self._augmentation:
-                _require_own_rows(self._augmentation, rows)
+                require_own_rows(self._augmentation, rows)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows, targets)
@@ -382,7 +363,7 @@ class ClippedGradients:
                 fit, usable = self._fit(self._problem(None), [layers, Vmap], rows, targets)
             try:
                 way = fit(problem) if fit else Loop(problem)
-                return way, _held(way, *self._fresh(*usable)) // _COMPARED
+                return way, held_by(way, *self._fresh(*usable)) // _COMPARED
             except _UNFIT as error:
                 self.reason = first_line(error)
                 Loop(problem)(*self._fresh(*usable))
@@ -413,13 +394,13 @@ class ClippedGradients:
     def _agree(self, found: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
         (ours, losses), (theirs, true_losses) = found, truth
-        if not _close(losses, true_losses, _rounding(true_losses)):
+        if not close(losses, true_losses, rounding_of(true_losses)):
             return False
         # One sum of all examples, each made to count about as much as any other.
         total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0).clamp(min=1e-300)
         weights = torch.linspace(1, 2, len(total), device=total.device) / total.sqrt()
         rounding = math.sqrt(torch.finfo(true_losses.dtype).eps)  # of sums that cancel
-        tolerance = _EXACT if true_losses.dtype == torch.float64 else _TOLERANCE
+        tolerance = _EXACT if true_losses.dtype == torch.float64 else TOLERANCE
         for name, expected in theirs.items():
             squares = ours[name].squares if name in ours else torch.zeros_like(total)
             allowed = tolerance * expected.squares + rounding * total
@@ -430,43 +411,9 @@ class ClippedGradients:
             for gradients, into in zip((theirs, ours), sums, strict=True):
                 if name in gradients:
                     gradients[name].add_weighted(weights.to(into.dtype), into)
-            if not _close(sums[1], sums[0], 10 * rounding):
+            if not close(sums[1], sums[0], 10 * rounding):
                 return False
         return True
-
-
-def _held(way: Way, rows: Tensor, targets: Tensor) -> int:
-    """Bytes that `way` holds at the end of a batch's backward pass, about."""
-    holding = _Held()
-    with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
-        found, _ = way(rows, targets)
-    return holding.bytes + sum(gradients.nbytes for gradients in found.values())
-
-
-class _Held(torch.autograd.graph.saved_tensors_hooks):
-    """Adds up the bytes that autograd holds for the backward pass, each piece of memory once."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
-        super().__init__(self._see, lambda tensor: tensor)
-
-    def _see(self, tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
-            self._sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    @property
-    def bytes(self) -> int:
-        """What is held."""
-        return sum(self._sizes.values())
-
-
-def _room(device: torch.device) -> int:
-    """Bytes that one physical batch may hold."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
-    return _WORKING_SET
 
 
 def _drawn(device: torch.device) -> list[Tensor]:
@@ -479,61 +426,3 @@ def _draw_again(device: torch.device, drawn: list[Tensor]) -> None:
     torch.set_rng_state(drawn[0])
     if len(drawn) > 1:
         torch.cuda.set_rng_state(drawn[1], device)
-
-
-def _require_uncoupled(problem: Problem, rows: Tensor, targets: Tensor) -> bool:
-    """Refuse a loss whose value for one example depends on the others: it is not the one that would be trained.
-
-    Returns:
-        Whether the model or the loss writes into the rows that it is given.
-    """
-    copies = problem.copies
-    singles = [slice(start, start + copies) for start in range(0, len(rows), copies)]
-    with torch.no_grad():
-        alone = torch.cat([problem.forward(rows[own].clone(), targets[own].clone()) for own in singles])
-        given = [(rows.clone(), targets.clone()) for _ in range(2)]
-        together = [problem.forward(*pair) for pair in given]
-    usable = alone.isfinite()
-    draws = not torch.equal(together[0][usable], together[1][usable])  # its own random numbers: nothing to compare
-    if not draws and not _close(together[0][usable], alone[usable], _rounding(alone[usable])):
-        raise NotPerExample(
-            "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
-            "normalisation over the batch"
-        )
-    written = [not torch.equal(t, own) for pair in given for t, own in zip(pair, (rows, targets), strict=True)]
-    return any(written) or any(t._version > 0 for pair in given for t in pair)
-
-
-def _require_own_rows(augmentation: Augmentation, rows: Tensor) -> None:
-    """Refuse a transform that mixes the rows of different examples. (One with random numbers of its own can't be told.)"""
-
-    def transformed(rows: Tensor) -> Tensor:
-        torch.manual_seed(0)
-        out = augmentation.transform(rows.clone())
-        if out.shape != rows.shape or out.dtype != rows.dtype:
-            raise NotPerExample(
-                f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into {tuple(out.shape)} of {out.dtype}: expected "
-                "as many rows, of the same shape and type"
-            )
-        return out
-
-    out = transformed(rows)
-    if not torch.equal(out, transformed(rows)):
-        return
-    for start in range(0, len(rows), augmentation.copies):
-        own = slice(start, start + augmentation.copies)
-        others = rows.roll(augmentation.copies, 0)
-        others[own] = rows[own]
-        if not _close(transformed(others)[own], out[own], _rounding(out[own])):
-            raise NotPerExample(
-                "the augmentation mixes rows of different examples: give a transform that changes each row by itself"
-            )
-
-
-def _rounding(values: Tensor) -> float:
-    """A difference that tells nothing about values of this size."""
-    return math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max()) if values.numel() else 0.0
-
-
-def _close(one: Tensor, other: Tensor, rounding: float) -> bool:
-    return torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=rounding)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from privlearn._validate import one_of
 from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.fixed import Fixed
-from privlearn.clipping.gradients import Augmentation, ClippedGradients
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.persons import require_groups, rows_of_persons

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privlearn.clipping.gradients import Augmentation
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
