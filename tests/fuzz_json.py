@@ -71,7 +71,7 @@ def double(root: dict[str, Any], draw: random.Random) -> None:
     if isinstance(where, list):
         where.insert(key, copy.deepcopy(where[key]))
     elif where is not root and not str(key).startswith(_TWICE):
-        where[_TWICE + key] = draw.choice((where[key], draw.choice(VALUES)))
+        where[_TWICE + key] = copy.deepcopy(draw.choice((where[key], draw.choice(VALUES))))
 
 
 def move(root: dict[str, Any], draw: random.Random) -> None:
