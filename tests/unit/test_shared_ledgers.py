@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV
 
 from privlearn import Adjacency, Budget, Ledger
+from privlearn.accounting import accountant
 from privlearn.accounting.book import Book
 from privlearn.accounting.events import Gaussian, Repeated, compose
 from privlearn.cli import main
@@ -129,6 +130,21 @@ def test_the_command_shows_what_was_spent_and_what_remains(tmp_path: Path, capsy
     assert answer["spent"] + answer["left"] == pytest.approx(3.0)
     assert run(path, "--close", answer["entries"][1]["id"]) == 0
     assert Ledger.open(path).event == compose([Gaussian(4.0), Gaussian(8.0)])
+
+
+def test_the_command_speaks_of_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "study.json")
+    assert run(path, "--epsilon", "3", "--group-size", "4") == 0
+    Ledger.open(path).charge(Gaussian(20.0), ADD_REMOVE)
+    capsys.readouterr()
+    assert run(path, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["epsilon"] == pytest.approx(accountant.guarantee(Gaussian(5.0), ADD_REMOVE, 1e-5).epsilon)
+    assert answer["spent"] == answer["entries"][0]["epsilon"] == answer["epsilon"]
+    assert run(path) == 0
+    assert "up to 4 examples of one person" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="up to 4 examples"):
+        Ledger.open(path).approve(Gaussian(20.0), ADD_REMOVE)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from privlearn.accounting.book import Book, Entry, Pages
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.unit import Unit
 from privlearn.cli import screen
 from privlearn.errors import BadInput, UnsupportedEvent
 
@@ -48,22 +49,24 @@ def run(options: argparse.Namespace) -> int:
 def _budget(options: argparse.Namespace) -> Budget | None:
     if options.epsilon is None and options.rho is None:
         return None
-    return Budget(options.epsilon, options.delta or 1e-5, options.rho)
+    return Budget(options.epsilon, options.delta or 1e-5, options.rho, options.group_size or 1)
 
 
 def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
     """The ledger as plain values."""
     delta = delta or (pages.budget.delta if pages.budget else None) or 1e-5
     adjacency = pages.adjacency or Adjacency.ADD_REMOVE
-    total = accountant.guarantee(pages.event, adjacency, delta)
+    unit = pages.protects
+    total = accountant.guarantee(pages.event, adjacency, delta, unit.group_size)
     answer: dict[str, Any] = {
         "adjacency": pages.adjacency.value if pages.adjacency else None,
         "delta": delta,
         "epsilon": total.epsilon,
         "method": total.method,
         "rho": total.rho,
+        "unit": str(unit),
         "budget": None if pages.budget is None else vars(pages.budget),
-        "entries": [_entry(entry, adjacency, delta) for entry in pages.entries],
+        "entries": [_entry(entry, adjacency, delta, unit) for entry in pages.entries],
     }
     if pages.budget is not None:
         spent = pages.budget.spent(pages.event, adjacency) if pages.entries else 0.0
@@ -71,24 +74,24 @@ def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
     return answer
 
 
-def _entry(entry: Entry, adjacency: Adjacency, delta: float) -> dict[str, Any]:
+def _entry(entry: Entry, adjacency: Adjacency, delta: float, unit: Unit) -> dict[str, Any]:
     return {
         "id": entry.id,
         "what": entry.what,
         "by": entry.by,
         "begun": entry.begun,
         "state": "open" if entry.open else "closed",
-        "epsilon": _alone(entry.counts, adjacency, delta),
-        "epsilon_spent": _alone(entry.spent, adjacency, delta),
+        "epsilon": _alone(entry.counts, adjacency, delta, unit),
+        "epsilon_spent": _alone(entry.spent, adjacency, delta, unit),
     }
 
 
-def _alone(event: Event, adjacency: Adjacency, delta: float) -> float | None:
+def _alone(event: Event, adjacency: Adjacency, delta: float, unit: Unit) -> float | None:
     """What `event` would cost by itself; None if that has no price."""
     if event == Composed(()):
         return 0.0
     try:
-        return accountant.guarantee(event, adjacency, delta).epsilon
+        return accountant.guarantee(event, adjacency, delta, unit.group_size).epsilon
     except UnsupportedEvent:
         return None
 
@@ -120,6 +123,8 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
         else f"\nepsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
         f"{answer['method']})."
     )
+    if pages.protects != Unit():
+        out.print(f"What is protected: {pages.protects}.")
     if pages.budget is None:
         out.print("It only records: there is no budget.")
     else:
