@@ -327,6 +327,10 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
         result = run.by_pieces(here / "run", ledger=Ledger.open(here / "ledger"), stop=2)
         assert result.ledger.event == run.plan().event()
         assert len(Book(here / "ledger").read().entries) == 1
+        # Interrupted between its end and its publishing: the same again, and nothing more is charged.
+        again = run.go(here / "run", ledger=Ledger.open(here / "ledger"))
+        assert torch.equal(weights(again), weights(result))
+        assert again.ledger.event == run.plan().event()
         must_raise(Stopped, lambda: run.go(here / "again", stop=1, ledger=Ledger.open(here / "ledger")))
         for other in (None, Ledger.open(here / "other")):
             must_raise(BadInput, lambda other=other: run.go(here / "again", ledger=other))

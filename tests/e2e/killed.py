@@ -54,6 +54,11 @@ def quietly(folder: Path, train: Callable[[], int]) -> int:
         return train()
 
 
+def content(path: Path) -> bytes:
+    """What is in a file; nothing if it isn't there."""
+    return path.read_bytes() if path.exists() else b""
+
+
 def main(folder: Path, most: int, options: list[str]) -> None:
     """Kill until the run ends, or `most` times, then let it end; then run it again, or on from its beginning, undisturbed."""
     made_up = random.Random(most)
@@ -64,16 +69,19 @@ def main(folder: Path, most: int, options: list[str]) -> None:
     ledger, model, checkpoint = (folder / name for name in ("ledger", "model", "model.checkpoint"))
     ledger_of_whole, checkpoint_of_whole = folder / "ledger-whole", folder / "whole.checkpoint"
     epochs = ["--epochs", str(10 * most), *options]
-    own = [*epochs, "--ledger", str(ledger), "--out", str(model), "--resume"]
+    own = [*epochs, "--ledger", str(ledger), "--out", str(model)]
     drawn = mmap.mmap(-1, 8)
     kills = behind = 0
     status = None
     while status in (None, -signal.SIGKILL):
+        if model.exists() and not checkpoint.exists():
+            status = 0  # killed after the last thing that it does
+            break
         child = os.fork()
         if child == 0:
             code = 70
             try:
-                code = quietly(folder, lambda: train(drawn, *own))
+                code = quietly(folder, lambda: train(drawn, *own, *["--resume"] * checkpoint.exists()))
             except BaseException:
                 traceback.print_exc()
             os._exit(code)
@@ -90,13 +98,14 @@ def main(folder: Path, most: int, options: list[str]) -> None:
             shutil.copy(checkpoint, checkpoint_of_whole)
             shutil.copy(ledger, ledger_of_whole)
     said = (folder / "output").read_text()[-2000:]
-    whole = [*epochs, "--ledger", str(ledger_of_whole), "--out", str(folder / "whole"), "--resume"]
+    whole = [*epochs, "--ledger", str(ledger_of_whole), "--out", str(folder / "whole")]
+    whole += ["--resume"] if checkpoint_of_whole.exists() else []
     code = quietly(folder, lambda: cli.main([*TRAIN, *whole]))
     names = ["model.safetensors", "privacy.json", "config.json", "README.md"]
     print(json.dumps({
         "kills": kills, "behind": behind, "codes": [status, code], "said": said,
         "drawn": int.from_bytes(drawn[:8], "little"), "steps": 10 * most * 23,
-        "differ": [name for name in names if (model / name).read_bytes() != (folder / "whole" / name).read_bytes()],
+        "differ": [name for name in names if content(model / name) != content(folder / "whole" / name)],
         "files": sorted(path.name for path in folder.iterdir()),
     }))  # fmt: skip
 

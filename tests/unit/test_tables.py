@@ -236,3 +236,31 @@ def test_templates_look_at_the_header_alone(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b'id,"annual wage"\n\xff\0,"rows that cannot be read')
     assert column_names(path) == ["id", "annual wage"]
+
+
+# Whose row it is
+
+PERSONS = 'person = "name"\n' + SCHEMA
+
+
+def test_a_column_says_whose_row_it_is(tmp_path: Path) -> None:
+    path, schema = tmp_path / "people.csv", tmp_path / "people.toml"
+    path.write_text(CSV.replace("self,", "self,Dan"))
+    schema.write_text(PERSONS)
+    data = pv.load(str(path), schema=schema)
+    assert data.groups.tolist() == ["Ann", "Bob", "Carol, Dr", "Dan", "Eve"]
+    assert data.x.tolist() == FEATURES
+    assert data.examples == len(set(data.groups.tolist()))
+
+
+def test_ids_are_refused_where_they_are_missing_or_features(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(CSV)  # one row has no name
+    with pytest.raises(BadInput, match="expected a person's id in every row"):
+        pv.load(str(path), schema=parse_schema(PERSONS, "people.toml"))
+    for wrong in ('person = "age"', "person = 3", 'person = "income"'):
+        with pytest.raises(BadInput, match="neither a feature nor the target"):
+            parse_schema(wrong + "\n" + SCHEMA, "people.toml")
+    path.write_text(CSV)
+    with pytest.raises(BadInput, match="no column 'patient'"):
+        pv.load(str(path), schema=parse_schema('person = "patient"\n' + SCHEMA, "people.toml"))

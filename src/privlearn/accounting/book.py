@@ -144,16 +144,23 @@ class Pages:
             require_same(self.adjacency, adjacency, "this ledger")
         require_adjacency(event, adjacency)
         if self.budget is not None:
-            require_covered(self.budget, compose([self.event, event]), adjacency)
+            require_covered(self.budget, self.event, event, adjacency)
 
 
-def require_covered(budget: Budget, total: Event, adjacency: Adjacency) -> None:
-    """Raise `BudgetExceeded` unless `budget` covers `total`."""
-    spent = budget.spent(total, adjacency)
+def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adjacency) -> None:
+    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was spent `before`."""
+    spent = budget.spent(compose([before, event]), adjacency)
     if not budget.covers(spent):
+        first = before == NOTHING
+        already = (
+            ""
+            if first
+            else f", of which {budget.figure(budget.spent(before, adjacency))} was spent or set aside before"
+        )
+        remedy = "a larger budget" if first else "a smaller target"
         raise BudgetExceeded(
-            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}. Nothing was charged or "
-            "drawn. Use more noise, fewer epochs or a larger budget",
+            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. Nothing was "
+            f"charged or drawn. Use more noise, fewer epochs or {remedy}",
             budget=budget,
             would_be=spent,
         )

@@ -291,7 +291,8 @@ class _File:
     def resume(self, run: str, held: Composed, adjacency: Adjacency) -> None:
         pages = self.book.read()
         entry = pages.entry(run)
-        if not entry.open or entry.held != held or pages.adjacency is not adjacency:
+        paid = not entry.open and entry.spent == held  # to its end: only publishing is left
+        if (not paid and (not entry.open or entry.held != held)) or pages.adjacency is not adjacency:
             why = (
                 "was approved for something else" if entry.open else "was closed, and what it had not spent given back"
             )

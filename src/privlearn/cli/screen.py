@@ -86,6 +86,14 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function of (done, all)."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
-    with Progress(*columns, console=asides) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=asides)
+    task = bar.add_task(title, total=None)
+
+    def update(done: int, total: int) -> None:
+        bar.start()  # not before there is something to show: what is refused has no progress
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

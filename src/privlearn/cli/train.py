@@ -69,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
         f"{options.delta:g} ({answer['adjacency']})"
     )
+    if options.epochs is not None and plan.epochs < options.epochs:
+        screen.asides.print(f"the budget ends after {plan.epochs} of {options.epochs} epochs at this noise")
     try:
         result = _train(options, plan, data, kind, ledger, checkpoint, saved)
     except KeyboardInterrupt:
@@ -116,7 +118,10 @@ def _saved(checkpoint: Checkpoint, resume: bool) -> Saved | None:
             "(what it was charged stays charged)"
         )
     if saved is None and resume:
-        screen.asides.print("there is no interrupted run to resume: beginning a new one")
+        raise BadInput(
+            f"there is no interrupted run to resume: {checkpoint.path} is not there. Check --out; to begin a run, leave out "
+            "--resume"
+        )
     return saved
 
 
@@ -241,7 +246,8 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         f"{answer['method']})",
         **(
             {
-                "on the ledger": f"epsilon {answer['ledger']['epsilon']:.4f} with everything in {answer['ledger']['file']}"
+                "on the ledger": f"epsilon {answer['ledger']['epsilon']:.4f} at delta {answer['delta']:g}, with "
+                f"everything in {screen.plain(answer['ledger']['file'])}: this is certified"
             }
             if "ledger" in answer
             else {}
@@ -254,5 +260,6 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
-    screen.answers.print(f"\n{screen.meaning(answer)}")
+    stated = answer["ledger"]["epsilon"] if "ledger" in answer else answer["epsilon"]
+    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")

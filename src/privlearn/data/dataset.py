@@ -49,6 +49,13 @@ class Dataset:
     asides: tuple[str, ...] = ()
     groups: Any = None
 
+    def __repr__(self) -> str:
+        """Shapes only: rows are private, and what is printed ends up in logs."""
+        shapes = {name: np.shape(getattr(self, name)) for name in ("x", "y", "x_test", "y_test", "groups")
+                  if getattr(self, name) is not None}  # fmt: skip
+        parts = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        return f"Dataset({self.name!r}: {parts}, classes={self.classes})"
+
     @property
     def examples(self) -> int:
         """The number of examples: of persons where there are `groups`, else of rows."""

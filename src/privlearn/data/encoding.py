@@ -53,6 +53,25 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
     return labels
 
 
+def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
+    """Whose row each is; None if the schema names no such column.
+
+    Raises:
+        BadInput: the column is not there, or a cell is empty or missing.
+    """
+    if schema.person is None:
+        return None
+    ids = [_text(table, row, schema.person, cell) for row, cell in enumerate(_column(table, schema.person))]
+    for row, person in enumerate(ids):
+        if person in ("", *schema.missing):
+            raise BadInput(
+                f"{table.place(row, schema.person)} is {_shown(person)}: expected a person's id in every row; give rows of "
+                "nobody known an id of their own",
+                row=row,
+            )
+    return np.array(ids, dtype=np.str_)
+
+
 def without_categories(table: Table, schema: Schema) -> list[str]:
     """Columns of categories where not one row has any: most likely they are spelt otherwise in the file."""
     found = []

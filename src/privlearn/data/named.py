@@ -12,7 +12,7 @@ from typing import Any
 from privlearn._validate import count
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.dataset import Dataset
-from privlearn.data.encoding import encode_features, encode_target, listed, without_categories
+from privlearn.data.encoding import encode_features, encode_persons, encode_target, listed, without_categories
 from privlearn.data.files import DATA_VARIABLE, directories
 from privlearn.data.readers import read_npz
 from privlearn.data.schema import Schema, read_schema, require_range
@@ -139,9 +139,15 @@ def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | Non
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
     low, high = schema.bounds()
-    table = read_table(path, schema.columns)
+    table = read_table(path, schema.columns if schema.person is None else (*schema.columns, schema.person))
     parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema)}
+    parts["groups"] = encode_persons(table, schema)
     if test is not None:
+        if test.is_file() and (test.samefile(path) or test.read_bytes() == path.read_bytes()):
+            raise BadInput(
+                f"the test data {test} are the training data: figures from them would be exact figures of private rows. Give "
+                "rows of other people, or leave out --test-data"
+            )
         tested = read_table(test, schema.columns)
         parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
     return Dataset(

@@ -13,15 +13,20 @@ from privlearn.errors import BadInput, first_line
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file.
+    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `asides` name other arrays.
 
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
-    found = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
+    found: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
     missing = [key for key in ("x", "y") if key not in found]
     if missing or ("x_test" in found) != ("y_test" in found):
         raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")
+    if others := [name for name in _names(path) if name not in found]:
+        shown = ", ".join(repr(name[:40]) for name in others[:12])
+        found["asides"] = (
+            f"arrays of {path.name} that are not read: {shown}. Known are x, y, x_test, y_test and groups",
+        )
     return found
 
 
@@ -32,6 +37,12 @@ def read_inputs(path: Path, name: str = "x") -> NDArray[Any]:
         BadInput: as `read_npz`.
     """
     return _arrays(path, (name,))[name]
+
+
+def _names(path: Path) -> list[str]:
+    """All arrays in a file that was read."""
+    with np.load(path, allow_pickle=False) as archive:
+        return list(archive.files)
 
 
 def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:

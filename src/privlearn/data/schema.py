@@ -70,12 +70,14 @@ class Schema:
         classes: its values; a row's label is the position in this list.
         features: the columns to learn from, in the order in which their features come.
         missing: the texts that stand for a missing value, spaces around them left out.
+        person: the column that says whose row it is, if persons are to be protected; private, and no feature.
     """
 
     target: str
     classes: tuple[str, ...]
     features: tuple[Number | Category, ...]
     missing: tuple[str, ...] = _MISSING
+    person: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -150,7 +152,7 @@ class _Reader:
         self._name = name
 
     def schema(self, settings: Mapping[str, Any]) -> Schema:
-        self._only("it", settings, ("target", "missing", "columns"))
+        self._only("it", settings, ("target", "missing", "person", "columns"))
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
             raise self._refusal(f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]')
@@ -178,7 +180,12 @@ class _Reader:
                 classes = found
         if not features:
             raise self._refusal("the target is its only column", "at least one column to learn from")
-        return Schema(target, classes, tuple(features), missing)
+        person = settings.get("person")
+        if person is not None and (not isinstance(person, str) or person in columns):
+            raise self._refusal(
+                f"person is {_quoted(person)}", "the name of a column that is neither a feature nor the target"
+            )
+        return Schema(target, classes, tuple(features), missing, person)
 
     def _column(self, name: str, facts: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
         """A feature, or the target's classes."""

@@ -148,7 +148,7 @@ def dpsgd(
     sums = gradients.buffers()
     run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born)
     if file:
-        run.facts = facts(network, loss, x, y, persons, plan=plan, microbatch=microbatch, settings=settings)
+        run.facts = facts(network, loss, x, y, persons, plan=plan, microbatch=microbatch, **settings)
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
             x = _through([run.earlier(earlier, x, persons, plan.neighbours)], x)

@@ -173,5 +173,5 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
     if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(
             f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
-            "give Dataset(groups=ids), a person's id for each row (groups in an .npz)"
+            "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id for each row"
         )
