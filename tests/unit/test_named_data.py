@@ -155,7 +155,11 @@ def test_files_may_lie_packed_or_not_and_in_any_of_the_places(
         (place / "breast-cancer-wisconsin.data").write_bytes(raw)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"1,2,3\n")[:-9], gzip.compress(b"\0" * 10**7)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b"1,2,3\n", mtime=0)[:-9], gzip.compress(b"\0" * 10**7, mtime=0)],
+    ids=["empty", "no gzip", "cut short", "much of nothing"],
+)
 def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "breast-cancer-wisconsin"
     folder.mkdir()
