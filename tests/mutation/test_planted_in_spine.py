@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant("shuffling is covered for add/remove", P + "accounting.events:require_adjacency",
            "if adjacency not in leaf.adjacencies:", "if False:", "check_shuffling_is_not_amplified"),
     Mutant("the budget looks at the new charge alone", P + "accounting.book:Pages.require_room",
-           "compose([self.event, event])", "compose([event])", "check_the_ledger_holds_its_budget"),
+           "self.event, event, adjacency)", "NOTHING, event, adjacency)", "check_the_ledger_holds_its_budget"),
     Mutant("approval is never used up", P + "accounting.ledger:Ledger.charge", "self._approved = left", "pass",
            "check_approval_covers_only_what_was_approved"),
     Mutant("approval covers any event", P + "accounting.ledger:Ledger._after", "left[-1][0] != leaf", "False",
