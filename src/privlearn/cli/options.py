@@ -170,9 +170,13 @@ def _parser() -> argparse.ArgumentParser:
     study = _command(commands, "reproduce", "a table or figure of a paper, its numbers beside ours")
     study.add_argument("name", nargs="?", metavar="NAME", help="which one; see --list")
     study.add_argument("--list", action="store_true", help="name every table and figure there is")
-    study.add_argument("--quick", action="store_true", help="coarser curves, fewer seeds")
+    study.add_argument(
+        "--quick", action="store_true", help="coarser curves, fewer seeds, fewer rows: under two minutes"
+    )
     study.add_argument("--seeds", type=int, metavar="N", help="runs to average over (default: the study's own)")
-    study.add_argument("--out", metavar="DIR", help="where the files go (default: results/NAME)")
+    study.add_argument("--jobs", type=int, metavar="N", help="training runs at once (default: one for each processor)")
+    study.add_argument("--out", metavar="DIR", help="where the files go, and where finished runs are found again "
+                       "(default: results)")  # fmt: skip
 
     data = _command(commands, "data", "the named data sets; a template for a table's schema")
     data.add_argument("action", choices=["list", "fetch", "schema"], help="list: every data set, what and where it is; "

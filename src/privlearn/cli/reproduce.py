@@ -26,9 +26,10 @@ def run(options: argparse.Namespace) -> int:
     study = registry.find(options.name)
     from privlearn.reproduce.writer import as_json, save
 
-    folder = Path(options.out or f"results/{study.name}")
+    folder = Path(options.out or "results")
     screen.asides.print(f"{study.source}: {study.what}")
-    findings = study.run(options.quick, options.seeds)
+    with screen.progress_bar(study.name, "runs") as progress:
+        findings = study.run(options.quick, options.seeds, folder=folder, jobs=options.jobs, progress=progress)
     save(study, findings, folder)
     screen.asides.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
     if options.json:

@@ -82,9 +82,9 @@ def noise_text(plan: Plan) -> str:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int], None]]:
     """A progress bar on standard error; yields a function of (done, all)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
     bar = Progress(*columns, console=asides)
     task = bar.add_task(title, total=None)

@@ -1,9 +1,15 @@
-"""The studies by name. A study is a module with a function `run(quick, seeds)` that returns `Findings`."""
+"""The studies by name.
+
+A study that only computes is a module with a function `run(quick, seeds)` that returns `Findings`. Studies that train share
+modules: `run(name, quick, seeds, sweep)` does one of them with the runs that `sweep` makes or remembers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from privlearn._validate import count, one_of
@@ -12,6 +18,7 @@ if TYPE_CHECKING:
     from privlearn.reproduce.findings import Findings
 
 _YU = "Yu et al. 2019"
+_TABLE, _SWEEPS, _TASKS = "yu_table2", "yu_sweeps", "yu_tasks"
 
 
 @final
@@ -23,26 +30,46 @@ class Study:
         name: what the command line calls it.
         source: paper, and where in it.
         what: one line on what it shows.
+        module: where it is, if it trains; a study that only computes has a module of its own name.
     """
 
     name: str
     source: str
     what: str
+    module: str | None = None
 
-    def run(self, quick: bool = False, seeds: int | None = None) -> Findings:
+    def run(
+        self,
+        quick: bool = False,
+        seeds: int | None = None,
+        *,
+        folder: Path | None = None,
+        jobs: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Findings:
         """Compute it.
 
         Args:
-            quick: coarser curves and fewer seeds; the figures beside the paper's stay the same.
+            quick: coarser curves, fewer seeds, fewer rows to train on; figures that only need computing stay the same.
             seeds: how many seeds to average over, where chance plays a part; None: as many as the study likes.
+            folder: where runs that train are kept, and looked for; None: nowhere.
+            jobs: how many of them at once; None: as many as there are processors.
+            progress: called with (runs done, runs in all).
 
         Raises:
-            BadInput: fewer than one seed.
+            BadInput: fewer than one seed or job.
         """
-        if seeds is not None:
-            count("seeds", seeds)
-        module = import_module(f"privlearn.reproduce.{self.name.replace('-', '_')}")
-        found: Findings = module.run(quick, seeds)
+        for name, number in (("seeds", seeds), ("jobs", jobs)):
+            if number is not None:
+                count(name, number)
+        found: Findings
+        if self.module is None:
+            found = import_module(f"privlearn.reproduce.{self.name.replace('-', '_')}").run(quick, seeds)
+            return found
+        from privlearn.reproduce.sweep import Sweep
+
+        sweep = Sweep(folder, jobs, progress)
+        found = import_module(f"privlearn.reproduce.{self.module}").run(self.name, quick, seeds, sweep)
         return found
 
 
@@ -52,7 +79,21 @@ STUDIES = (
     Study("yu-fig3", f"{_YU}, Figure 3", "privacy loss against the sampling ratio and the noise scale"),
     Study("yu-fig16", f"{_YU}, Figure 16", "where the conjectured bound on the divergence holds, and where it breaks"),
     Study("yu-table1", f"{_YU}, Table I", "what a shuffled loader, a Poisson sampler and a partition draw"),
+    Study("yu-table2", f"{_YU}, Table II", "accuracy by schedule under one budget, and what decay itself does", _TABLE),
     Study("yu-table3", f"{_YU}, Table III", "decay rates that spend a budget in a given number of epochs"),
+    Study("yu-fig4", f"{_YU}, Figure 4", "the noise over training under each schedule", _TABLE),
+    Study("yu-fig5", f"{_YU}, Figure 5", "the accuracy of each schedule, mean and range", _TABLE),
+    Study("yu-fig6", f"{_YU}, Figure 6", "accuracy at fixed training times", _SWEEPS),
+    Study("yu-fig7-8", f"{_YU}, Figures 7 and 8", "accuracy and training time by decay rate", _SWEEPS),
+    Study("yu-fig9", f"{_YU}, Figure 9", "accuracy by the learning rate at the end of its decay", _SWEEPS),
+    Study("yu-fig10", f"{_YU}, Figure 10", "accuracy by hidden units", _SWEEPS),
+    Study(
+        "yu-fig11", f"{_YU}, Figure 11", "accuracy by initial noise, training time or decay rate held fixed", _SWEEPS
+    ),
+    Study("yu-fig12-13", f"{_YU}, Figures 12 and 13", "accuracy and privacy in training", _TABLE),
+    Study("yu-fig14", f"{_YU}, Figure 14", "uniform, exponential and validation-driven noise on Cancer", _TASKS),
+    Study("yu-fig15", f"{_YU}, Figure 15", "uniform, exponential and validation-driven noise on CIFAR-10", _TASKS),
+    Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
 )
 
 

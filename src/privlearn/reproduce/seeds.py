@@ -1,0 +1,52 @@
+"""Rows from many seeds: means, paired differences, and what can be said of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from privlearn.reproduce.findings import Row
+
+
+def mean_row(label: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
+    """The mean over seeds, with its standard deviation where there are several."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Row(label, metric, float(np.mean(values)), paper, spread, len(values))
+
+
+def interval(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Student's interval for the mean difference of pairs: its middle and its half-width (infinite for one pair)."""
+    differences = np.subtract(values, others)
+    if len(differences) < 2:
+        return float(differences.mean()), math.inf
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return float(differences.mean()), float(stats.t.ppf(0.5 + level / 2, len(differences) - 1)) * error
+
+
+def verdict(middle: float, half_width: float) -> str:
+    """In words, what an interval of differences says."""
+    if math.isinf(half_width):
+        return "one seed says nothing"
+    if middle - half_width > 0:
+        return "better"
+    return "worse" if middle + half_width < 0 else "within noise"
+
+
+def signed(middle: float, half_width: float) -> str:
+    """An interval for reading, in percent: `+0.42 ± 0.13 %`."""
+    wide = "?" if math.isinf(half_width) else f"{100 * half_width:.2f}"
+    return f"{100 * middle:+.2f} ± {wide} %"
+
+
+def gap_closed(values: Sequence[float], base: Sequence[float], ceiling: Sequence[float]) -> float:
+    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan where there is no gap."""
+    gap = float(np.mean(ceiling) - np.mean(base))
+    return float(np.mean(values) - np.mean(base)) / gap if gap > 0 else math.nan
+
+
+def percent(share: float) -> str:
+    """A share of a gap for reading; in words where there is no gap."""
+    return f"{100 * share:.0f} %" if math.isfinite(share) else "no gap"

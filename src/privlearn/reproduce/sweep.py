@@ -1,0 +1,140 @@
+"""Many runs at once, each kept as soon as it is done, so that a sweep can be interrupted and continued."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from privlearn.errors import BadInput
+from privlearn.reproduce.runs import Outcome, Setting
+
+#: The file in the folder of a study's results that keeps every run, whatever study it was for.
+FILE = "runs.jsonl"
+_DIGITS = 5
+
+
+@final
+@dataclass(frozen=True)
+class Store:
+    """The runs in a file, one JSON object a line; a run is looked up by its setting and seed.
+
+    Attributes:
+        path: the file; made when the first run is kept.
+    """
+
+    path: Path
+
+    def read(self) -> dict[str, Outcome]:
+        """All that it keeps, by `name_of`; a line that was cut off while it was written is passed over.
+
+        Raises:
+            BadInput: the file cannot be read.
+        """
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"{self.path} cannot be read: {error}. Delete it to begin anew, or use another --out"
+            ) from error
+        found: dict[str, Outcome] = {}
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                outcome: dict[str, Any] = {
+                    k: tuple(v) if isinstance(v, list) else v for k, v in entry["outcome"].items()
+                }
+                found[_canonical(entry["run"])] = Outcome(**outcome)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return found
+
+    def keep(self, run: dict[str, Any], outcome: Outcome) -> None:
+        """Append a run.
+
+        Raises:
+            BadInput: the file cannot be written.
+        """
+        line = json.dumps({"run": run, "outcome": _rounded(asdict(outcome))}, allow_nan=False)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(("\n" if cut else "") + line + "\n")
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be written: {error.strerror}. Give another folder with --out"
+            ) from error
+
+
+@final
+class Sweep:
+    """Runs settings over seeds, several at once, and keeps what they reached.
+
+    Args:
+        folder: where the runs are kept; None: nowhere.
+        jobs: processes at once, each with one thread; None: as many as there are processors.
+        progress: called with (runs done, runs in all).
+    """
+
+    def __init__(
+        self, folder: Path | None = None, jobs: int | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self._store = Store(folder / FILE) if folder else None
+        self._jobs = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or 1
+        self._progress = progress
+
+    def __call__(self, settings: Iterable[Setting], seeds: Sequence[int]) -> dict[Setting, list[Outcome]]:
+        """The outcomes of each setting, one for each seed, in their order; what was run before is not run again."""
+        wanted = list(dict.fromkeys(settings))
+        known = self._store.read() if self._store else {}
+        # Seed by seed, so that an interrupted sweep has whole pairs.
+        runs = [(setting, seed) for seed in seeds for setting in wanted]
+        missing = [run for run in runs if _canonical(run[0].key(run[1])) not in known]
+        done = len(runs) - len(missing)
+        if missing:
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(min(self._jobs, len(missing)), context, initializer=_one_thread) as pool:
+                under_way = {pool.submit(_train, setting, seed): (setting, seed) for setting, seed in missing}
+                try:
+                    for finished in as_completed(under_way):
+                        setting, seed = under_way[finished]
+                        run, outcome = setting.key(seed), finished.result()
+                        known[_canonical(run)] = outcome
+                        if self._store:
+                            self._store.keep(run, outcome)
+                        done += 1
+                        if self._progress:
+                            self._progress(done, len(runs))
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        return {setting: [known[_canonical(setting.key(seed))] for seed in seeds] for setting in wanted}
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _train(setting: Setting, seed: int) -> Outcome:
+    from privlearn.reproduce.runs import train
+
+    return train(setting, seed)
+
+
+def _canonical(run: dict[str, Any]) -> str:
+    return json.dumps(run, sort_keys=True)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    def short(value: Any) -> Any:
+        return round(value, _DIGITS) if isinstance(value, float) else value
+
+    return {name: [short(v) for v in value] if isinstance(value, tuple) else value for name, value in values.items()}

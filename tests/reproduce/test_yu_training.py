@@ -1,0 +1,169 @@
+"""The studies that train: their files and words on made-up runs, the store of runs, and (at night) the runs themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privlearn.cli import main
+from privlearn.errors import BadInput
+from privlearn.reproduce import registry, runs, seeds, sweep
+from privlearn.reproduce.runs import Outcome, Setting
+from privlearn.schedules import parse
+
+TRAINED = [study.name for study in registry.STUDIES if study.module]
+OUTCOME = Outcome((0.5, 0.75), (), 0.7, (10.0, 9.0), 0.01, 0.5)
+
+
+class MadeUp:
+    """A sweep whose outcomes follow from setting and seed alone."""
+
+    def __init__(self, *others: Any) -> None:
+        pass
+
+    def __call__(self, settings: Iterable[Setting], numbers: Sequence[int]) -> dict[Setting, list[Outcome]]:
+        return {setting: [self._outcome(setting, number) for number in numbers] for setting in settings}
+
+    def _outcome(self, setting: Setting, seed: int) -> Outcome:
+        plain = setting.schedule is None
+        draw = np.random.default_rng([seed, len(str(setting))])
+        if plain or setting.epsilon:
+            epochs = setting.epochs or 0
+        elif setting.schedule.startswith("validation"):
+            epochs = 64
+        else:
+            share = runs._written(setting, 2) if setting.task == "mnist" else 2.0
+            epochs = max(1, runs._plan(setting, round(share**2)).epochs)
+        test = tuple(np.round(0.9 - 0.5 * np.exp(-np.arange(epochs) / 5) + draw.normal(0, 0.002, epochs), 5).tolist())
+        noise = () if plain else tuple(
+            8.0 if setting.schedule.startswith("validation") else parse(setting.schedule)(t) for t in range(epochs)
+        )  # fmt: skip
+        return Outcome(test, test if plain else (), test[-1], noise, None if plain else 0.8, None if plain else 6.7)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", TRAINED)
+def test_files_and_words(
+    name: str, quick: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "Sweep", MadeUp)
+    assert main(["reproduce", name, "--out", str(tmp_path), "--json", *(["--quick"] if quick else [])]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{end}" for end in ("json", "md", "png")}
+    labels = [(row["label"], row["metric"]) for row in printed["rows"]]
+    assert len(set(labels)) == len(labels)
+    assert all(math.isfinite(row["ours"]) for row in printed["rows"])
+    text = (tmp_path / f"{name}.md").read_text()
+    assert "nan" not in text
+    assert "np.float" not in text
+    # What is private and shown is called so.
+    for label, metric in labels:
+        if "training accuracy" in metric and "plain" not in label:
+            assert "private" in metric
+
+
+def test_the_papers_numbers_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "Sweep", MadeUp)
+    rows = registry.find("yu-table2").run(quick=True).rows
+    papers = {row.label: row.paper for row in rows if row.metric == "test accuracy" and row.paper is not None}
+    assert papers["uniform (constant:start=8)"] == 0.919
+    assert papers["polynomial (poly:k=3,end=2,period=100)"] == 0.932
+    assert papers["uniform, 44 epochs"] == 0.929
+    assert papers["step: plain training, as many epochs"] == 0.954
+    epochs = {row.label.split(" ")[0]: row.ours for row in rows if row.metric == "epochs"}
+    assert epochs == {"uniform": 100, "time": 38, "step": 31, "exponential": 71, "polynomial": 44, "validation": 64}
+
+
+def test_intervals_are_students() -> None:
+    draw = np.random.default_rng(0)
+    ours, others = draw.normal(0.93, 0.003, 10), draw.normal(0.92, 0.003, 10)
+    middle, half = seeds.interval(ours, others)
+    expected = stats.ttest_rel(ours, others).confidence_interval(0.95)
+    assert (middle - half, middle + half) == pytest.approx((expected.low, expected.high))
+    assert seeds.verdict(middle, half) == "better"
+    assert seeds.verdict(-middle, half) == "worse"
+    assert seeds.verdict(half / 2, half) == "within noise"
+    assert seeds.interval([0.9], [0.8]) == (pytest.approx(0.1), math.inf)
+    assert seeds.verdict(0.1, math.inf) == "one seed says nothing"
+    assert seeds.gap_closed([0.93], [0.91], [0.96]) == pytest.approx(0.4)
+    assert math.isnan(seeds.gap_closed([0.93], [0.96], [0.95]))
+
+
+def test_a_run_is_found_again(tmp_path: Path) -> None:
+    store = sweep.Store(tmp_path / "deep" / sweep.FILE)
+    assert store.read() == {}
+    setting = Setting("cancer", "exp:k=0.001,start=30", hidden=(10, 20))
+    store.keep(setting.key(3), OUTCOME)
+    (found,) = store.read().values()
+    assert found == OUTCOME
+    assert setting.key(3) != setting.key(4)
+    assert replace(setting, rho=0.5).key(3) != setting.key(3)
+    # The same setting said otherwise is the same run.
+    assert Setting("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(3) == setting.key(3)
+
+
+def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = sweep.Store(tmp_path / sweep.FILE)
+    settings = [Setting("cancer", None, epochs=number) for number in (1, 2, 3)]
+    for setting in settings:
+        store.keep(setting.key(0), replace(OUTCOME, train_end=setting.epochs / 10))
+    whole = store.path.read_bytes()
+    for cut in (whole[:-1], whole[:-20], whole + b'{"run": [', whole + b"\xc3"[:0] + b"null\n", whole[:-40] + b"\n"):
+        store.path.write_bytes(cut)
+        assert {round(found.train_end, 3) for found in store.read().values()} >= {0.1, 0.2}
+        store.keep(settings[2].key(0), replace(OUTCOME, train_end=0.3))
+        assert {round(found.train_end, 3) for found in store.read().values()} == {0.1, 0.2, 0.3}
+    store.path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="cannot be read"):
+        store.read()
+
+
+def test_a_sweep_goes_on_where_it_ended(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
+    settings = [Setting("cancer", "constant:start=25", epochs=2), Setting("cancer", None, epochs=2)]
+    seen: list[tuple[int, int]] = []
+    first = sweep.Sweep(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(settings, range(2))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    # In another process, the same as here.
+    here = runs.train(settings[0], 1)
+    assert first[settings[0]][1].test == pytest.approx(here.test)
+
+    def refuse(*given: Any) -> Outcome:
+        raise AssertionError("it was run again")
+
+    monkeypatch.setattr(sweep, "ProcessPoolExecutor", refuse)
+    again = sweep.Sweep(tmp_path)(settings, range(2))
+    for setting in settings:
+        for one, other in zip(first[setting], again[setting], strict=True):
+            assert asdict(one) == pytest.approx(asdict(other), abs=1e-5)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(BadInput, match="task"):
+        runs.train(Setting("imagenet", None), 0)
+    with pytest.raises(BadInput, match="clip"):
+        runs.train(Setting("cancer", "constant", clip="loosely"), 0)
+
+
+@pytest.mark.parametrize("options", [["--jobs", "0"], ["--seeds", "0"]])
+def test_refusals_of_the_command(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "yu-fig9", *options]) == 2
+    assert options[0][2:] in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", TRAINED)
+def test_quick_runs(name: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
+    rows = registry.find(name).run(quick=True, seeds=1, folder=tmp_path).rows
+    tests = [row.ours for row in rows if row.metric.startswith("test accuracy")]
+    assert tests
+    assert min(tests) > 0.1
