@@ -158,7 +158,8 @@ def _draw(figure: _Figure, points: Sequence[settings.Point], found: dict[Setting
                 alone = figure.panels is not None or len(_curves(points)) == 1
                 if not alone and what != "test":
                     continue
-                top.errorbar(at, middles, yerr=spread, fmt=style, color=colour, capsize=3, markersize=4,
+                shown = plots.GREY if alone and what != "test" else colour
+                top.errorbar(at, middles, yerr=spread, fmt=style, color=shown, capsize=3, markersize=4,
                              label=what if alone else curve)  # fmt: skip
             if figure.numbers:
                 top.plot(at, [figure.numbers[int(a)][1] for a in at], "D", color=plots.RED, markerfacecolor="none",
