@@ -22,7 +22,7 @@ from privlearn.plan import Plan
 from privlearn.reproduce.tasks import TASKS, Rows, features
 from privlearn.rng import Streams
 from privlearn.sampling import FullBatch, Partition, Sampler, Shuffle
-from privlearn.schedules import parse
+from privlearn.schedules import parse, spec
 
 #: How a setting's noise scale and clip are read: see `Setting.clip`.
 CLIPS = ("as written", "layer", "flat")
@@ -74,10 +74,15 @@ class Setting:
     first: int | None = None
 
     def key(self, seed: int) -> dict[str, Any]:
-        """The run's settings as plain values; what is at its default is left out."""
-        usual = asdict(Setting(self.task, None))
-        own = {name: value for name, value in asdict(self).items() if value != usual[name] or name == "task"}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in own.items()} | {"seed": seed}
+        """The run's settings as plain values, with the task's own filled in; what nobody set is left out."""
+        task = asdict(TASKS[self.task])
+        found = {n: task.get(n) if value is None else value for n, value in asdict(self).items()}
+        if self.epsilon is not None or self.schedule is None:
+            del found["rho"]
+        for name in ("schedule", "learning_rates"):
+            if found[name] is not None:
+                found[name] = spec(parse(found[name]))
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None} | {"seed": seed}
 
 
 @final

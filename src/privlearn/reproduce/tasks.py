@@ -105,7 +105,7 @@ TASKS = {
     task.name: task
     for task in (
         Task("mnist", (1000,), 10, 600, 0.78125, 4.0, 0.05, PCA(60, 16.0), _mnist),
-        Task("cancer", (10, 20, 10), 2, None, 0.4, 1.0, 0.05, None, _cancer),
+        Task("cancer", (10, 20, 10), 2, None, 0.4, 4.0, 0.1, None, _cancer),
         Task("cifar10", (1000,), 10, 200, 1.5625, 4.0, 0.05, None, _cifar10),
     )
 }
