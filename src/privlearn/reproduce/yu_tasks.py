@@ -29,7 +29,7 @@ _PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
 _LOUDER = {"cancer": 10.0}
 _ABOUT = {
     "cancer": "683 complete biopsies, split 560 to 123 afresh for every seed, layers 10-20-10, all rows in every batch. The "
-    "paper gives neither clip nor learning rate for this task: its MNIST task's clip is used (every layer to 4), and a learning "
+    "paper gives neither clip nor learning rate for this task: its clip on MNIST is used (every layer to 4), and a learning "
     "rate of 0.1, at which no seed gets stuck.",
     "cifar10": "40,000 training images as 1,024 public features of a network trained on other images (the paper's were those "
     "of VGG16, and its plain accuracy is lower), a hidden layer of 1000, batches of 200. The paper gives neither "
