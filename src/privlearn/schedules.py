@@ -1,16 +1,18 @@
 """Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier `schedule(t)`.
 
-The same functions serve for learning rates, relative to their value at t = 0.
+The same functions serve for learning rates, relative to their value at t = 0. `Validation` is no function of the epoch: its
+noise follows from the accuracies that were seen.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Self, final
 
-from privlearn._validate import between, parse_spec, positive
+from privlearn._validate import between, count, parse_spec, positive
 from privlearn.errors import BadInput
 
 
@@ -159,20 +161,88 @@ class Polynomial(Decay):
         return replace(self, start=self.start * factor, end=self.end * factor)
 
 
-_SPECS: dict[str, type[Schedule]] = {
+@final
+@dataclass(frozen=True)
+class Validation:
+    """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
+
+    After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at first:
+    unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
+
+    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`. Either
+    way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`).
+
+    Attributes:
+        k: the factor of the decay, 0 < k < 1.
+        m: accuracies that are averaged, at most `period`.
+        threshold: the improvement, between -1 and 1, up to which the noise decays.
+        period: epochs from one check to the next.
+        start: the noise multiplier of the first epochs.
+        noise: None for public validation rows. Else in each epoch the number of training examples that the model gets
+            right is released with this noise multiplier.
+    """
+
+    k: float
+    m: int = 1
+    threshold: float = 0.0
+    period: int = 1
+    start: float = 10.0
+    noise: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _rates(self, k=self.k, start=self.start)
+        if self.k >= 1:
+            raise BadInput(f"the validation schedule's k is {self.k:g}: expected a factor below 1, for example 0.7")
+        between("the validation schedule's threshold", self.threshold, -1.0, 1.0)
+        count("the validation schedule's m", self.m)
+        count("the validation schedule's period", self.period)
+        if self.period < self.m:
+            raise BadInput(
+                f"the validation schedule averages the last m={self.m} accuracies and checks them every period={self.period} "
+                "epochs: expected a period of at least m"
+            )
+        if self.noise is not None:
+            between("the noise multiplier of the validations (noise)", self.noise, 1e-6, 1e12)
+
+    def after(self, accuracies: Sequence[float]) -> float:
+        """The noise multiplier of the epoch that follows these validations, one for each epoch so far."""
+        *_, noise = self.noise_multipliers(accuracies)
+        return noise
+
+    def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
+        """The noise multiplier of the first epoch, and of the one after each of `accuracies`."""
+        decays, previous = 0, 0.0
+        yield self.start
+        for seen in range(1, len(accuracies) + 1):
+            if seen % self.period == 0:
+                average = math.fsum(accuracies[seen - self.m : seen]) / self.m
+                decays += average - previous <= self.threshold
+                previous = average
+            yield self.start * self.k**decays
+
+    def scaled(self, factor: float) -> Validation:
+        """The same with a start `factor` times as high."""
+        return replace(self, start=self.start * factor)
+
+
+#: What a plan's noise may follow.
+NoiseSchedule = Schedule | Validation
+
+_SPECS: dict[str, type[NoiseSchedule]] = {
     "constant": Constant,
     "time": Time,
     "exp": Exponential,
     "step": Step,
     "poly": Polynomial,
+    "validation": Validation,
 }
 
 
-def parse(text: str, *, free_rate: bool = False) -> Schedule:
+def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     """Read a schedule's spec; with `free_rate` its k may be left out, to be solved for.
 
-    >>> round(parse("exp:k=0.01")(1), 6)
-    9.900498
+    >>> parse("exp:k=0.01")
+    Exponential(from_epoch=0.0, to_epoch=inf, k=0.01, start=10.0, period=None)
 
     Raises:
         BadInput: an unknown schedule, or a parameter that it does not have or needs.
@@ -180,8 +250,8 @@ def parse(text: str, *, free_rate: bool = False) -> Schedule:
     name, numbers = parse_spec("schedule", text)
     if name not in _SPECS:
         raise BadInput(
-            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10 "
-            "or poly:k=3,end=2,period=100",
+            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, "
+            "poly:k=3,end=2,period=100 or validation:k=0.7,m=5,threshold=0.01,period=10",
             spec=text,
         )
     kind = _SPECS[name]
@@ -192,10 +262,28 @@ def parse(text: str, *, free_rate: bool = False) -> Schedule:
     if unknown or ("k" in known and "k" not in numbers):
         problem = f"has no parameter {unknown[0]!r}" if unknown else "needs k"
         raise BadInput(f"schedule {text!r}: {name} {problem}. Its parameters are {', '.join(known)}", spec=text)
-    return kind(**{known[key]: value for key, value in numbers.items()})
+    whole = {_key(part) for part in _parameters(kind) if part.type == "int"}
+    for key in whole & set(numbers):
+        if numbers[key].is_integer():
+            numbers[key] = int(numbers[key])
+    return kind(**{known[key]: value for key, value in numbers.items()})  # type: ignore[arg-type]
 
 
-def spec(schedule: Schedule) -> str:
+def parse_rates(text: str) -> Schedule:
+    """Read the spec of a learning rate schedule.
+
+    Raises:
+        BadInput: as `parse`, or it is none that is known beforehand.
+    """
+    schedule = parse(text)
+    if isinstance(schedule, Validation):
+        raise BadInput(
+            f"the learning rate can't follow {text!r}: expected constant, time, exp, step or poly", spec=text
+        )
+    return schedule
+
+
+def spec(schedule: NoiseSchedule) -> str:
     """Write `schedule` as a spec that `parse` reads back; options are left out where they are at their defaults.
 
     >>> spec(Step(k=0.6))
@@ -211,7 +299,7 @@ def spec(schedule: Schedule) -> str:
     return f"{name}:{','.join(f'{key}={value!r}' for key, value in shown.items())}"
 
 
-def _parameters(kind: type[Schedule]) -> list[Field[Any]]:
+def _parameters(kind: type[NoiseSchedule]) -> list[Field[Any]]:
     """The parameters of a kind of schedule, options last."""
     return sorted(fields(kind), key=lambda part: bool(part.kw_only))  # type: ignore[arg-type]
 
@@ -226,10 +314,10 @@ def _in_periods(t: float, period: float | None) -> float:
     return t if period is None else math.floor(t / period)
 
 
-def _kind(schedule: Schedule) -> str:
+def _kind(schedule: NoiseSchedule) -> str:
     return type(schedule).__name__.lower()
 
 
-def _rates(schedule: Schedule, **values: float) -> None:
+def _rates(schedule: NoiseSchedule, **values: float) -> None:
     for name, value in values.items():
         positive(f"the {_kind(schedule)} schedule's {name}", value)

@@ -133,7 +133,7 @@ def _row(guarantee: Guarantee) -> dict[str, Any]:
     return {"method": guarantee.method, "epsilon": guarantee.epsilon, "kind": guarantee.kind}
 
 
-def _schedule(options: argparse.Namespace) -> schedules.Schedule:
+def _schedule(options: argparse.Namespace) -> schedules.NoiseSchedule:
     schedule = schedules.parse(options.schedule, free_rate=_unknown(options) == "rate")
     if options.noise_multiplier is None:
         return schedule

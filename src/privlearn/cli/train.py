@@ -156,7 +156,7 @@ def _train(
             nn.CrossEntropyLoss(reduction="none"),
             data,
             optimizer=_optimizer(options, kind, plan, options.examples or data.examples),
-            learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
+            learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
             device=options.device,
