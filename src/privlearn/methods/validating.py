@@ -24,7 +24,7 @@ from privlearn.models import first_line
 from privlearn.plan import Plan
 from privlearn.rng import NoiseStream
 from privlearn.sampling import FullBatch
-from privlearn.schedules import Validation
+from privlearn.schedules import Validation, spec
 
 _PAY = "noise= in the schedule (validation:...,noise=200)"
 _GIVE = "Dataset(x, y, public=True) as validation= (--public PATH)"
@@ -43,7 +43,7 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
         if validation is not None:
             raise BadInput(
                 "validation rows (validation=, --public) are given, and nothing looks at them: the schedule is "
-                f"{schedule!r}. Use schedules.Validation (--schedule validation:k=0.7), or leave them out"
+                f"{spec(schedule)}. Use schedules.Validation (--schedule validation:k=0.7), or leave them out"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():
