@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Account
-from privlearn.clipping.answers import HALF, RightAnswers, evaluating
+from privlearn.clipping.answers import HALF, Answers, evaluating
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
@@ -162,17 +162,17 @@ def paced(
     schedule = plan.schedule
     if not isinstance(schedule, Validation):
         return Steady(plan)
-    right = RightAnswers(network, apart=shown is None, at_once=at_once, computed=computed)
+    answers = Answers(network, apart=shown is None, at_once=at_once, computed=computed)
 
     def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:
         assert shown is not None
-        return float(right(through(shown[0]), shown[1]).double().mean())
+        return float((answers(through(shown[0]), shown[1]) == 1).double().mean())
 
     def paid(account: Account, x: Tensor, y: Tensor) -> float:
         assert isinstance(schedule, Validation)
         assert schedule.noise is not None
         (sample,) = FullBatch().draw(present)
-        counted = right.count(sample, x, y, plan.neighbours, persons)
+        counted = answers.count(sample, x, y, plan.neighbours, persons)
         ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)
         return min(1.0, max(0.0, HALF + float(noisy) / examples))
 
