@@ -119,6 +119,11 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
             f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
             "example and keep to it"
         )
+    if plan.filter and isinstance(plan.sampling, sampling.Partition):
+        yield (
+            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
+            "costs far less"
+        )
 
 
 def _asides(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
