@@ -168,6 +168,9 @@ def check_filters_hold_their_limit() -> None:
     at = rdp.curve(step)[list(rdp.ORDERS).index(8.0)]
     renyi = RenyiFilter(ledger, [8.0], [5.5 * at], Adjacency.ADD_REMOVE)
     assert accountant.guarantee(ledger.event, Adjacency.ADD_REMOVE, 1e-5).epsilon > 0
+    both = RenyiFilter(Ledger(), [4.0, 8.0], [99.0, 2.5 * at], Adjacency.ADD_REMOVE)
+    both.charge(Repeated(step, 2), Adjacency.ADD_REMOVE)
+    must_raise(BudgetExceeded, lambda: both.charge(step, Adjacency.ADD_REMOVE))
     for _ in range(5):
         renyi.charge(step, Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: renyi.charge(step, Adjacency.ADD_REMOVE))

@@ -359,6 +359,7 @@ COMMANDS = [
     ("--sampling", "partition", "--clip", "automatic", "--precision", "bf16", "--json"),
     ("--sampling", "full", "--clip", "flat", "--adjacency", "add_remove", "--optimizer", "Adam", "--json"),
     ("--sampling", "shuffle", "--clip", "flat", "--adjacency", "replace_one", "--json"),
+    ("--sampling", "poisson", "--schedule", "validation:k=0.5,noise=6", "--epsilon", "30", "--json"),
 ]
 
 

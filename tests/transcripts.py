@@ -28,10 +28,12 @@ from torch import Tensor
 
 from privlearn import rng
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms import pca
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module
+from privlearn.methods import validating
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64
@@ -123,14 +125,19 @@ def _logged(seen: list[Any]) -> Iterator[None]:
         root.removeHandler(handler)
 
 
-def _charges(seen: list[Any]) -> Any:
-    real = Ledger.charge
+@contextlib.contextmanager
+def _charges(seen: list[Any]) -> Iterator[None]:
+    def watched(real: Callable[..., None]) -> Callable[..., None]:
+        def charge(self: Any, event: Any, adjacency: Adjacency) -> None:
+            seen.append(("charge", event, adjacency))
+            real(self, event, adjacency)
 
-    def charge(self: Ledger, event: Any, adjacency: Adjacency) -> None:
-        seen.append(("charge", event, adjacency))
-        real(self, event, adjacency)
+        return charge
 
-    return mock.patch.object(Ledger, "charge", charge)
+    with contextlib.ExitStack() as stack:
+        for kind in (Ledger, ZCDPFilter, RenyiFilter):
+            stack.enter_context(mock.patch.object(kind, "charge", watched(kind.charge)))
+        yield
 
 
 @contextlib.contextmanager
@@ -154,7 +161,9 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
                 value.copy_(recorded)
         return found
 
-    with mock.patch.object(dpsgd_module, "release", release), mock.patch.object(pca, "release", release):
+    with contextlib.ExitStack() as stack:
+        for module in (dpsgd_module, pca, validating):
+            stack.enter_context(mock.patch.object(module, "release", release))
         yield
 
 

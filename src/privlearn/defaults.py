@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from privlearn.plan import Plan
+from privlearn.schedules import Validation
 
 #: Epochs where neither the user nor a budget says otherwise.
 EPOCHS = 30
@@ -45,7 +46,10 @@ def learning_rate(optimizer: str, plan: Plan, examples: int, model: str, initial
     """
     if optimizer != "SGD":
         return _ADAPTIVE_RATE
-    sigmas = [max(sigma, _LEAST_NOISE) for sigma in plan.noise_multipliers()]
+    # Noise that follows validations never exceeds its start.
+    reacts = isinstance(plan.schedule, Validation)
+    expected = [plan.schedule.start] * plan.epochs if reacts else plan.noise_multipliers()
+    sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     step = gathered * plan.sampling.expected_batch_size(examples) / walk

@@ -11,17 +11,25 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
-from privlearn.accounting.events import Composed, Gaussian, compose, require_adjacency
+from privlearn.accounting.events import Composed, Event, Filter, Gaussian, Repeated, compose, require_adjacency
+from privlearn.accounting.filters import fits, share
+from privlearn.accounting.limits import widest
 from privlearn.accounting.unit import Unit
 from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
-from privlearn.schedules import Constant, Polynomial, Schedule, Step
+from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
 
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
-_LEAST_NOISE, _STEEPEST = 1e-6, 1e6
+#: Below this noise multiplier there is no privacy.
+LEAST_NOISE = 1e-6
+_STEEPEST = 1e6
+_NOT_KNOWN = (
+    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
+    "epochs, or give --schedule {}"
+)
 _EXAMPLES = {
     "sampling": "pv.Poisson(sampling_rate=0.01)",
     "schedule": "pv.schedules.Exponential(k=0.01)",
@@ -36,7 +44,7 @@ class Plan:
 
     Attributes:
         sampling: how batches are drawn, which also says what a release on them costs.
-        epochs: how many epochs run.
+        epochs: how many epochs run; with a validation schedule, at most.
         schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
         clip: how gradients are clipped.
         adjacency: the kind of neighbour; by default the sampler's.
@@ -47,6 +55,8 @@ class Plan:
             is then for all of them together.
         rows_per_person: where the data carry person ids: how many rows of each person take part at most (public). An
             example is then a person: rates, batches and `examples` count persons, and the guarantee protects one.
+        filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged and
+            claimed as a whole, however much of it the run comes to spend.
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
@@ -55,7 +65,7 @@ class Plan:
 
     sampling: Sampler
     epochs: int = 30
-    schedule: Schedule = Constant()  # noqa: RUF009 - a frozen value
+    schedule: NoiseSchedule = Constant()  # noqa: RUF009 - a frozen value
     clip: Clip = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
@@ -63,11 +73,12 @@ class Plan:
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
+    filter: Filter | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
             "sampling": (Sampler,),
-            "schedule": (Schedule,),
+            "schedule": (Schedule, Validation),
             "clip": get_args(Clip),
         }
         for name, kind in kinds.items():
@@ -89,6 +100,8 @@ class Plan:
         Unit(self.group_size, self.rows_per_person)
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
+        if self.filter is not None:
+            self._require_own_filter(self.filter)
 
     @property
     def unit(self) -> Unit:
@@ -105,11 +118,16 @@ class Plan:
         """The noise multiplier of each epoch.
 
         Raises:
-            BadInput: the schedule reaches 0 within the epochs.
+            BadInput: the schedule reaches 0 within the epochs, or follows validations, so that nobody knows yet.
         """
+        if isinstance(self.schedule, Validation):
+            raise BadInput(
+                "the noise of a validation schedule follows from accuracies that are not known before the run: what is known "
+                "are its start, schedule.start, and its limit, filter"
+            )
         values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
-        if min(values) < _LEAST_NOISE:
-            first = next(epoch for epoch, value in enumerate(values) if value < _LEAST_NOISE)
+        if min(values) < LEAST_NOISE:
+            first = next(epoch for epoch, value in enumerate(values) if value < LEAST_NOISE)
             fall = "0" if values[first] == 0 else f"{values[first]:.3g}"
             raise BadInput(
                 f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use end= above 0, a slower "
@@ -117,10 +135,28 @@ class Plan:
             )
         return values
 
+    def epoch_event(self, noise_multiplier: float) -> Event:
+        """What an epoch at this noise costs, with its validation if that is paid for."""
+        batches = self.sampling.epoch_event(Gaussian(noise_multiplier))
+        paid = self.schedule.noise if isinstance(self.schedule, Validation) else None
+        return batches if paid is None else compose([batches, Gaussian(paid)])
+
     def event(self) -> Composed:
-        """Everything that the run will be charged, in order."""
-        epochs = [self.sampling.epoch_event(Gaussian(sigma)) for sigma in self.noise_multipliers()]
-        return compose([*(release.event() for release in self.before), *epochs])
+        """Everything that the run will be charged, in order.
+
+        Raises:
+            BadInput: the noise falls to 0, or follows validations and no limit was settled.
+        """
+        if isinstance(self.schedule, Validation):
+            if self.filter is None:
+                raise BadInput(
+                    "a plan with a validation schedule has no price before it has a limit: settle it with "
+                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) (on the command line, --epsilon or --rho)"
+                )
+            during: list[Event] = [self.filter]
+        else:
+            during = [self.epoch_event(sigma) for sigma in self.noise_multipliers()]
+        return compose([*(release.event() for release in self.before), *during])
 
     def guarantee(self, delta: float) -> Guarantee:
         """The tightest sound guarantee of the whole run at `delta`."""
@@ -134,7 +170,8 @@ class Plan:
     def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
         """Scale the schedule so that the whole run, earlier releases included, meets a target for its epochs.
 
-        What is spent ends at most at the target, and within 0.3% of it.
+        What is spent ends at most at the target, and within 0.3% of it. A validation schedule starts at the noise that
+        would last for its epochs if it never fell; its filter is as wide as the target allows.
 
         Raises:
             BadInput: a target out of range, or one that the earlier releases alone exceed.
@@ -142,6 +179,8 @@ class Plan:
         """
         budget = Budget(epsilon, delta, rho, self.group_size)
         self._require_room(budget)
+        if isinstance(self.schedule, Validation):
+            return self._started(self.schedule, budget)
 
         def spent(factor: float) -> float:
             return budget.spent(replace(self, schedule=self.schedule.scaled(factor)).event(), self.neighbours)
@@ -158,7 +197,8 @@ class Plan:
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
 
-        The last epoch that is run still fits as a whole (Yu et al. 2019, Algorithm 1, line 7).
+        The last epoch that is run still fits as a whole (Yu et al. 2019, Algorithm 1, line 7). Under a validation
+        schedule this is for the run itself to see; its epochs are then those that fit if the noise never fell.
 
         Raises:
             BadInput: not even one epoch fits.
@@ -167,21 +207,50 @@ class Plan:
         budget = self._for_the_unit(budget)
         self._require_room(budget)
 
-        def fits(epochs: int) -> bool:
-            if self.schedule(epochs - 1) < _LEAST_NOISE:
+        schedule, limit = self.schedule, None
+        if isinstance(schedule, Validation):
+            epoch = self.epoch_event(schedule.start)
+            limit = widest(budget, self._earlier(), epoch, self.neighbours)
+
+        def last(epochs: int) -> bool:
+            if limit is not None:
+                return fits(limit, Repeated(epoch, epochs))
+            if not isinstance(schedule, Validation) and schedule(epochs - 1) < LEAST_NOISE:
                 return False
             return budget.covers(budget.spent(replace(self, epochs=epochs).event(), self.neighbours))
 
-        epochs = largest(fits, count("epochs", most) if most is not None else MOST_EPOCHS)
+        epochs = largest(last, count("epochs", most) if most is not None else MOST_EPOCHS)
         if epochs == 0:
+            first = schedule.start if isinstance(schedule, Validation) else schedule(0)
             raise BadInput(
-                f"not one epoch at noise multiplier {self.schedule(0):g} fits into {budget}: use more noise or a "
-                "larger budget",
+                f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise or a larger budget",
                 budget=budget,
             )
         if epochs == MOST_EPOCHS and most is None:
             raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
-        return replace(self, epochs=epochs, budget=budget)
+        return replace(self, epochs=epochs, budget=budget, filter=limit)
+
+    def _started(self, shape: Validation, budget: Budget) -> Plan:
+        """Itself with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell."""
+        if shape.noise is not None:
+            paid = Gaussian(shape.noise)
+            if share(widest(budget, self._earlier(), paid, self.neighbours), Repeated(paid, self.epochs)) >= 1:
+                raise BadInput(
+                    f"{self.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give them "
+                    "more noise (noise= of the schedule), or use fewer epochs"
+                )
+
+        def at(factor: float) -> tuple[Validation, Filter, Event]:
+            schedule = shape.scaled(factor)
+            epoch = replace(self, schedule=schedule, filter=None).epoch_event(schedule.start)
+            return schedule, widest(budget, self._earlier(), epoch, self.neighbours), Repeated(epoch, self.epochs)
+
+        def taken(factor: float) -> float:
+            _, limit, all_epochs = at(factor)
+            return share(limit, all_epochs)
+
+        schedule, limit, _ = at(solve_noise(taken, 1.0, start=1.0 / shape.start))
+        return replace(self, schedule=schedule, budget=budget, filter=limit)
 
     def with_rate(self, budget: Budget) -> Plan:
         """Keep start, epochs and batches, and solve for the schedule's rate k.
@@ -194,6 +263,8 @@ class Plan:
         schedule = self.schedule
         if isinstance(schedule, Constant):
             raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
+        if isinstance(schedule, Validation):
+            raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
 
         def at(k: float) -> Plan:
             return replace(self, schedule=replace(schedule, k=k))  # type: ignore[type-var]
@@ -221,6 +292,8 @@ class Plan:
                 f"with {type(self.sampling).__name__.lower()} batches the guarantee does not depend on their size: solve for "
                 "the noise or the epochs, or use poisson or partition sampling"
             )
+        if isinstance(self.schedule, Validation):
+            raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
         kind = type(self.sampling).__name__.lower()
         budget = self._for_the_unit(budget)
         self._require_room(budget)
@@ -234,6 +307,23 @@ class Plan:
                 f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
             )
         return replace(at(size), budget=budget)
+
+    def _earlier(self) -> Composed:
+        """What comes before training."""
+        return compose(release.event() for release in self.before)
+
+    def _require_own_filter(self, limit: Filter) -> None:
+        """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
+        if not isinstance(limit, Filter) or not isinstance(self.schedule, Validation):
+            raise BadInput(
+                f"filter is {limit!r}, and the schedule {self.schedule!r}: a filter is for schedules.Validation alone, and "
+                "within and calibrate set it. Leave it out"
+            )
+        if not fits(limit, self.epoch_event(self.schedule.start)):
+            raise BadInput(
+                f"not one epoch at noise multiplier {self.schedule.start:g} fits into {limit}: use more noise, or settle the "
+                "limit with within or calibrate"
+            )
 
     def _for_the_unit(self, budget: Budget) -> Budget:
         """`budget` as a limit for the plan's own group size.
@@ -251,7 +341,7 @@ class Plan:
     def _require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
         budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
-        spent = budget.spent(compose(release.event() for release in self.before), self.neighbours)
+        spent = budget.spent(self._earlier(), self.neighbours)
         if spent >= budget.limit:
             raise BadInput(
                 f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "

@@ -1,16 +1,18 @@
 """Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier `schedule(t)`.
 
-The same functions serve for learning rates, relative to their value at t = 0.
+The same functions serve for learning rates, relative to their value at t = 0. `Validation` is no function of the epoch: its
+noise follows from the accuracies that were seen.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
-from typing import Self, final
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Self, final
 
-from privlearn._validate import parse_spec, positive
+from privlearn._validate import between, count, parse_spec, positive
 from privlearn.errors import BadInput
 
 
@@ -47,41 +49,73 @@ class Constant(Schedule):
         return self.start
 
 
+@dataclass(frozen=True)
+class Decay(Schedule):
+    """An interface: a schedule that decays in the middle of a run, and is constant before and after.
+
+    Attributes:
+        from_epoch: the epoch up to which it stays at its start; t counts from there.
+        to_epoch: the epoch from which on it stays at what it has come to.
+    """
+
+    from_epoch: float = field(default=0.0, kw_only=True)
+    to_epoch: float = field(default=math.inf, kw_only=True)
+
+    def __post_init__(self) -> None:
+        first, last = self.from_epoch, self.to_epoch
+        between(f"the {_kind(self)} schedule's first epoch of decay (from)", first, 0.0, 1e15)
+        between(f"the {_kind(self)} schedule's last epoch of decay (to)", last, 0.0, math.inf)
+        if last <= first:
+            raise BadInput(
+                f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: expected the second to be later"
+            )
+
+    def _t(self, epoch: float) -> float:
+        """Epochs of decay up to `epoch`."""
+        return min(max(epoch, self.from_epoch), self.to_epoch) - self.from_epoch
+
+
 @final
 @dataclass(frozen=True)
-class Time(Schedule):
-    """start / (1 + k t)."""
+class Time(Decay):
+    """start / (1 + k t); with `period` t is floor(t / period), so that it decays every `period` epochs."""
 
     k: float
     start: float = 10.0
+    period: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _rates(self, k=self.k, start=self.start)
+        _rates(self, period=1.0 if self.period is None else self.period)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
-        return self.start / (1 + self.k * epoch)
+        return self.start / (1 + self.k * _in_periods(self._t(epoch), self.period))
 
 
 @final
 @dataclass(frozen=True)
-class Exponential(Schedule):
-    """start e^{-k t}."""
+class Exponential(Decay):
+    """start e^{-k t}; with `period` t is floor(t / period), so that it decays every `period` epochs."""
 
     k: float
     start: float = 10.0
+    period: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _rates(self, k=self.k, start=self.start)
+        _rates(self, period=1.0 if self.period is None else self.period)
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
-        return self.start * math.exp(-self.k * epoch)
+        return self.start * math.exp(-self.k * _in_periods(self._t(epoch), self.period))
 
 
 @final
 @dataclass(frozen=True)
-class Step(Schedule):
+class Step(Decay):
     """start k^floor(t / period), with 0 < k < 1."""
 
     k: float
@@ -89,18 +123,19 @@ class Step(Schedule):
     start: float = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _rates(self, k=self.k, period=self.period, start=self.start)
         if self.k >= 1:
             raise BadInput(f"the step schedule's k is {self.k:g}: expected a factor below 1, for example 0.6")
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
-        return self.start * self.k ** math.floor(epoch / self.period)
+        return self.start * self.k ** math.floor(self._t(epoch) / self.period)
 
 
 @final
 @dataclass(frozen=True)
-class Polynomial(Schedule):
+class Polynomial(Decay):
     """(start - end) (1 - t / period)^k + end up to t = period, and end from there on; end 0 suits learning rates."""
 
     k: float
@@ -109,6 +144,7 @@ class Polynomial(Schedule):
     start: float = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _rates(self, k=self.k, period=self.period, start=self.start)
         if not 0 <= self.end < self.start:
             raise BadInput(
@@ -117,7 +153,7 @@ class Polynomial(Schedule):
 
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`."""
-        left = max(0.0, 1 - epoch / self.period)
+        left = max(0.0, 1 - self._t(epoch) / self.period)
         return (self.start - self.end) * math.pow(left, self.k) + self.end
 
     def scaled(self, factor: float) -> Polynomial:
@@ -125,20 +161,88 @@ class Polynomial(Schedule):
         return replace(self, start=self.start * factor, end=self.end * factor)
 
 
-_SPECS: dict[str, type[Schedule]] = {
+@final
+@dataclass(frozen=True)
+class Validation:
+    """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
+
+    After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at first:
+    unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
+
+    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`. Either
+    way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`).
+
+    Attributes:
+        k: the factor of the decay, 0 < k < 1.
+        m: accuracies that are averaged, at most `period`.
+        threshold: the improvement, between -1 and 1, up to which the noise decays.
+        period: epochs from one check to the next.
+        start: the noise multiplier of the first epochs.
+        noise: None for public validation rows. Else in each epoch the number of training examples that the model gets
+            right is released with this noise multiplier.
+    """
+
+    k: float
+    m: int = 1
+    threshold: float = 0.0
+    period: int = 1
+    start: float = 10.0
+    noise: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _rates(self, k=self.k, start=self.start)
+        if self.k >= 1:
+            raise BadInput(f"the validation schedule's k is {self.k:g}: expected a factor below 1, for example 0.7")
+        between("the validation schedule's threshold", self.threshold, -1.0, 1.0)
+        count("the validation schedule's m", self.m)
+        count("the validation schedule's period", self.period)
+        if self.period < self.m:
+            raise BadInput(
+                f"the validation schedule averages the last m={self.m} accuracies and checks them every period={self.period} "
+                "epochs: expected a period of at least m"
+            )
+        if self.noise is not None:
+            between("the noise multiplier of the validations (noise)", self.noise, 1e-6, 1e12)
+
+    def after(self, accuracies: Sequence[float]) -> float:
+        """The noise multiplier of the epoch that follows these validations, one for each epoch so far."""
+        *_, noise = self.noise_multipliers(accuracies)
+        return noise
+
+    def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
+        """The noise multiplier of the first epoch, and of the one after each of `accuracies`."""
+        decays, previous = 0, 0.0
+        yield self.start
+        for seen in range(1, len(accuracies) + 1):
+            if seen % self.period == 0:
+                average = math.fsum(accuracies[seen - self.m : seen]) / self.m
+                decays += average - previous <= self.threshold
+                previous = average
+            yield self.start * self.k**decays
+
+    def scaled(self, factor: float) -> Validation:
+        """The same with a start `factor` times as high."""
+        return replace(self, start=self.start * factor)
+
+
+#: What a plan's noise may follow.
+NoiseSchedule = Schedule | Validation
+
+_SPECS: dict[str, type[NoiseSchedule]] = {
     "constant": Constant,
     "time": Time,
     "exp": Exponential,
     "step": Step,
     "poly": Polynomial,
+    "validation": Validation,
 }
 
 
-def parse(text: str, *, free_rate: bool = False) -> Schedule:
+def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     """Read a schedule's spec; with `free_rate` its k may be left out, to be solved for.
 
-    >>> parse("exp:k=0.01")(1)
-    9.900498337491681
+    >>> parse("exp:k=0.01")
+    Exponential(from_epoch=0.0, to_epoch=inf, k=0.01, start=10.0, period=None)
 
     Raises:
         BadInput: an unknown schedule, or a parameter that it does not have or needs.
@@ -146,34 +250,74 @@ def parse(text: str, *, free_rate: bool = False) -> Schedule:
     name, numbers = parse_spec("schedule", text)
     if name not in _SPECS:
         raise BadInput(
-            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10 "
-            "or poly:k=3,end=2,period=100",
+            f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, "
+            "poly:k=3,end=2,period=100 or validation:k=0.7,m=5,threshold=0.01,period=10",
             spec=text,
         )
     kind = _SPECS[name]
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    known = {_key(part): part.name for part in _parameters(kind)}
     unknown = [key for key in numbers if key not in known]
     if free_rate and "k" in known:
         numbers.setdefault("k", 0.5)
     if unknown or ("k" in known and "k" not in numbers):
         problem = f"has no parameter {unknown[0]!r}" if unknown else "needs k"
         raise BadInput(f"schedule {text!r}: {name} {problem}. Its parameters are {', '.join(known)}", spec=text)
-    return kind(**numbers)
+    whole = {_key(part) for part in _parameters(kind) if part.type == "int"}
+    for key in whole & set(numbers):
+        if numbers[key].is_integer():
+            numbers[key] = int(numbers[key])
+    return kind(**{known[key]: value for key, value in numbers.items()})  # type: ignore[arg-type]
 
 
-def spec(schedule: Schedule) -> str:
-    """Write `schedule` as a spec that `parse` reads back.
+def parse_rates(text: str) -> Schedule:
+    """Read the spec of a learning rate schedule.
+
+    Raises:
+        BadInput: as `parse`, or it is none that is known beforehand.
+    """
+    schedule = parse(text)
+    if isinstance(schedule, Validation):
+        raise BadInput(
+            f"the learning rate can't follow {text!r}: expected constant, time, exp, step or poly", spec=text
+        )
+    return schedule
+
+
+def spec(schedule: NoiseSchedule) -> str:
+    """Write `schedule` as a spec that `parse` reads back; options are left out where they are at their defaults.
 
     >>> spec(Step(k=0.6))
     'step:k=0.6,period=10.0,start=10.0'
+    >>> spec(Step(k=0.6, from_epoch=20.0))
+    'step:k=0.6,period=10.0,start=10.0,from=20.0'
     """
     name = next((name for name, kind in _SPECS.items() if kind is type(schedule)), None)
     if name is None:
         return repr(schedule)  # a user's own
-    numbers = ",".join(f"{f.name}={getattr(schedule, f.name)!r}" for f in fields(schedule))  # type: ignore[arg-type]
-    return f"{name}:{numbers}"
+    values = {part: getattr(schedule, part.name) for part in _parameters(type(schedule))}
+    shown = {_key(part): value for part, value in values.items() if not (part.kw_only and value == part.default)}
+    return f"{name}:{','.join(f'{key}={value!r}' for key, value in shown.items())}"
 
 
-def _rates(schedule: Schedule, **values: float) -> None:
+def _parameters(kind: type[NoiseSchedule]) -> list[Field[Any]]:
+    """The parameters of a kind of schedule, options last."""
+    return sorted(fields(kind), key=lambda part: bool(part.kw_only))  # type: ignore[arg-type]
+
+
+def _key(part: Field[Any]) -> str:
+    """What a parameter is called in a spec."""
+    return part.name.removesuffix("_epoch")
+
+
+def _in_periods(t: float, period: float | None) -> float:
+    """The number of whole periods in t, or t itself without one."""
+    return t if period is None else math.floor(t / period)
+
+
+def _kind(schedule: NoiseSchedule) -> str:
+    return type(schedule).__name__.lower()
+
+
+def _rates(schedule: NoiseSchedule, **values: float) -> None:
     for name, value in values.items():
-        positive(f"the {type(schedule).__name__.lower()} schedule's {name}", value)
+        positive(f"the {_kind(schedule)} schedule's {name}", value)

@@ -17,11 +17,59 @@ import numpy as np
 from privlearn._validate import positive
 from privlearn.accounting import rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency, require_same
-from privlearn.accounting.events import Event, Filter, require_adjacency
+from privlearn.accounting.events import Composed, Event, Filter, Repeated, require_adjacency, tally
 from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput, BudgetExceeded
 
+#: Relative slack when spending is compared with a limit: sums of floats must not lose the last release.
 _SLACK = 1e-12
+
+
+def fits(limit: Filter, event: Event) -> bool:
+    """Whether releases that add up to `event` stay within `limit`.
+
+    Raises:
+        UnsupportedEvent: `event` has no price in the measure of the limit.
+        BadInput: an order of the limit is not tabulated.
+    """
+    return share(limit, event) <= 1 + _SLACK
+
+
+def share(limit: Filter, event: Event) -> float:
+    """How much of `limit` releases that add up to `event` take, at the order where they take most; raises as `fits`."""
+    if limit.rho is not None:
+        return zcdp.rho(event) / limit.rho
+    return float((rdp.curve(event)[_places(limit.orders)] / np.array(limit.bounds)).max())
+
+
+def opened(limit: Filter, account: Account, adjacency: Adjacency) -> ZCDPFilter | RenyiFilter:
+    """Open a filter at `limit`, which `account` is charged; raises as the filters do."""
+    if limit.rho is not None:
+        return ZCDPFilter(account, limit.rho, adjacency)
+    return RenyiFilter(account, limit.orders, limit.bounds, adjacency)
+
+
+def _places(orders: Sequence[float]) -> list[int]:
+    """Where `orders` stand in `rdp.ORDERS`."""
+    missing = [order for order in orders if not np.isclose(rdp.ORDERS, order).any()]
+    if missing:
+        raise BadInput(f"order {missing[0]:g} is not among the orders that are computed: choose from rdp.ORDERS")
+    return [int(np.argmin(np.abs(rdp.ORDERS - order))) for order in orders]
+
+
+def _together(spent: dict[Event, int], event: Event) -> dict[Event, int]:
+    """Both as one tally.
+
+    Totals are computed from counts, never added up release by release: so what fits as a whole also fits in parts.
+    """
+    counts = dict(spent)
+    for leaf, times in tally(event).items():
+        counts[leaf] = counts.get(leaf, 0) + times
+    return counts
+
+
+def _event(counts: dict[Event, int]) -> Composed:
+    return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
 
 
 @final
@@ -43,12 +91,16 @@ class ZCDPFilter:
     def __init__(self, account: Account, rho: float, adjacency: Adjacency) -> None:
         self.rho, self.adjacency = positive("rho", rho), adjacency
         account.charge(Filter(rho=rho), adjacency)
-        self._spent = 0.0
+        self._spent: dict[Event, int] = {}
 
     @property
     def left(self) -> float:
         """What may still be spent: depends on released values only, but is no part of the claim."""
-        return self.rho - self._spent
+        return self.rho - zcdp.rho(_event(self._spent))
+
+    def has_room(self, event: Event) -> bool:
+        """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
+        return fits(Filter(rho=self.rho), _event(_together(self._spent, event)))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
@@ -60,14 +112,14 @@ class ZCDPFilter:
         """
         require_same(self.adjacency, adjacency, "this filter")
         require_adjacency(event, adjacency)
-        total = self._spent + zcdp.rho(event)
-        if total > self.rho * (1 + _SLACK):
+        if not self.has_room(event):
+            total = self.rho - self.left + zcdp.rho(event)
             raise BudgetExceeded(
                 f"this release would take the filter to rho {total:.6g}, past its limit of {self.rho:g}. Nothing was drawn: "
                 "use more noise, or stop here",
                 would_be=total,
             )
-        self._spent = total
+        self._spent = _together(self._spent, event)
 
 
 @final
@@ -91,15 +143,15 @@ class RenyiFilter:
     def __init__(
         self, account: Account, orders: Sequence[float], bounds: Sequence[float], adjacency: Adjacency
     ) -> None:
-        event = Filter(None, tuple(float(order) for order in orders), tuple(float(bound) for bound in bounds))
-        missing = [order for order in event.orders if not np.isclose(rdp.ORDERS, order).any()]
-        if missing:
-            raise BadInput(f"order {missing[0]:g} is not among the orders that are computed: choose from rdp.ORDERS")
-        self._at = [int(np.argmin(np.abs(rdp.ORDERS - order))) for order in event.orders]
-        self._bounds = np.array(event.bounds)
+        self.limit = Filter(None, tuple(float(order) for order in orders), tuple(float(bound) for bound in bounds))
+        _places(self.limit.orders)
         self.adjacency = adjacency
-        account.charge(event, adjacency)
-        self._spent = np.zeros(len(self._at))
+        account.charge(self.limit, adjacency)
+        self._spent: dict[Event, int] = {}
+
+    def has_room(self, event: Event) -> bool:
+        """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
+        return fits(self.limit, _event(_together(self._spent, event)))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
@@ -110,11 +162,10 @@ class RenyiFilter:
         """
         require_same(self.adjacency, adjacency, "this filter")
         require_adjacency(event, adjacency)
-        total = self._spent + rdp.curve(event)[self._at]
-        if (total > self._bounds * (1 + _SLACK)).any():
+        if not self.has_room(event):
             raise BudgetExceeded(
                 "this release would pass the filter's limit at one of its Renyi orders. Nothing was drawn: use more noise, "
                 "or stop here",
-                would_be=total.tolist(),
+                would_be=share(self.limit, _event(_together(self._spent, event))),
             )
-        self._spent = total
+        self._spent = _together(self._spent, event)

@@ -39,7 +39,7 @@ def pld_in_steps(event: Event, delta: float, k: int) -> float:
 
     def good(one: float) -> bool:
         spent = max(composed.deltas(one))
-        return spent <= 0 or math.log(spent) + _log_growth(one, k) <= math.log(delta)
+        return spent <= 0 or math.log(spent) + log_growth(one, k) <= math.log(delta)
 
     return k * _least(good)
 
@@ -58,12 +58,12 @@ def rdp_in_steps(event: Event, delta: float, k: int) -> float:
     def good(one: float) -> bool:
         # delta(e) from the curve (Canonne et al. 2020, Prop 12), at the best order
         logs = (rdp.ORDERS - 1) * (divergences - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
-        return float(logs.min()) + _log_growth(one, k) <= math.log(delta)
+        return float(logs.min()) + log_growth(one, k) <= math.log(delta)
 
     return k * _least(good)
 
 
-def _log_growth(epsilon: float, k: int) -> float:
+def log_growth(epsilon: float, k: int) -> float:
     """ln(1 + g + ... + g^{k-1}) at g = e^epsilon."""
     steps = epsilon * np.arange(k)
     return float(steps[-1] + math.log(float(np.exp(steps - steps[-1]).sum())))

@@ -37,11 +37,14 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
     numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items() if key != "kind")
     steps = plan.sampling.steps(options.examples)
     out.print(
-        f"[bold]{answer['epochs']}[/] epochs of {steps} {kind['kind']} batches{' (' + numbers + ')' if numbers else ''}, "
+        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {kind['kind']} "
+        f"batches{' (' + numbers + ')' if numbers else ''}, "
         f"noise multiplier [bold]{screen.noise_text(plan)}[/]"
     )
     if not isinstance(plan.schedule, Constant):
         out.print(f"schedule {spec(plan.schedule)}")
+    if plan.filter:
+        out.print(f"a filter at {screen.limit_text(plan.filter)}: all of it is claimed, whatever the run spends")
     for earlier in plan.before:
         out.print(f"before it a PCA with noise multiplier {earlier.noise_multiplier:g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"

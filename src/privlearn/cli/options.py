@@ -27,7 +27,7 @@ _TRAINING_ONLY = {
     "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
     "--method", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
-    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every",
+    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
 }  # fmt: skip
 
 
@@ -229,6 +229,8 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
                        "where `privlearn data fetch` puts them)")  # fmt: skip
     group.add_argument("--schema", metavar="F.toml", help="bounds, categories and classes of a .csv or .parquet file")
     group.add_argument("--test-data", metavar="PATH", help="a file of the same columns to test on, not protected")
+    group.add_argument("--public", metavar="NAME_OR_PATH", help="rows of the same form that you declare public, for "
+                       "--schedule validation: not protected")  # fmt: skip
     group.add_argument("--classes", type=int, metavar="K", help="declared number of classes, for an .npz")
     group.add_argument("--range", type=_range, metavar="LO,HI", help="declared range of the inputs, for an .npz")
 
@@ -258,7 +260,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--batch-size", type=int, metavar="B", help="expected examples in a batch (default: by a rule)")
     plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, or until the budget ends)")
     plan.add_argument("--schedule", default="constant", metavar="SPEC", help="constant, time:k=0.05, exp:k=0.01, "
-                      "step:k=0.6,period=10, poly:k=3,end=2,period=100")  # fmt: skip
+                      "step:k=0.6,period=10, poly:k=3,end=2,period=100 (each with from=, to= epochs), or "
+                      "validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public or noise=")  # fmt: skip
     plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default), layer, automatic or quantile")
     plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
     plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")

@@ -13,6 +13,7 @@ from privlearn.accounting import accountant, shuffle
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
+from privlearn.accounting.event_json import to_json
 from privlearn.clipping import styles
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.mechanisms.pca import PCA
@@ -51,6 +52,10 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         rows_per_person=options.rows_per_person,
     )
     target = _target(options)
+    if target is None and isinstance(plan.schedule, schedules.Validation):
+        raise BadInput(
+            "a validation schedule runs within a limit that is set beforehand: give --epsilon E (with --delta D) or --rho R"
+        )
     return plan if target is None else _solve(options, plan, target, examples)
 
 
@@ -89,7 +94,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
         "rho": best.rho,
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
-        "noise_multipliers": list(plan.noise_multipliers()),
+        "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
         "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples))],
         "group_size": plan.group_size,
         **({} if plan.rows_per_person is None else {"rows_per_person": plan.rows_per_person}),
@@ -99,6 +104,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
             "before": [{"kind": "pca", **vars(release)} for release in plan.before],
+            **({"filter": to_json(plan.filter)} if plan.filter else {}),
         },
         "unspent": None
         if plan.budget is None
@@ -112,6 +118,11 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
         yield (
             f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
             "example and keep to it"
+        )
+    if plan.filter and isinstance(plan.sampling, sampling.Partition):
+        yield (
+            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
+            "costs far less"
         )
 
 
@@ -133,7 +144,7 @@ def _row(guarantee: Guarantee) -> dict[str, Any]:
     return {"method": guarantee.method, "epsilon": guarantee.epsilon, "kind": guarantee.kind}
 
 
-def _schedule(options: argparse.Namespace) -> schedules.Schedule:
+def _schedule(options: argparse.Namespace) -> schedules.NoiseSchedule:
     schedule = schedules.parse(options.schedule, free_rate=_unknown(options) == "rate")
     if options.noise_multiplier is None:
         return schedule

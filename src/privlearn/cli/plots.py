@@ -7,6 +7,7 @@ from pathlib import Path
 
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
+from privlearn.schedules import Validation
 
 _POINTS = 24
 
@@ -24,8 +25,13 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
-    noise.step(epochs, plan.noise_multipliers(), where="mid", color="tab:blue")
-    noise.set(xlabel="epoch", ylabel="noise multiplier", title="Noise")
+    if isinstance(plan.schedule, Validation):
+        noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--")
+        title = "Noise, until validations lower it"
+    else:
+        noise.step(epochs, plan.noise_multipliers(), where="mid", color="tab:blue")
+        title = "Noise"
+    noise.set(xlabel="epoch", ylabel="noise multiplier", title=title)
     noise.set_ylim(bottom=0)
     for method, points in _spending(plan, delta).items():
         spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
@@ -46,7 +52,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
 
 
 def _spending(plan: Plan, delta: float) -> dict[str, list[tuple[int, float]]]:
-    """For each accountant (epoch, epsilon) at up to two dozen epochs."""
+    """For each accountant (epoch, epsilon) at up to two dozen epochs; under a filter its limit, from the start."""
     stops = sorted({max(1, round(plan.epochs * i / _POINTS)) for i in range(1, _POINTS + 1)})
     lines: dict[str, list[tuple[int, float]]] = {}
     for epochs in stops:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,10 @@ from rich.table import Table
 
 from privlearn._validate import printable
 from privlearn.accounting.accountant import rounded_up
+from privlearn.accounting.events import Filter
 from privlearn.accounting.unit import Unit
 from privlearn.plan import Plan
+from privlearn.schedules import Validation
 
 answers = Console(highlight=False, soft_wrap=True)
 asides = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -75,10 +77,27 @@ def meaning(figures: dict[str, Any]) -> str:
     )
 
 
-def noise_text(plan: Plan) -> str:
-    """The noise multipliers of a plan in few words."""
-    sigmas = plan.noise_multipliers()
+def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
+    """The noise multipliers of a plan in few words; after a run that reacted, those that it used."""
+    if isinstance(plan.schedule, Validation) and used is None:
+        return f"{plan.schedule.start:.4g} at first"
+    sigmas = plan.noise_multipliers() if used is None else used
     return f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+
+
+def at_most(plan: Plan) -> str:
+    """What stands before the number of epochs."""
+    return "at most " if plan.filter else ""
+
+
+def limit_text(limit: Filter) -> str:
+    """The limit of a filter in few words."""
+    if limit.rho is not None:
+        return f"rho {limit.rho:.6g}"
+    return ", ".join(
+        f"Renyi divergence {bound:.6g} at order {order:g}"
+        for order, bound in zip(limit.orders, limit.bounds, strict=True)
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.cli.planning import figures, make_plan, warnings
-from privlearn.data import Dataset, load
+from privlearn.data import NAMES, Dataset, load
+from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.dpsgd import dpsgd
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     )
     for aside in data.asides:
         screen.asides.print(aside, markup=False)
+    public = None if options.public is None else _public(options, data)
     examples = options.examples or data.examples
     plan = make_plan(options, examples)
     require_same_examples(plan, data)
@@ -66,16 +69,18 @@ def run(options: argparse.Namespace) -> int:
                     *(key.warnings if key else ())):  # fmt: skip
         screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
     screen.asides.print(
-        f"plan: {plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon {answer['epsilon']:.4f} at delta "
-        f"{options.delta:g} ({answer['adjacency']})"
+        f"plan: {screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
+        f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
     if options.epochs is not None and plan.epochs < options.epochs:
         screen.asides.print(f"the budget ends after {plan.epochs} of {options.epochs} epochs at this noise")
     try:
-        result = _train(options, plan, data, kind, ledger, checkpoint, saved)
+        result = _train(options, plan, data, public, kind, ledger, checkpoint, saved)
     except KeyboardInterrupt:
         screen.asides.print(f"progress is in {checkpoint.path} (as secret as the data): go on with --resume")
         raise
+    if plan.filter:
+        answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
     metrics = _test(result.model, data)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
@@ -139,6 +144,7 @@ def _train(
     options: argparse.Namespace,
     plan: Plan,
     data: Dataset,
+    public: Dataset | None,
     kind: type[torch.optim.Optimizer],
     ledger: Ledger | None,
     checkpoint: Checkpoint,
@@ -156,7 +162,7 @@ def _train(
             nn.CrossEntropyLoss(reduction="none"),
             data,
             optimizer=_optimizer(options, kind, plan, options.examples or data.examples),
-            learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse(options.lr_schedule),
+            learning_rate_schedule=rates if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule),
             streams=streams,
             microbatch=options.microbatch,
             device=options.device,
@@ -164,7 +170,21 @@ def _train(
             progress=progress,
             ledger=ledger,
             checkpoint=checkpoint,
+            validation=public,
         )
+
+
+def _public(options: argparse.Namespace, data: Dataset) -> Dataset:
+    """Rows that are declared public, read as the training rows are, whose bounds and classes they get."""
+    if options.public in NAMES:
+        return replace(load(options.public, options.data_dir), public=True)
+    if options.schema is not None and Path(options.public).suffix != ".npz":
+        schema = replace(read_schema(options.schema), person=None)  # whose rows they are does not matter
+        return replace(load(options.public, schema=schema), public=True)
+    low, high = data.bounds()
+    return replace(
+        load(options.public, classes=data.classes, value_range=(float(low.min()), float(high.max()))), public=True
+    )
 
 
 def _curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> Iterator[str]:
@@ -253,7 +273,8 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
             else {}
         ),
         "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
-        "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {screen.noise_text(plan)}",
+        "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier "
+        f"{screen.noise_text(plan, answer['noise_multipliers'])}",
         "seconds": f"{answer['seconds']:.1f}",
         "published in": f"[bold]{screen.plain(answer['out'])}[/]",
     }

@@ -34,6 +34,7 @@ class Dataset:
         asides: what to tell whoever holds the data; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
+        public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
     """
 
     x: Any
@@ -48,6 +49,7 @@ class Dataset:
     schema: str = ""
     asides: tuple[str, ...] = ()
     groups: Any = None
+    public: bool = False
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""

@@ -36,10 +36,11 @@ from privlearn.methods.refusals import (
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import Rows, rows
+from privlearn.methods.validating import paced, public_rows, require_scores
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
-from privlearn.schedules import Constant, Schedule, spec
+from privlearn.schedules import Constant, Schedule, Validation, spec
 
 
 def dpsgd(
@@ -58,6 +59,7 @@ def dpsgd(
     precision: str = "float32",
     progress: Callable[[int, int], None] | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
+    validation: Dataset | None = None,
 ) -> Result:
     """Train `model` with differential privacy.
 
@@ -86,6 +88,8 @@ def dpsgd(
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
             bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
+        validation: for `schedules.Validation` without noise: rows to validate on, of the same form as the training rows, not
+            protected. Whoever gives them must have declared them public, `Dataset(..., public=True)`.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -104,6 +108,7 @@ def dpsgd(
     data = rows(dataset, plan.sampling)
     x, y = data.tensors()
     require_same_examples(plan, data)
+    shown = public_rows(plan, validation, data, x, y)
     born = saved.plain["born"] if saved else _born(plan, streams)
     persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
     present = len(x) if persons is None else len(persons)
@@ -133,6 +138,8 @@ def dpsgd(
     )
     require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
+    if isinstance(plan.schedule, Validation):
+        require_scores(network, x.new_zeros(1, *shape).to(device_of(None, network)))
     parameters = list(gradients.parameters.values())
     descent = optimizer_from(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
@@ -148,26 +155,31 @@ def dpsgd(
     sums = gradients.buffers()
     run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born)
     if file:
-        run.facts = facts(network, loss, x, y, persons, plan=plan, microbatch=microbatch, **settings)
+        run.facts = facts(network, loss, x, y, persons, shown, plan=plan, microbatch=microbatch, **settings)
+    run.accuracies += saved.plain.get("accuracies", []) if saved else []
+    pace = paced(
+        plan, network, shown, lambda rows: _through(transforms, rows), run.accuracies, examples=examples, present=present,
+        persons=persons, stream=streams.noise, at_once=microbatch, computed=fixed.restore,
+    )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
             x = _through([run.earlier(earlier, x, persons, plan.neighbours)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
-        for epoch, noise_multiplier in enumerate(plan.noise_multipliers()):
-            mechanism = Gaussian(noise_multiplier)
+        account = pace.begin(ledger)
+        for epoch, noise_multiplier in pace:
             if epoch < run.first[0]:  # released before an interruption
-                ledger.charge(plan.sampling.epoch_event(mechanism), plan.neighbours)
+                account.charge(plan.epoch_event(noise_multiplier), plan.neighbours)
                 continue
             run.begin_epoch(epoch)
             for step, sample in enumerate(plan.sampling.draw(present, streams.sampling)):
                 if (epoch, step) < run.first:
-                    sample.spend(mechanism, plan.neighbours, ledger)
+                    sample.spend(Gaussian(noise_multiplier), plan.neighbours, account)
                     continue
                 run.save_if_due(step)
                 watched.begin(len(sample), gradients.clip_norm)
                 clipped_sum = gradients(sample, x, y, out=sums)
-                (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=ledger, stream=streams.noise)
+                (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=account, stream=streams.noise)
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
                 factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
                 for group, rate in zip(descent.param_groups, rates, strict=True):
@@ -179,7 +191,8 @@ def dpsgd(
             fixed.restore(thoroughly=True)
             with run.ending_if_it_fails():
                 require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
-        run.end(plan.epochs)
+            pace.end_epoch(x, y)
+        run.end(pace.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 
     return Result(
@@ -189,7 +202,7 @@ def dpsgd(
         delta=plan.budget.delta if plan.budget else None,
         budget=plan.budget,
         method="dpsgd",
-        settings=settings,
+        settings=settings | pace.settings(steps),
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
@@ -246,7 +259,7 @@ def _settings(
         "sampling": plan.sampling.describe(),
         "epochs": plan.epochs,
         "steps": steps,
-        "noise_multipliers": list(plan.noise_multipliers()),
+        "noise_multipliers": None if isinstance(plan.schedule, Validation) else list(plan.noise_multipliers()),
         "schedule": spec(plan.schedule),
         "clip": {"kind": plan.clip.kind, **vars(plan.clip)},
         "examples": examples,

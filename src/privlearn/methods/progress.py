@@ -85,6 +85,7 @@ class Progress:
     Attributes:
         facts: what a run must have in common with its checkpoint.
         first: the epoch, and the step in it, that is to be released next.
+        accuracies: of the validations after each epoch so far, public or released; empty where nothing looks at them.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Progress:
         self._gradients, self._descent, self._streams, self._figures = gradients, descent, streams, figures
         self.facts: dict[str, str] = {}
         self.first = (0, 0)
+        self.accuracies: list[float] = []
         self._epoch = 0
         self._drawn_from: Any = None
         self._born = born
@@ -195,6 +197,7 @@ class Progress:
             "optimizer": optimizer,
             "gradients": self._gradients.state(),
             "figures": self._figures.state(),
+            "accuracies": self.accuracies,
         }
         self._file.write(Saved(tensors, plain))
 
@@ -216,7 +219,13 @@ class Progress:
 
 
 def facts(
-    network: nn.Module, loss: Loss, x: Tensor, y: Tensor, persons: Tensor | None, **others: Any
+    network: nn.Module,
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    persons: Tensor | None,
+    shown: tuple[Tensor, Tensor] | None,
+    **others: Any,
 ) -> dict[str, str]:
     """What a run must have in common with a checkpoint to go on from it, as texts to compare.
 
@@ -226,6 +235,7 @@ def facts(
         x: inputs.
         y: targets.
         persons: the rows of each person, where persons are examples.
+        shown: public validation rows.
         others: settings, by name.
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
@@ -235,6 +245,7 @@ def facts(
         "loss": str(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__qualname__),
         "device": str(next(network.parameters()).device),
         "data": _digest(x, y, *([] if persons is None else [persons])),
+        "validation rows": _digest(*(shown or ())),
         "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",
         "number of threads": str(torch.get_num_threads()),
     }

@@ -147,12 +147,26 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
         f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
         f"| noise multiplier | {noise} |",
+        *_validation(settings),
         f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
         f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
+
+
+def _validation(settings: dict[str, Any]) -> list[str]:
+    """What the noise followed, if it followed something."""
+    if "validation" not in settings:
+        return []
+    found = settings["validation"]
+    rows = (
+        f"{found['rows']} rows that the publisher declares public, not protected"
+        if found["public"]
+        else f"the training examples, counted with noise multiplier {found['noise']:g}"
+    )
+    return [f"| noise follows accuracy on | {rows}; epsilon is for the limit that was set beforehand |"]
 
 
 def _before(part: dict[str, Any]) -> str:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from privlearn import sampling
+from privlearn import sampling, schedules
 from privlearn._json import digest
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event, Gaussian, compose, tally
+from privlearn.accounting.events import Event, Filter, Gaussian, compose, require_adjacency, tally
+from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.certificate import PARTS, header, parse
@@ -192,20 +193,54 @@ def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: s
 def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
     """What the settings of the run describe must be among the events (which may hold other runs' too)."""
     try:
-        described = tally(described_run(certificate["settings"]))
+        settings = certificate["settings"]
+        described = tally(described_run(settings))
+        unfollowed = _unfollowed(settings, Adjacency.parse(certificate["claim"]["adjacency"]))
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
     counted = tally(event)
     if any(counted.get(leaf, 0) < times for leaf, times in described.items()):
         return [f"the settings in {CERTIFICATE} describe releases that are not among its events"]
-    return []
+    return unfollowed
 
 
 def described_run(settings: dict[str, Any]) -> Event:
-    """The events that the settings of a DP-SGD run amount to."""
-    sampler = sampling.from_description(settings["sampling"])
+    """The events that the settings of a DP-SGD run amount to: with a filter its limit, whatever was spent of it."""
     before = [Gaussian(part["noise_multiplier"]) for part in settings["before"]]
-    return compose([*before, *(sampler.epoch_event(Gaussian(sigma)) for sigma in settings["noise_multipliers"])])
+    during = [from_json(settings["filter"])] if "filter" in settings else [_epochs(settings)]
+    return compose([*before, *during])
+
+
+def _epochs(settings: dict[str, Any]) -> Event:
+    """What the epochs were, each with its validation if that was paid for."""
+    sampler = sampling.from_description(settings["sampling"])
+    paid = settings["validation"]["noise"] if "validation" in settings else None
+    validation = [] if paid is None else [Gaussian(paid)]
+    return compose(
+        part for sigma in settings["noise_multipliers"] for part in (sampler.epoch_event(Gaussian(sigma)), *validation)
+    )
+
+
+def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
+    """A run under a filter must have stayed within it, with the noise that its schedule makes of the accuracies it states."""
+    if "filter" not in settings:
+        return []
+    limit, schedule = from_json(settings["filter"]), schedules.parse(settings["schedule"])
+    sigmas, accuracies = settings["noise_multipliers"], settings["validation"]["accuracies"]
+    if (
+        not isinstance(limit, Filter)
+        or not isinstance(schedule, schedules.Validation)
+        or len(accuracies) != len(sigmas)
+    ):
+        raise BadInput("a filter without a validation schedule, or accuracies that are not one for each epoch")
+    epochs = _epochs(settings)
+    require_adjacency(epochs, adjacency)
+    if fits(limit, epochs) and sigmas == list(schedule.noise_multipliers(accuracies))[:-1]:
+        return []
+    return [
+        f"the noise multipliers in {CERTIFICATE} do not follow from its schedule and accuracies, or are more than its filter "
+        "lets through"
+    ]
 
 
 def _strangers(contents: Contents) -> list[str]:

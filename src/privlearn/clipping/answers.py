@@ -1,0 +1,133 @@
+"""`Answers`: which examples a classifier gets right, and how many, with the most that one example can change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.bounded import Bounded
+from privlearn.sampling import Sample
+
+#: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.
+HALF = 0.5
+#: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
+_AT_ONCE = 256
+
+
+@final
+class Answers:
+    """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
+
+    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong answer,
+    and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that no row
+    changes another's answer (apart from rounding, where two scores are equal to the last digits).
+
+    Args:
+        model: one row of scores, one for each class, for each row of inputs.
+        apart: whether rows must not meet: yes for private ones.
+        at_once: rows that are computed at once, at most 256.
+        computed: called whenever the model has run; by default nothing is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        apart: bool = True,
+        at_once: int | None = None,
+        computed: Callable[[], None] | None = None,
+    ) -> None:
+        self._model, self._apart = model, apart
+        self._at_once = min(_AT_ONCE, at_once or _AT_ONCE)
+        self._done = computed or (lambda: None)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """1 for a right answer, -1 for a wrong one and 0 for none, for each of `rows` (by default all).
+
+        Args:
+            x: all inputs, shape (rows, ...).
+            y: all targets, whole numbers, shape (rows,).
+            rows: the places of those that are wanted.
+        """
+        rows = torch.arange(len(x)) if rows is None else rows
+        found = torch.zeros(len(rows), dtype=torch.int8)
+        with evaluating(self._model):
+            for start in range(0, len(rows), self._at_once):
+                own = rows[start : start + self._at_once]
+                found[start : start + len(own)] = self._few(x, y, own)
+        return found
+
+    def count(
+        self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
+    ) -> Bounded:
+        """The right answers less the wrong ones, halved, over the examples that `sample` drew; sensitivity computed here.
+
+        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty one
+        of zero-out neighbours. An example of several rows adds their mean.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            x: all inputs, shape (rows, ...).
+            y: all targets, shape (rows,).
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+
+        Returns:
+            One tensor of shape (1,), in double precision.
+        """
+        indices = torch.from_numpy(sample.indices)
+        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        each = (HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1)
+        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
+
+    def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows at once, or on each by itself if that fails."""
+        padded = torch.cat([rows, rows[-1:].expand(self._at_once - len(rows))])
+        try:
+            return self._scored(self._together, x, y, padded)[: len(rows)]
+        except Exception:
+            return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
+
+    def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
+        try:
+            return self._scored(self._model, x, y, row)
+        except Exception:
+            return torch.zeros(1, dtype=torch.int8)
+
+    def _together(self, x: Tensor) -> Tensor:
+        if not self._apart:
+            return self._model(x)  # type: ignore[no-any-return]
+        return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
+
+    def _scored(self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers that are in the scores, of which there must be a row for each of `rows`."""
+        where = next(iter(self._model.parameters())).device
+        try:
+            found = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
+        finally:
+            self._done()
+        if found.dim() != 2 or len(found) != len(rows):
+            raise ValueError(f"scores of shape {tuple(found.shape)} for {len(rows)} rows")
+        right = found.argmax(1) == y[rows.to(y.device)].cpu()
+        return torch.where(right, 1, -1).where(found.isfinite().all(1), 0).to(torch.int8)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then what they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    kind = next(iter(model.parameters())).device.type
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

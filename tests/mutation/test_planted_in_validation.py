@@ -1,0 +1,92 @@
+"""Planted bugs of schedules that react, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import validation_checks  # noqa: F401 - registers its checks
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+P = "privlearn."
+V, PACE, ANSWERS = P + "methods.validating:", P + "methods.pace:", P + "clipping.answers:"
+RULE, LIMIT = "check_the_validation_rule_is_the_papers", "check_a_run_that_reacts_is_charged_its_limit"
+HOLDS, FREE = "check_filters_hold_whatever_the_accuracies_are", "check_private_rows_are_not_validated_on_for_free"
+COUNT, APART = (
+    "check_one_example_moves_a_count_by_at_most_its_sensitivity",
+    "check_private_rows_do_not_meet_in_a_validation",
+)
+CERTIFIED = "check_certificates_of_runs_that_react_are_verified"
+AGAIN = "check_runs_that_react_go_on_after_interruptions"
+MEET = "check_limits_meet_their_budget"
+NEXT = P + "schedules:Validation.noise_multipliers"
+MUTANTS = [
+    Mutant("the noise falls where accuracy improves", NEXT, "<= self.threshold", "> self.threshold", RULE),
+    Mutant("an improvement of just the threshold is enough", NEXT, "<= self.threshold", "< self.threshold",
+           "check_the_validation_rule_on_curves_by_hand"),
+    Mutant("one accuracy more is averaged", NEXT, "accuracies[seen - self.m : seen]",
+           "accuracies[max(0, seen - self.m - 1) : seen]", RULE),
+    Mutant("the check comes an epoch early", NEXT, "seen % self.period == 0", "(seen + 1) % self.period == 0", RULE),
+    Mutant("the first check compares with nothing", NEXT, "decays, previous = 0, 0.0", "decays, previous = 0, -9.0", RULE),
+    Mutant("a check forgets what it saw", NEXT, "previous = average", "pass", RULE),
+    Mutant("the filter is not charged", PACE + "Reacting.begin", "opened(self._plan.filter, ledger,",
+           "opened(self._plan.filter, Ledger(),", LIMIT),
+    Mutant("releases are charged to the ledger, past the filter", PACE + "Reacting.begin", "return self._filter",
+           "return ledger", LIMIT),
+    Mutant("an epoch begins without room", PACE + "Reacting.__iter__", "not self._filter.has_room(", "False and (", HOLDS),
+    Mutant("room for the batches alone", P + "plan:Plan.epoch_event", "batches if paid is None", "batches if True", HOLDS),
+    Mutant("what was spent is claimed, not the limit", P + "accounting.filters:ZCDPFilter.__init__",
+           "account.charge(Filter(rho=rho), adjacency)", "self.charge = lambda e, a: account.charge(e, a)", LIMIT),
+    Mutant("the start is claimed, not the limit", P + "plan:Plan.event", "[self.filter]",
+           "[self.epoch_event(self.schedule.start)]", LIMIT),
+    Mutant("limits forget what came before", P + "plan:Plan._earlier", "self.before)", "())", MEET),
+    Mutant("limits are rounded up", P + "accounting.limits:_not_above", "while spent(value) > limit:", "while False:", MEET),
+    Mutant("the room at an order forgets what came before", P + "accounting.limits:_renyi_room", "- rdp.curve(before)", "",
+           MEET),
+    Mutant("groups have the room of one example", P + "accounting.limits:_widest_rho", "/ budget.group_size**2", "", MEET),
+    Mutant("an accuracy is read for free", V + "paced",
+           "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)",
+           "(noisy,) = counted.values", LIMIT),
+    Mutant("the paid count is charged to nobody", V + "paced", "ledger=account", "ledger=type('', (), {'charge': print})()",
+           LIMIT),
+    Mutant("the count has a quarter of its sensitivity", ANSWERS + "Answers.count", "adjacency.sum_sensitivity(HALF)",
+           "adjacency.sum_sensitivity(HALF / 2)", COUNT),
+    Mutant("replacing an example counts as removing it", ANSWERS + "Answers.count", "adjacency.sum_sensitivity(HALF)", "HALF",
+           COUNT),
+    Mutant("examples that can't be computed are wrong ones", ANSWERS + "Answers._scored", "found.isfinite().all(1), 0)",
+           "found.isfinite().all(1), -1)", "check_neighbouring_runs_that_react_look_the_same"),
+    Mutant("all rows of a person count", ANSWERS + "Answers.count", ".mean(1)", ".sum(1)",
+           "check_an_example_of_several_rows_counts_once"),
+    Mutant("private rows are computed together", ANSWERS + "Answers._together", "not self._apart", "True", APART),
+    Mutant("a failing row takes its neighbours along", ANSWERS + "Answers._few",
+           "torch.cat([self._alone(x, y, row) for row in rows[:, None]])", "torch.zeros(len(rows), dtype=torch.int8)", APART),
+    Mutant("any rows are public", V + "public_rows", "or not validation.public", "", FREE),
+    Mutant("the training rows are public", V + "_are_training_rows", "return not left", "return False", FREE),
+    Mutant("parts of the training rows are public", V + "_are_training_rows", "np.may_share_memory(",
+           "(lambda *_: False)(", FREE),
+    Mutant("accuracies with dropout", P + "clipping.answers:evaluating", "model.eval()", "pass",
+           "check_public_validations_are_plain_accuracies"),
+    Mutant("the model stays in evaluation mode", P + "clipping.answers:evaluating", "module.training = training", "pass",
+           "check_public_validations_are_plain_accuracies"),
+    Mutant("accuracies are forgotten in an interruption", P + "methods.progress:Progress._save",
+           "self.accuracies,", "[],", AGAIN),
+    Mutant("other validation rows are welcome", P + "methods.progress:facts", "_digest(*(shown or ()))", '""', AGAIN),
+    Mutant("the noise of a certificate is not recomputed", P + "publishing.verification:_unfollowed",
+           "sigmas == list(schedule.noise_multipliers(accuracies))[:-1]", "True", CERTIFIED),
+    Mutant("a certificate may leave its filter", P + "publishing.verification:_unfollowed", "fits(limit, epochs) and", "",
+           CERTIFIED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    CHECKS[mutant.caught_by]
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):  # a NameError would be a broken mutant, not a catch
+        CHECKS[mutant.caught_by]()
