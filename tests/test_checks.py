@@ -10,6 +10,7 @@ import leak_checks  # noqa: F401 - registers its checks
 import noise_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest
+import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks
 from checks import CHECKS

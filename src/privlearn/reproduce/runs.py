@@ -22,7 +22,7 @@ from privlearn.plan import Plan
 from privlearn.reproduce.tasks import TASKS, Rows, features
 from privlearn.rng import Streams
 from privlearn.sampling import FullBatch, Partition, Sampler, Shuffle
-from privlearn.schedules import parse, spec
+from privlearn.schedules import parse, parse_rates, spec
 
 #: How a setting's noise scale and clip are read: see `Setting.clip`.
 CLIPS = ("as written", "layer", "flat")
@@ -76,12 +76,12 @@ class Setting:
     def key(self, seed: int) -> dict[str, Any]:
         """The run's settings as plain values, with the task's own filled in; what nobody set is left out."""
         task = asdict(TASKS[self.task])
-        found = {n: task.get(n) if value is None else value for n, value in asdict(self).items()}
+        found: dict[str, Any] = {n: task.get(n) if value is None else value for n, value in asdict(self).items()}
         if self.epsilon is not None or self.schedule is None:
             del found["rho"]
         for name in ("schedule", "learning_rates"):
-            if found[name] is not None:
-                found[name] = spec(parse(found[name]))
+            if (given := found[name]) is not None:
+                found[name] = spec(parse(given))
         return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None} | {"seed": seed}
 
 
@@ -136,7 +136,7 @@ def train(setting: Setting, seed: int, progress: Callable[[int, int], None] | No
             nn.CrossEntropyLoss(reduction="none"),
             (rows.x, rows.y),
             optimizer=lambda found: torch.optim.SGD(found, lr=rate, momentum=setting.momentum),
-            learning_rate_schedule=parse(setting.learning_rates),
+            learning_rate_schedule=parse_rates(setting.learning_rates),
             ledger=ledger,
             streams=streams,
             progress=watch.every(steps, progress),
@@ -208,7 +208,7 @@ def _descend(
     """Plain SGD on the mean loss of each shuffled batch: no clipping, no noise, no privacy."""
     sampler = _sampler(setting)
     descent = torch.optim.SGD(network.parameters(), lr=rate, momentum=setting.momentum)
-    schedule = parse(setting.learning_rates)
+    schedule = parse_rates(setting.learning_rates)
     epochs = setting.epochs or 1
     seen = watch.every(sampler.steps(len(rows.x)), progress)
     step, steps = 0, sampler.steps(len(rows.x))

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -60,7 +60,7 @@ class Store:
         Raises:
             BadInput: the file cannot be written.
         """
-        line = json.dumps({"run": run, "outcome": _rounded(asdict(outcome))}, allow_nan=False)
+        line = json.dumps({"run": run, "outcome": asdict(outcome)}, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size
@@ -126,15 +126,16 @@ def _one_thread() -> None:
 def _train(setting: Setting, seed: int) -> Outcome:
     from privlearn.reproduce.runs import train
 
-    return train(setting, seed)
+    return _rounded(train(setting, seed))
 
 
 def _canonical(run: dict[str, Any]) -> str:
     return json.dumps(run, sort_keys=True)
 
 
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    def short(value: Any) -> Any:
-        return round(value, _DIGITS) if isinstance(value, float) else value
-
-    return {name: [short(v) for v in value] if isinstance(value, tuple) else value for name, value in values.items()}
+def _rounded(outcome: Outcome) -> Outcome:
+    """The outcome as it will be found again: accuracies and noise to five digits."""
+    test, seen, noise = (
+        tuple(round(value, _DIGITS) for value in values) for values in (outcome.test, outcome.train, outcome.noise)
+    )
+    return replace(outcome, test=test, train=seen, noise=noise)

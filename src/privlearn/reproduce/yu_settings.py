@@ -92,7 +92,7 @@ def fig6(quick: bool) -> list[Point]:
     names = {kind: kind.__name__.lower() for kind in PAPER}
     times = (30, 60, 100) if quick else EPOCHS
     decays = [
-        Point(names[kind], epochs, mnist(spec(kind(k=k)), quick))
+        Point(names[kind], epochs, mnist(spec(kind(k=k)), quick))  # type: ignore[call-arg]
         for kind, rates in PAPER.items()
         for epochs, k in zip(EPOCHS, rates, strict=True)
         if epochs in times and (not quick or names[kind] == "exponential")

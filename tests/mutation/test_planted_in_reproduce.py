@@ -1,0 +1,59 @@
+"""Planted bugs in the papers' training runs, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import reproduce_checks  # noqa: F401 - registers its checks
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+R = "privlearn.reproduce."
+MUTANTS = [
+    Mutant("the projection is free", R + "tasks:features", "ledger.charge(task.pca.event(), adjacency)", "pass",
+           "check_every_run_pays_for_its_projection"),
+    Mutant("the projection is paid by the first run alone", R + "tasks:features",
+           "ledger.charge(task.pca.event(), adjacency)",
+           "_projected.cache_info().currsize or ledger.charge(task.pca.event(), adjacency)",
+           "check_every_run_pays_for_its_projection"),
+    Mutant("clipping as written passes for sound", R + "runs:_written", "math.sqrt(layers)", "1.0",
+           "check_the_reading_as_written_states_what_it_costs"),
+    Mutant("the output layer is not counted", R + "runs:train", "setting.hidden) + 1", "setting.hidden)",
+           "check_the_reading_as_written_states_what_it_costs"),
+    Mutant("sound noise is as small as that as written", R + "runs:_written", 'setting.clip == "as written"', "True",
+           "check_the_reading_as_written_states_what_it_costs"),
+    Mutant("the projection comes out of the budget", R + "runs:_plan",
+           "rho += sum(0.5 / release.noise_multiplier**2 for release in before)", "pass",
+           "check_the_epochs_of_table_two"),
+    Mutant("the target is for training alone", R + "runs:_plan",
+           "before=before, epochs=setting.epochs", "epochs=setting.epochs",
+           "check_the_target_includes_the_projection"),
+    Mutant("seeds change nothing", R + "runs:train", "Streams.new(seed)", "Streams.new(0)",
+           "check_equal_seeds_make_pairs"),
+    Mutant("seeds are not used", R + "runs:train", "Streams.new(seed)", "Streams.new()",
+           "check_equal_seeds_make_pairs"),
+    Mutant("validation rows are trained on, too", R + "tasks:_cancer", "500 if validate else 560", "560",
+           "check_parts_are_disjoint"),
+    Mutant("the last images are trained on, too", R + "tasks:_mnist", "len(x) - 5000 if validate else len(x)", "len(x)",
+           "check_parts_are_disjoint"),
+    Mutant("one split for every seed", R + "tasks:_cancer", "[seed, 560]", "[560]", "check_equal_seeds_make_pairs"),
+    Mutant("plain training goes uphill", R + "runs:_descend", "rate * schedule", "-rate * schedule",
+           "check_plain_training_reaches_what_is_known"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):
+        CHECKS[mutant.caught_by]()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
