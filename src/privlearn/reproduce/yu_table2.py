@@ -114,7 +114,7 @@ def _table2(quick: bool, seeds: Sequence[int], sweep: Sweep) -> Findings:
         ]
         share = gap_closed(_end(ours), base, [run.test[-1] for run in runs.plain])
         if np.isfinite(share):
-            rows.append(Row(label, "share of the gap to plain training closed", share))
+            rows.append(Row(label, "share of the gap to plain training closed", share, seeds=len(seeds)))
         lines.append(
             (*cells, signed(*over), signed(*against), percent(share), f"{np.mean(_end(runs.sound[name])):.4f}")
         )
