@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from checks import check, cross_entropy, must_raise, one_sample, require_standard_deviation, small_data
 from leak_checks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import rng, sampling
 from privlearn._json import digest
-from privlearn.accounting import accountant, filters, rdp
+from privlearn.accounting import accountant, filters, rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
@@ -29,6 +30,8 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
+    Laplace,
     Partitioned,
     PoissonSampled,
     compose,
@@ -155,7 +158,7 @@ def check_the_validation_rule_on_curves_by_hand() -> None:
 def check_table_two_of_yu_by_validation() -> None:
     """Yu et al. 2019, Table II and figure 4: 29 epochs at 10, 20 at 7, 10 at 4.9 and 5 at 3.43; a 65th does not fit."""
     plan = Plan(sampling.Shuffle(600), schedule=Validation(0.7)).within(Budget(rho=0.78125))
-    assert (plan.epochs, plan.filter) == (156, Filter(rho=0.78125))  # 156 epochs at 10 would take 0.78
+    assert (plan.epochs, plan.filter) == (156, GaussianFilter(rho=0.78125))  # 156 epochs at 10 would take 0.78
     ledger, noise = Ledger(plan.budget), [10.0] * 29 + [7.0] * 20 + [4.9] * 10 + [3.43] * 9
     with mock.patch.object(Validation, "after", lambda self, accuracies: noise[len(accuracies)]):
         pace = Reacting(plan, plan.schedule, lambda *_: 0.0, [], {})  # type: ignore[arg-type]
@@ -166,7 +169,7 @@ def check_table_two_of_yu_by_validation() -> None:
     assert pace.epochs == 64
     assert math.isclose(0.78125 - account.left, 0.769825, abs_tol=1e-6)  # type: ignore[attr-defined]
     assert math.isclose(0.769825 + 0.5 / 3.43**2, 0.812324, abs_tol=1e-6)
-    assert ledger.event == compose([Filter(rho=0.78125)])
+    assert ledger.event == compose([GaussianFilter(rho=0.78125)])
 
 
 # What is spent, and what is claimed
@@ -204,6 +207,36 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
                         sigma = schedule.after(pace.settings(1)["validation"]["accuracies"])
                         more = compose([*spent, plan.epoch_event(sigma)])
                         assert plain_price(plan.filter, more) > 1 - 1e-9
+
+
+@check
+def check_gaussian_filters_are_exact() -> None:
+    """A filter of Gaussians costs what one Gaussian does, and an analyst who reacts to every answer gets no more out of it."""
+    rho = 0.78125
+    for before in ([], [Gaussian(16.0)], [Laplace(30.0)]):
+        one = accountant.guarantee(compose([*before, Gaussian(math.sqrt(0.5 / rho))]), Adjacency.ZERO_OUT, 1e-5)
+        filtered = accountant.guarantee(compose([*before, GaussianFilter(rho)]), Adjacency.ZERO_OUT, 1e-5)
+        assert math.isclose(one.epsilon, filtered.epsilon, rel_tol=1e-9)
+    assert not filters.is_gaussian(compose([Gaussian(1.0), Laplace(1.0)]))
+    assert not filters.is_gaussian(PoissonSampled(0.01, Gaussian(1.0)))
+    draw = np.random.default_rng(0)
+    mu = math.sqrt(2 * rho)
+    for bold in (0.02, 0.3, 0.9):
+        loss = _loss_of_an_analyst(mu, bold, draw)
+        for epsilon in (0.5, 2.0, 4.0):
+            excess = np.maximum(0.0, -np.expm1(epsilon - loss))
+            error = float(excess.std()) / math.sqrt(len(excess))
+            assert excess.mean() < zcdp.gaussian_delta(mu, epsilon) + 5 * error
+
+
+def _loss_of_an_analyst(mu: float, bold: float, draw: np.random.Generator, runs: int = 200_000) -> Any:
+    """Privacy losses of an analyst who spends `bold` of what is left of mu^2 while ahead, a tenth of that while behind."""
+    loss, left = np.zeros(runs), np.full(runs, mu**2)
+    for _ in range(20):
+        spend = left * np.where(loss > 0, bold, bold / 10)
+        loss += spend / 2 + np.sqrt(spend) * draw.standard_normal(runs)
+        left -= spend
+    return loss
 
 
 @check
@@ -525,7 +558,7 @@ def _claim_what_was_spent(body: dict[str, Any]) -> None:
     """Realised spending in place of the limit: half of it, with figures that fit."""
     (event,) = body["event"]["events"]
     event["rho"] /= 2
-    limit = accountant.guarantee(Filter(rho=event["rho"]), Adjacency.ZERO_OUT, body["claim"]["delta"])
+    limit = accountant.guarantee(GaussianFilter(rho=event["rho"]), Adjacency.ZERO_OUT, body["claim"]["delta"])
     body["claim"] |= {"epsilon": limit.epsilon, "rho": limit.rho, "method": limit.method}
 
 

@@ -11,8 +11,17 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
-from privlearn.accounting.events import Composed, Event, Filter, Gaussian, Repeated, compose, require_adjacency
-from privlearn.accounting.filters import fits, share
+from privlearn.accounting.events import (
+    Composed,
+    Event,
+    Filter,
+    Gaussian,
+    GaussianFilter,
+    Repeated,
+    compose,
+    require_adjacency,
+)
+from privlearn.accounting.filters import Limit, fits, share
 from privlearn.accounting.limits import widest
 from privlearn.accounting.unit import Unit
 from privlearn.clipping.styles import Clip, Flat
@@ -73,7 +82,7 @@ class Plan:
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
-    filter: Filter | None = None
+    filter: Limit | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
@@ -240,7 +249,7 @@ class Plan:
                     "more noise (noise= of the schedule), or use fewer epochs"
                 )
 
-        def at(factor: float) -> tuple[Validation, Filter, Event]:
+        def at(factor: float) -> tuple[Validation, Limit, Event]:
             schedule = shape.scaled(factor)
             epoch = replace(self, schedule=schedule, filter=None).epoch_event(schedule.start)
             return schedule, widest(budget, self._earlier(), epoch, self.neighbours), Repeated(epoch, self.epochs)
@@ -312,9 +321,9 @@ class Plan:
         """What comes before training."""
         return compose(release.event() for release in self.before)
 
-    def _require_own_filter(self, limit: Filter) -> None:
+    def _require_own_filter(self, limit: Limit) -> None:
         """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-        if not isinstance(limit, Filter) or not isinstance(self.schedule, Validation):
+        if not isinstance(limit, Filter | GaussianFilter) or not isinstance(self.schedule, Validation):
             raise BadInput(
                 f"filter is {limit!r}, and the schedule {self.schedule!r}: a filter is for schedules.Validation alone, and "
                 "within and calibrate set it. Leave it out"

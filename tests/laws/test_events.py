@@ -17,6 +17,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     NonPrivate,
     Parallel,
@@ -46,6 +47,7 @@ PRICED: dict[str, Event] = {
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.0), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.0), PoissonSampled(0.1, Gaussian(1.5)))),
     "filter": Filter(rho=0.03),
+    "gaussian_filter": GaussianFilter(0.03),
 }
 OTHERS: dict[str, Event] = {
     "non_private": NonPrivate("released in the clear"),
@@ -101,6 +103,7 @@ MORE_PRIVATE: dict[str, Event] = {
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.2), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.04), PoissonSampled(0.1, Gaussian(1.515)))),
     "filter": Filter(rho=0.0297),
+    "gaussian_filter": GaussianFilter(0.0297),
 }
 
 

@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant("the estimate where its premise is false", A + "estimate:epsilon", "sigma < LEAST_SIGMA or", "False or",
            "check_estimates_are_never_claimed"),
     Mutant("a filter is opened for free", A + "filters:ZCDPFilter.__init__",
-           "account.charge(Filter(rho=rho), adjacency)", "pass", "check_filters_hold_their_limit"),
+           "account.charge(self._limit, adjacency)", "pass", "check_filters_hold_their_limit"),
     Mutant("a filter forgets what it let through", A + "filters:ZCDPFilter.charge",
            "self._spent = _together(self._spent, event)", "pass",
            "check_filters_hold_their_limit"),

@@ -11,7 +11,19 @@ from checks import NoDraws, bounded
 from privlearn.accounting import accountant, rdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Filter, FixedBatches, Gaussian, PoissonSampled, Repeated, compose
+from privlearn.accounting.events import (
+    Filter,
+    FixedBatches,
+    Gaussian,
+    GaussianFilter,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+    Repeated,
+    Selection,
+    compose,
+)
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
@@ -29,6 +41,26 @@ def test_the_limit_is_charged_at_once_and_is_the_claim() -> None:
     assert ledger.event == compose([Filter(rho=0.6)])
     with pytest.raises(BudgetExceeded):
         ZCDPFilter(ledger, 0.5, ZERO_OUT)
+
+
+def test_a_gaussian_filter_lets_gaussians_alone_through() -> None:
+    ledger = Ledger(Budget(rho=1.0))
+    spent = ZCDPFilter(ledger, 0.6, ADD_REMOVE, gaussian=True)
+    assert ledger.event == compose([GaussianFilter(0.6)])
+    for event in (
+        Partitioned(10, Gaussian(3.0)),
+        Gaussian(4.0),
+        compose([Gaussian(5.0), Partitioned(3, Gaussian(9.0))]),
+    ):
+        spent.charge(event, ADD_REMOVE)
+    left = spent.left
+    assert left == pytest.approx(0.6 - 0.5 * (1 / 9 + 1 / 16 + 1 / 25 + 1 / 81))
+    for refused in (Selection(0.1), Laplace(10.0), PureDP(0.1), PoissonSampled(0.01, Gaussian(9.0)), Filter(rho=0.01)):
+        with pytest.raises(UnsupportedEvent):
+            spent.charge(refused, ADD_REMOVE)
+    assert spent.left == left
+    with pytest.raises(BudgetExceeded):
+        spent.charge(Gaussian(1.0), ADD_REMOVE)
 
 
 def test_noise_may_react_until_the_limit() -> None:

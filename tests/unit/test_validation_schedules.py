@@ -332,8 +332,8 @@ def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert run(*given, "--json", "--plot", str(tmp_path / "plan.png")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["noise_multipliers"] is None
-    assert (answer["epochs"], answer["rho"], answer["method"]) == (156, 0.78125, "zcdp")
-    assert answer["plan"]["filter"] == {"kind": "filter", "rho": 0.78125, "orders": [], "bounds": []}
+    assert (answer["epochs"], answer["rho"], answer["method"]) == (156, 0.78125, "gaussian")
+    assert answer["plan"]["filter"] == {"kind": "gaussian_filter", "rho": 0.78125}
     assert (tmp_path / "plan.png").stat().st_size > 1000
     assert run(*given) == 0
     said = capsys.readouterr().out

@@ -7,6 +7,7 @@ only; noise multipliers are relative to the sensitivity under the adjacency of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
@@ -214,6 +215,25 @@ class Filter(Event):
             positive("a bound at a Renyi order", bound)
             between("a Renyi order", order, 1.0, _RHO[1])
             between("a bound at a Renyi order", bound, 0.0, _RHO[1])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GaussianFilter(Event):
+    """Gaussian releases alone, chosen adaptively under a filter that was fixed beforehand: their rho adds up to at most `rho`.
+
+    They are all together no worse than one Gaussian release of that rho, exactly (Smith and Thakurta 2022).
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        between("rho", self.rho, *_RHO)
+
+    @property
+    def worth(self) -> Gaussian:
+        """The one release that dominates everything that the filter lets through."""
+        return Gaussian(math.sqrt(0.5 / self.rho))
 
 
 @final

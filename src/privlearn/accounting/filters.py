@@ -3,8 +3,9 @@
 Composition theorems need the events fixed beforehand. A filter is opened at a limit that the ledger is charged at once, in
 full; inside it releases may be chosen adaptively, and each is let through only if the sum stays within the limit. What
 is claimed is the limit, never the realised spending. zCDP filters cost nothing over plain composition (Whitehouse et
-al. 2023); Renyi filters hold at orders fixed beforehand (Feldman and Zrnic 2021). Privacy loss distributions, and the best
-Renyi order chosen afterwards, are not valid here, and are not offered.
+al. 2023), and where only Gaussians are let through, their exact curve holds, too (Smith and Thakurta 2022). Renyi filters
+hold at orders fixed beforehand (Feldman and Zrnic 2021). Other privacy loss distributions, and the best Renyi order chosen
+afterwards, are not valid here, and are not offered.
 """
 
 from __future__ import annotations
@@ -17,15 +18,29 @@ import numpy as np
 from privlearn._validate import positive
 from privlearn.accounting import rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency, require_same
-from privlearn.accounting.events import Composed, Event, Filter, Repeated, require_adjacency, tally
+from privlearn.accounting.events import (
+    Composed,
+    Event,
+    Filter,
+    FixedBatches,
+    Gaussian,
+    GaussianFilter,
+    Partitioned,
+    Repeated,
+    require_adjacency,
+    tally,
+)
 from privlearn.accounting.ledger import Account
-from privlearn.errors import BadInput, BudgetExceeded
+from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
+
+#: What a ledger is charged for a filter.
+Limit = Filter | GaussianFilter
 
 #: Relative slack when spending is compared with a limit: sums of floats must not lose the last release.
 _SLACK = 1e-12
 
 
-def fits(limit: Filter, event: Event) -> bool:
+def fits(limit: Limit, event: Event) -> bool:
     """Whether releases that add up to `event` stay within `limit`.
 
     Raises:
@@ -35,17 +50,24 @@ def fits(limit: Filter, event: Event) -> bool:
     return share(limit, event) <= 1 + _SLACK
 
 
-def share(limit: Filter, event: Event) -> float:
+def share(limit: Limit, event: Event) -> float:
     """How much of `limit` releases that add up to `event` take, at the order where they take most; raises as `fits`."""
+    if isinstance(limit, GaussianFilter) and not is_gaussian(event):
+        raise UnsupportedEvent("a Gaussian filter lets nothing but Gaussian releases through", event=event)
     if limit.rho is not None:
         return zcdp.rho(event) / limit.rho
     return float((rdp.curve(event)[_places(limit.orders)] / np.array(limit.bounds)).max())
 
 
-def opened(limit: Filter, account: Account, adjacency: Adjacency) -> ZCDPFilter | RenyiFilter:
+def is_gaussian(event: Event) -> bool:
+    """Whether one example meets nothing but Gaussian releases: an epoch over disjoint batches is one, whichever its batch."""
+    return all(isinstance(leaf, Gaussian | FixedBatches | Partitioned) for leaf in tally(event))
+
+
+def opened(limit: Limit, account: Account, adjacency: Adjacency) -> ZCDPFilter | RenyiFilter:
     """Open a filter at `limit`, which `account` is charged; raises as the filters do."""
     if limit.rho is not None:
-        return ZCDPFilter(account, limit.rho, adjacency)
+        return ZCDPFilter(account, limit.rho, adjacency, gaussian=isinstance(limit, GaussianFilter))
     return RenyiFilter(account, limit.orders, limit.bounds, adjacency)
 
 
@@ -76,21 +98,23 @@ def _event(counts: dict[Event, int]) -> Composed:
 class ZCDPFilter:
     """Lets adaptively chosen releases through while their rho adds up to at most `rho`.
 
-    Guarantee: whatever is released through it is rho-zCDP, also if noise and stopping depend on earlier releases.
-    Use it in a ledger's place.
+    Guarantee: whatever is released through it is rho-zCDP, also if noise and stopping depend on earlier releases; with
+    `gaussian` it is as good as one Gaussian release of that rho. Use it in a ledger's place.
 
     Args:
-        account: charged `Filter(rho)` at once.
+        account: charged `Filter(rho)`, or `GaussianFilter(rho)`, at once.
         rho: the limit.
         adjacency: the kind of neighbour.
+        gaussian: let Gaussian releases alone through, in batches that are disjoint or on all the data.
 
     Raises:
         BudgetExceeded: the account can't afford the limit.
     """
 
-    def __init__(self, account: Account, rho: float, adjacency: Adjacency) -> None:
+    def __init__(self, account: Account, rho: float, adjacency: Adjacency, *, gaussian: bool = False) -> None:
         self.rho, self.adjacency = positive("rho", rho), adjacency
-        account.charge(Filter(rho=rho), adjacency)
+        self._limit: Limit = GaussianFilter(rho) if gaussian else Filter(rho=rho)
+        account.charge(self._limit, adjacency)
         self._spent: dict[Event, int] = {}
 
     @property
@@ -100,14 +124,14 @@ class ZCDPFilter:
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
-        return fits(Filter(rho=self.rho), _event(_together(self._spent, event)))
+        return fits(self._limit, _event(_together(self._spent, event)))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
 
         Raises:
             BudgetExceeded: the sum would pass the limit; nothing is drawn.
-            UnsupportedEvent: `event` has no zCDP price (Poisson sampling).
+            UnsupportedEvent: `event` has no zCDP price (Poisson sampling), or is not what the filter is for.
             AdjacencyMismatch: another kind of neighbour.
         """
         require_same(self.adjacency, adjacency, "this filter")

@@ -17,6 +17,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     PoissonSampled,
     PureDP,
@@ -83,6 +84,8 @@ def _leaf(leaf: Event, k: int) -> Event | None:
             return Repeated(leaf, k)  # each example reports by itself
         case ZCDP(rho):
             return ZCDP(k**2 * rho)
+        case GaussianFilter(rho):
+            return GaussianFilter(k**2 * rho)
         case Filter(rho=rho) if rho is not None:
             return Filter(k**2 * rho)
     return None

@@ -11,24 +11,26 @@ import numpy as np
 from privlearn.accounting import accountant, groups, rdp, zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Filter, compose
+from privlearn.accounting.events import Event, Filter, GaussianFilter, compose
+from privlearn.accounting.filters import Limit, is_gaussian
 from privlearn.errors import BadInput
 
 _LEAST_RHO = 1e-24
 
 
-def widest(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Filter:
+def widest(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Limit:
     """The filter with the most room for epochs like `epoch` that meets `budget` together with `before`.
 
-    A zCDP filter where all has a price in rho. Else a Renyi filter at one order: the one at which most such epochs fit. That
-    is settled here, from public numbers, as it must be: the best order chosen after the run would be no guarantee.
+    A zCDP filter where all has a price in rho, and one for Gaussian releases alone if epochs are made of them. Else a Renyi
+    filter at one order: the one at which most such epochs fit. That is settled here, from public numbers, as it must be: the
+    best order chosen after the run would be no guarantee.
 
     Raises:
         BadInput: `before` leaves no room.
         UnsupportedEvent: a budget of rho, and Poisson sampling.
     """
     if budget.rho is not None or accountant.rho(compose([before, epoch])) is not None:
-        return Filter(rho=_widest_rho(budget, before, adjacency))
+        return _widest_in_rho(budget, before, adjacency, is_gaussian(epoch))
     room = _renyi_room(budget, before)
     with np.errstate(divide="ignore", invalid="ignore"):
         place = int(np.argmax(np.where(room > 0, room / rdp.curve(epoch), -np.inf)))
@@ -47,14 +49,18 @@ def widest(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) ->
 
 
 @lru_cache(maxsize=64)
-def _widest_rho(budget: Budget, before: Event, adjacency: Adjacency) -> float:
-    """The largest rho that meets `budget` together with `before`."""
+def _widest_in_rho(budget: Budget, before: Event, adjacency: Adjacency, gaussian: bool) -> Limit:
+    """The filter of the largest rho that meets `budget` together with `before`."""
+
+    def at(rho: float) -> Limit:
+        return GaussianFilter(rho) if gaussian else Filter(rho=rho)
 
     def spent(rho: float) -> float:
-        return budget.spent(compose([before, Filter(rho=rho)]), adjacency)
+        return budget.spent(compose([before, at(rho)]), adjacency)
 
     if budget.rho is not None:
-        return _not_above(budget.limit, spent, _left(budget, budget.rho / budget.group_size**2 - zcdp.rho(before)))
+        found = _not_above(budget.limit, spent, _left(budget, budget.rho / budget.group_size**2 - zcdp.rho(before)))
+        return at(found)
     low, high = _LEAST_RHO, 1.0
     _left(budget, low if spent(low) <= budget.limit else 0.0)
     while spent(high) <= budget.limit:
@@ -62,7 +68,7 @@ def _widest_rho(budget: Budget, before: Event, adjacency: Adjacency) -> float:
     while high / low > 1 + 1e-9:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if spent(middle) <= budget.limit else (low, middle)
-    return low
+    return at(low)
 
 
 def _left(budget: Budget, rho: float) -> float:

@@ -25,6 +25,7 @@ from privlearn.accounting.events import (
     Event,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     Partitioned,
     PoissonSampled,
@@ -277,6 +278,8 @@ def _counts(event: Event) -> dict[Event, int]:
             case FixedBatches(step) | PoissonSampled(1.0, step) | Partitioned(1, step):
                 # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
                 leaf = step
+            case GaussianFilter():
+                leaf = leaf.worth
             case Selection(eps):
                 # A loss of range eps is eps-DP; its tighter prices are in Renyi DP and zCDP.
                 leaf = PureDP(eps)

@@ -20,6 +20,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     Parallel,
     Partitioned,
@@ -118,7 +119,7 @@ def _leaf_curve(leaf: Event) -> Array:
             return _randomised_response(eps, categories)
         case Selection(eps):
             return np.minimum(ORDERS * eps**2 / 8, _randomised_response(eps, 2))
-        case ZCDP(rho):
+        case ZCDP(rho) | GaussianFilter(rho):
             return ORDERS * rho
         case Filter(rho, orders, bounds):
             if rho is not None:

@@ -19,6 +19,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     NonPrivate,
     Parallel,
@@ -58,7 +59,7 @@ def _leaf_rho(leaf: Event) -> float:
             return 0.5 / noise_multiplier**2
         case Selection(epsilon):
             return epsilon**2 / 8
-        case ZCDP(found):
+        case ZCDP(found) | GaussianFilter(found):
             return found
         case Filter(rho=found) if found is not None:
             return found
@@ -87,6 +88,8 @@ def gaussian_mu(event: Event) -> float | None:
         match leaf:
             case Gaussian(noise_multiplier) | FixedBatches(Gaussian(noise_multiplier)):
                 total += times / noise_multiplier**2
+            case GaussianFilter(limit):
+                total += times * 2 * limit
             case _:
                 return None
     return math.sqrt(total)

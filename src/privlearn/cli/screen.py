@@ -15,7 +15,7 @@ from rich.table import Table
 
 from privlearn._validate import printable
 from privlearn.accounting.accountant import rounded_up
-from privlearn.accounting.events import Filter
+from privlearn.accounting.filters import Limit
 from privlearn.accounting.unit import Unit
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
@@ -90,7 +90,7 @@ def at_most(plan: Plan) -> str:
     return "at most " if plan.filter else ""
 
 
-def limit_text(limit: Filter) -> str:
+def limit_text(limit: Limit) -> str:
     """The limit of a filter in few words."""
     if limit.rho is not None:
         return f"rho {limit.rho:.6g}"

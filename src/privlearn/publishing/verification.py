@@ -13,7 +13,7 @@ from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event, Filter, Gaussian, compose, require_adjacency, tally
+from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter, compose, require_adjacency, tally
 from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
@@ -228,7 +228,7 @@ def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
     limit, schedule = from_json(settings["filter"]), schedules.parse(settings["schedule"])
     sigmas, accuracies = settings["noise_multipliers"], settings["validation"]["accuracies"]
     if (
-        not isinstance(limit, Filter)
+        not isinstance(limit, Filter | GaussianFilter)
         or not isinstance(schedule, schedules.Validation)
         or len(accuracies) != len(sigmas)
     ):
