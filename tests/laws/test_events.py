@@ -19,6 +19,7 @@ from privlearn.accounting.events import (
     Gaussian,
     Laplace,
     NonPrivate,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -45,6 +46,7 @@ PRICED: dict[str, Event] = {
     "zcdp": ZCDP(0.02),
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.0), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.0), PoissonSampled(0.1, Gaussian(1.5)))),
+    "one_of": OneOf((Gaussian(4.0), Laplace(5.0))),
     "filter": Filter(rho=0.03),
 }
 OTHERS: dict[str, Event] = {
@@ -100,6 +102,7 @@ MORE_PRIVATE: dict[str, Event] = {
     "zcdp": ZCDP(0.0198),
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.2), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.04), PoissonSampled(0.1, Gaussian(1.515)))),
+    "one_of": OneOf((Gaussian(4.04), Laplace(5.05))),
     "filter": Filter(rho=0.0297),
 }
 

@@ -21,6 +21,7 @@ from privlearn.accounting.events import (
     Gaussian,
     Laplace,
     NonPrivate,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -62,7 +63,7 @@ def _leaf_rho(leaf: Event) -> float:
             return found
         case Filter(rho=found) if found is not None:
             return found
-        case Parallel(events):
+        case Parallel(events) | OneOf(events):
             return max(rho(event) for event in events)
         case PoissonSampled():
             raise UnsupportedEvent(
