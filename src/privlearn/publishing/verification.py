@@ -16,6 +16,7 @@ from privlearn.accounting.event_json import from_json
 from privlearn.accounting.events import Event, Gaussian, compose, tally
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
+from privlearn.publishing import tuned
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
@@ -192,7 +193,7 @@ def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: s
 def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
     """What the settings of the run describe must be among the events (which may hold other runs' too)."""
     try:
-        described = tally(described_run(certificate["settings"]))
+        described = tally(tuned.described(certificate["settings"], described_run))
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
     counted = tally(event)
@@ -235,7 +236,8 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
     settings = certificate.get("settings")
     if not isinstance(settings, dict) or found is None:
         return warnings
-    examples = settings.get("examples")
+    tuning = settings.get("tuning")
+    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else settings).get("examples")
     if isinstance(examples, int) and found.delta * examples >= 1:
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
