@@ -11,6 +11,7 @@ import noise_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import resume_checks  # noqa: F401 - registers its checks
+import tune_checks  # noqa: F401 - registers its checks
 from checks import CHECKS
 
 

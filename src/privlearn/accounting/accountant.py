@@ -183,7 +183,7 @@ def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None
     if kinds > _MOST_KINDS:
         raise UnsupportedEvent(
             f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
-            "be many more). Use fewer sampling rates"
+            "be many more). Use fewer sampling rates, or candidates"
         )
 
 

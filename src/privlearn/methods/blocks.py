@@ -150,6 +150,7 @@ class Blocks:
                 selection_epsilon=self.selection_epsilon or selection / first,
             )
 
+        budget.spent(at(1.0).event(), self.neighbours)  # what has no price at all is refused by name
         factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
         return replace(at(factor), budget=budget)
 

@@ -135,6 +135,7 @@ class RandomStopping:
                 score_noise=score if scoring is None else score * factor / math.sqrt(scoring),
             )
 
+        budget.spent(at(1.0).event(), self.neighbours)  # what has no price at all is refused by name
         factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
         return replace(at(factor), budget=budget)
 

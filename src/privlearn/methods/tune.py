@@ -142,7 +142,7 @@ def _by_random_stopping(
     ledger.charge(repeated, plan.neighbours)  # the whole, before anything is drawn
     best: tuple[float, Result | None, int] = (-math.inf, None, 0)
     for _ in range(repetitions.draw(repeated, streams.noise)):
-        which = int(streams.sampling.integers(len(plan.candidates)))
+        which = int(sampling.assign(1, len(plan.candidates), streams.sampling)[0])
         result = _trained(train, plan.candidates[which], data, streams)
         if result is not None:
             score = _score(plan, result, data, streams)
