@@ -16,7 +16,7 @@ from privlearn.accounting.calibrate import solve_noise
 from privlearn.accounting.events import Composed, Event, Parallel, Selection, compose, one_of, require_adjacency
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
-from privlearn.methods.candidates import Candidate, alone, quieter, require_candidates
+from privlearn.methods.candidates import Candidate, alone, quieter, require_candidates, require_room
 from privlearn.plan import Plan
 
 
@@ -126,8 +126,10 @@ class Blocks:
             UnsupportedEvent: a target rho under Poisson sampling.
         """
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
-        for candidate in self.candidates:
-            budget.spent(candidate.plan.event(), self.neighbours)  # a measure that the sampler lacks is refused here
+        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
+        budget.spent(replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours)
+        if self.selection_epsilon is not None:
+            require_room(budget, Parallel((self.selection(),)), self.neighbours, "the selection", "selection_epsilon")
         candidates = [
             replace(
                 candidate,
@@ -150,7 +152,6 @@ class Blocks:
                 selection_epsilon=self.selection_epsilon or selection / first,
             )
 
-        budget.spent(at(1.0).event(), self.neighbours)  # what has no price at all is refused by name
         factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
         return replace(at(factor), budget=budget)
 

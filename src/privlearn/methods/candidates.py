@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from privlearn.accounting.adjacency import require_same
+from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.calibrate import solve_noise
 from privlearn.accounting.events import Event
@@ -93,6 +93,16 @@ def require_candidates(candidates: Sequence[Candidate]) -> None:
                     f"candidate {candidate.name!r} protects {plan.unit}, and {candidates[0].name!r} {first.unit}: give all "
                     "candidates one group_size and one rows_per_person"
                 )
+
+
+def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, name: str) -> None:
+    """Raise `BadInput` if `fixed`, which is not scaled, exceeds `budget` by itself."""
+    spent = budget.spent(fixed, adjacency)
+    if not budget.covers(spent):
+        raise BadInput(
+            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out {name}, so that it is solved "
+            "for, or raise the budget"
+        )
 
 
 def quieter(plan: Plan, factor: float) -> Plan:

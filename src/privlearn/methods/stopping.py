@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from privlearn._validate import between
+from privlearn._validate import between, positive
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -23,7 +23,7 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
-from privlearn.methods.candidates import Candidate, alone, quieter, require_candidates
+from privlearn.methods.candidates import Candidate, alone, quieter, require_candidates, require_room
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000
@@ -66,7 +66,9 @@ class RandomStopping:
                 "candidates have a plan to be trained again by: the best run is kept as it is; leave out again="
             )
         between("mean", self.mean, 1.0, _MOST_RUNS)
-        RepeatAndSelect(Gaussian(self.score_noise or 1.0), self.mean, self.shape)
+        if self.score_noise is not None:
+            positive("score_noise", self.score_noise)
+        RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
 
     @property
     def neighbours(self) -> Adjacency:
@@ -114,10 +116,14 @@ class RandomStopping:
             UnsupportedEvent: a target rho: random stopping has a price in Renyi DP only.
         """
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
-        budget.spent(RepeatAndSelect(Gaussian(1.0), self.mean, self.shape), self.neighbours)
 
         def repeated(event: Event) -> Event:
             return RepeatAndSelect(event, self.mean, self.shape)
+
+        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
+        budget.spent(replace(self, score_noise=self.score_noise or 1.0).event(), self.neighbours)
+        if self.score_noise is not None:
+            require_room(budget, repeated(Gaussian(self.score_noise)), self.neighbours, "the scores", "score_noise")
 
         plans = [alone(candidate.plan, budget, repeated) for candidate in self.candidates]
         score = self.score_noise or solve_noise(
@@ -135,7 +141,6 @@ class RandomStopping:
                 score_noise=score if scoring is None else score * factor / math.sqrt(scoring),
             )
 
-        budget.spent(at(1.0).event(), self.neighbours)  # what has no price at all is refused by name
         factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
         return replace(at(factor), budget=budget)
 

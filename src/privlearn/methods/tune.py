@@ -7,10 +7,12 @@ what was paid for it. Scores, error counts, losing models and the number of runs
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
+from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -60,8 +62,9 @@ def tune(
 
     Args:
         plan: the candidates, and how to choose.
-        train: called as train(candidate, dataset, ledger, streams); returns a `Result` on that ledger. `candidate.plan` is the
-            plan to train by, its noise and its number of examples settled.
+        train: called as train(candidate, dataset, ledger, streams); returns a `Result` on that ledger, of a new model. What it
+            does must follow from its arguments alone, never from earlier calls. `candidate.plan` is the plan to train by,
+            its noise and its number of examples settled.
         dataset: as for `dpsgd`, with classes as targets; no loaders.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
@@ -86,12 +89,13 @@ def tune(
     data = _rows(dataset)
     require_same_examples(plan.candidates[0].plan, data)
     require_labels(data)
+    trainer = _Trainer(train, streams)
     ledger.approve(event, plan.neighbours, plan.unit)
     try:
         if isinstance(plan, Blocks):
-            found, chosen = _on_blocks(plan, train, data, ledger, streams, progress)
+            found, chosen = _on_blocks(plan, trainer, data, ledger, streams, progress)
         else:
-            found, chosen = _by_random_stopping(plan, train, data, ledger, streams)
+            found, chosen = _by_random_stopping(plan, trainer, data, ledger, streams)
     finally:
         ledger.settle()
     return replace(
@@ -107,7 +111,7 @@ def tune(
 
 def _on_blocks(
     plan: Blocks,
-    train: Train,
+    trainer: _Trainer,
     data: Dataset,
     ledger: Ledger,
     streams: Streams,
@@ -119,7 +123,7 @@ def _on_blocks(
     *own, held_out = data.blocks(sampling.assign(data.examples, blocks, streams.sampling), blocks)
     results: list[Result | None] = []
     for candidate, rows in zip(plan.candidates, own, strict=True):
-        results.append(_trained(train, plan.for_block(candidate, data.examples), rows, streams))
+        results.append(trainer.attempt(plan.for_block(candidate, data.examples), rows))
         if progress:
             progress(len(results), len(own))
     scores = wrong_predictions([result and result.model for result in results], held_out, plan.neighbours)
@@ -130,12 +134,11 @@ def _on_blocks(
         return _finished(results[chosen]), chosen
     del results, scores
     ledger.charge(plan.again(), plan.neighbours)
-    candidate = plan.for_all(plan.candidates[chosen], data.examples)
-    return _run(train, candidate, data, streams), chosen
+    return trainer.run(plan.for_all(plan.candidates[chosen], data.examples), data), chosen
 
 
 def _by_random_stopping(
-    plan: RandomStopping, train: Train, data: Dataset, ledger: Ledger, streams: Streams
+    plan: RandomStopping, trainer: _Trainer, data: Dataset, ledger: Ledger, streams: Streams
 ) -> tuple[Result, int]:
     """Train candidates that are drawn at random, a random number of times, and keep the best."""
     repeated = plan.repeated()
@@ -143,7 +146,7 @@ def _by_random_stopping(
     best: tuple[float, Result | None, int] = (-math.inf, None, 0)
     for _ in range(repetitions.draw(repeated, streams.noise)):
         which = int(sampling.assign(1, len(plan.candidates), streams.sampling)[0])
-        result = _trained(train, plan.candidates[which], data, streams)
+        result = trainer.attempt(plan.candidates[which], data)
         if result is not None:
             score = _score(plan, result, data, streams)
             best = max(best, (score, result, which), key=lambda run: run[0])
@@ -160,40 +163,56 @@ def _score(plan: RandomStopping, result: Result, data: Dataset, streams: Streams
     return float(noisy)
 
 
-def _trained(train: Train, candidate: Candidate, rows: Dataset, streams: Streams) -> Result | None:
-    """What `train` makes of `candidate`; None if its training failed on the way."""
-    own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
-    try:
-        found = train(candidate, rows, own, streams)
-    except _DEPARTURES:
-        raise
-    except Exception:
-        if own.event == Composed(()):
-            raise  # a refusal, before anything was spent
-        return None
-    _require_own_spending(candidate, found, own)
-    return found
+@final
+class _Trainer:
+    """Calls a training callable, and holds it to what was paid for.
 
+    Args:
+        train: what is called.
+        streams: the run's random streams.
+    """
 
-def _run(train: Train, candidate: Candidate, rows: Dataset, streams: Streams) -> Result:
-    """What `train` makes of the chosen candidate on all the data; whatever it raises is raised."""
-    own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
-    found = train(candidate, rows, own, streams)
-    _require_own_spending(candidate, found, own)
-    return found
+    def __init__(self, train: Train, streams: Streams) -> None:
+        self._train, self._streams = train, streams
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
+    def attempt(self, candidate: Candidate, rows: Dataset) -> Result | None:
+        """What training makes of `candidate`; None if it failed on the way."""
+        own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
+        try:
+            found = self._train(candidate, rows, own, self._streams)
+        except _DEPARTURES:
+            raise
+        except Exception:
+            if own.event == Composed(()):
+                raise  # a refusal, before anything was spent
+            return None
+        return self._held_to_its_plan(candidate, found, own)
 
-def _require_own_spending(candidate: Candidate, found: Result, own: Ledger) -> None:
-    """Refuse a result that was not trained on the ledger that was given, by the plan that was given."""
-    if not isinstance(found, Result):
-        raise BadInput(f"the training callable returned a {type(found).__name__}: expected a Result, as from dpsgd")
-    if found.ledger is not own or own.event != candidate.plan.event():
-        raise PrivlearnError(
-            f"the training of candidate {candidate.name!r} did not charge its ledger what its plan says: expected a result on "
-            "the ledger that the training callable was given, charged exactly candidate.plan.event(). Nothing is published",
-            expected=candidate.plan.event(),
-            charged=own.event,
-        )
+    def run(self, candidate: Candidate, rows: Dataset) -> Result:
+        """What training makes of the chosen candidate; whatever is raised is raised."""
+        own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
+        return self._held_to_its_plan(candidate, self._train(candidate, rows, own, self._streams), own)
+
+    def _held_to_its_plan(self, candidate: Candidate, found: Result, own: Ledger) -> Result:
+        """`found`, if it was trained on its own ledger, by its plan, and from a model of its own."""
+        if not isinstance(found, Result):
+            raise BadInput(f"the training callable returned a {type(found).__name__}: expected a Result, as from dpsgd")
+        if found.ledger is not own or own.event != candidate.plan.event():
+            raise PrivlearnError(
+                f"the training of candidate {candidate.name!r} did not charge its ledger what its plan says: expected a "
+                "result on the ledger that the training callable was given, charged exactly candidate.plan.event()",
+                expected=candidate.plan.event(),
+                charged=own.event,
+            )
+        modules = list(found.model.modules())
+        if any(module in self._seen for module in modules):
+            raise PrivlearnError(
+                f"the training of candidate {candidate.name!r} went on with a model that was trained before: then what is "
+                "published would depend on runs that were not chosen. Make a new model in each call of the training callable"
+            )
+        self._seen.update(modules)
+        return found
 
 
 def _finished(result: Result | None) -> Result:
