@@ -297,6 +297,8 @@ def test_what_python_refuses() -> None:
         pv.Candidate("a", plan, settings={"x": torch.zeros(1)})
     with pytest.raises(BadInput, match="give selection_epsilon"):
         pv.Blocks((a, b)).event()
+    with pytest.raises(BadInput, match=r"shape is .*: expected a number from 0 to 1000"):
+        pv.RandomStopping((a, b), mean=2.0, shape=1e4)
     with pytest.raises(BadInput, match="give score_noise"):
         pv.RandomStopping((a, b), mean=2.0).event()
     with pytest.raises(BadInput, match=r"expected pv.Blocks\(...\)"):

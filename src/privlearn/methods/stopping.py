@@ -27,6 +27,8 @@ from privlearn.methods.candidates import Candidate, alone, quieter, require_cand
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000
+#: Shapes beyond are Poisson's law but for a part in a thousand: say infinity.
+_LARGEST_SHAPE = 1000
 #: How much of the budget goes into the scores unless their noise is given.
 _SHARE = 0.05
 
@@ -69,6 +71,8 @@ class RandomStopping:
         if self.score_noise is not None:
             positive("score_noise", self.score_noise)
         RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
+        if not math.isinf(self.shape):
+            between("shape", self.shape, 0.0, _LARGEST_SHAPE)
 
     @property
     def neighbours(self) -> Adjacency:
