@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from privlearn.data import load as load
     from privlearn.mechanisms.pca import PCA as PCA
     from privlearn.mechanisms.release import release as release
+    from privlearn.methods.blocks import Blocks as Blocks
+    from privlearn.methods.candidates import Candidate as Candidate
     from privlearn.methods.dpsgd import dpsgd as dpsgd
     from privlearn.methods.result import Result as Result
+    from privlearn.methods.stopping import RandomStopping as RandomStopping
+    from privlearn.methods.tune import tune as tune
     from privlearn.plan import Plan as Plan
     from privlearn.publishing.bundle import publish as publish
     from privlearn.publishing.verification import verify as verify
@@ -45,7 +49,9 @@ _HOMES = {
     "Adjacency": "accounting.adjacency",
     "Augmentation": "clipping.augmentation",
     "Automatic": "clipping.styles",
+    "Blocks": "methods.blocks",
     "Budget": "accounting.budget",
+    "Candidate": "methods.candidates",
     "Dataset": "data",
     "Flat": "clipping.styles",
     "FullBatch": "sampling",
@@ -57,6 +63,7 @@ _HOMES = {
     "Plan": "plan",
     "Poisson": "sampling",
     "Quantile": "clipping.styles",
+    "RandomStopping": "methods.stopping",
     "Result": "methods.result",
     "Shuffle": "sampling",
     "Streams": "rng",
@@ -65,6 +72,7 @@ _HOMES = {
     "load": "data",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
+    "tune": "methods.tune",
     "verify": "publishing.verification",
 }
 _MODULES = ("errors", "models", "schedules")

@@ -269,6 +269,14 @@ class FullBatch(Sampler):
         yield Sample(np.arange(examples), _Unit(self.event))
 
 
+def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:
+    """For each example the block, 0 .. `blocks` - 1, that it falls into: independently, uniformly, whatever it holds.
+
+    So disjoint blocks may be priced as `Parallel`. How many fall into a block is random, and some may be empty.
+    """
+    return rng.integers(count("blocks", blocks), size=examples)
+
+
 def from_description(description: dict[str, Any]) -> Sampler:
     """The sampler that `describe` described.
 

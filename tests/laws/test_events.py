@@ -20,6 +20,7 @@ from privlearn.accounting.events import (
     GaussianFilter,
     Laplace,
     NonPrivate,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -46,6 +47,7 @@ PRICED: dict[str, Event] = {
     "zcdp": ZCDP(0.02),
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.0), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.0), PoissonSampled(0.1, Gaussian(1.5)))),
+    "one_of": OneOf((Gaussian(4.0), Laplace(5.0))),
     "filter": Filter(rho=0.03),
     "gaussian_filter": GaussianFilter(0.03),
 }
@@ -102,6 +104,7 @@ MORE_PRIVATE: dict[str, Event] = {
     "zcdp": ZCDP(0.0198),
     "repeat_and_select": RepeatAndSelect(Repeated(Gaussian(20.2), 3), mean=5.0, shape=1.0),
     "parallel": Parallel((Gaussian(4.04), PoissonSampled(0.1, Gaussian(1.515)))),
+    "one_of": OneOf((Gaussian(4.04), Laplace(5.05))),
     "filter": Filter(rho=0.0297),
     "gaussian_filter": GaussianFilter(0.0297),
 }

@@ -16,6 +16,7 @@ from privlearn.accounting.events import (
     FixedBatches,
     Gaussian,
     Laplace,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -41,6 +42,10 @@ LEAVES: list[Event] = [
     *(Filter(None, (order,), (bound,)) for order in (1 + 1e-9, 1e12) for bound in (1e-300, 1e12)),
     RepeatAndSelect(Gaussian(1e12), 1.0, math.inf),
     RepeatAndSelect(Repeated(Gaussian(3.0), 10**15), 5.0, 1.0),
+    RepeatAndSelect(PoissonSampled(1e-12, Gaussian(1.0)), 1e9, 1e300),
+    RepeatAndSelect(Laplace(1e-6), 1 + 1e-15, 0.0),
+    RepeatAndSelect(Filter(None, (1.5,), (0.1,)), 1e9, 1e-300),
+    OneOf((PureDP(1e6), Repeated(Gaussian(1e-6), 10**15))),
 ]
 
 

@@ -30,6 +30,7 @@ from privlearn.accounting.events import (
     FixedBatches,
     Gaussian,
     Laplace,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -47,13 +48,22 @@ from privlearn.publishing.folder import Contents
 from privlearn.publishing.verification import Verification, check
 
 NIGHTLY = pytest.mark.nightly
-SHARES = (6, 3, 6, 6, 6, 1)  # fewer inputs where each takes long
+SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
 TRAINED = {
     "sampling": {"kind": "poisson", "sampling_rate": 0.25},
     "noise_multipliers": [1.3, 1.3, 1.1, 1.1],
     "before": [],
 }
 NOTHING = {**TRAINED, "noise_multipliers": []}
+RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)])
+
+
+def tuned(**way: Any) -> dict[str, Any]:
+    """Settings of a run that was chosen; nothing in them is shared, so that it can be damaged by itself."""
+    candidates = [{"name": name, "settings": {"epochs": 4}, "plan": TRAINED} for name in "ab"]
+    return json.loads(json.dumps({**TRAINED, "tuning": {"candidates": candidates, "chosen": 1, **way}}))  # type: ignore[no-any-return]
+
+
 BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
     "poisson": (compose([Gaussian(16.0), Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
                          Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)]), "add_remove", TRAINED),
@@ -64,6 +74,10 @@ BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
     "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5))]),
                 "add_remove", NOTHING),
     "select": (compose([RepeatAndSelect(Gaussian(10.0), 3.0, 1.0)]), "add_remove", NOTHING),
+    "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), OneOf((RUN, Gaussian(4.0)))]), "add_remove",
+               tuned(way="blocks", selection_epsilon=0.5, retrain=False, examples=90)),
+    "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",
+                 tuned(way="random-stopping", mean=3.0, shape=1.0, score_noise=9.0)),
 }  # fmt: skip
 
 

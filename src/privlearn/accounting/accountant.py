@@ -14,10 +14,12 @@ from privlearn.accounting.events import (
     Event,
     Laplace,
     NonPrivate,
+    OneOf,
     Parallel,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
+    RepeatAndSelect,
     Selection,
     require_adjacency,
     tally,
@@ -181,10 +183,15 @@ def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None
     if kinds > _MOST_KINDS:
         raise UnsupportedEvent(
             f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
-            "be many more). Use fewer sampling rates"
+            "be many more). Use fewer sampling rates, or candidates"
         )
 
 
 def _kinds(leaf: Event) -> int:
     """How many mechanisms are priced for `leaf`."""
-    return sum(_kinds(inner) for event in leaf.events for inner in tally(event)) if isinstance(leaf, Parallel) else 1
+    match leaf:
+        case Parallel(events) | OneOf(events):
+            return sum(_kinds(inner) for event in events for inner in tally(event))
+        case RepeatAndSelect(event):
+            return sum(_kinds(inner) for inner in tally(event))
+    return 1

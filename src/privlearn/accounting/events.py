@@ -194,6 +194,23 @@ class Parallel(Event):
 
 @final
 @dataclass(frozen=True, slots=True)
+class OneOf(Event):
+    """One of `events` takes place: drawn at random, or chosen by what was released before.
+
+    Whichever it is, the whole costs their maximum, Renyi order by Renyi order. A choice that looks at the data is no such
+    event: it has to be a release of its own.
+    """
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        _require_events(self.events)
+        if not self.events:
+            raise BadInput("events is empty: expected at least one event to choose from")
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Filter(Event):
     """Releases chosen adaptively under a filter that was fixed beforehand; what is claimed is its limit.
 
@@ -286,6 +303,12 @@ def compose(events: Iterable[Event]) -> Composed:
     return Composed(tuple(leaf if times == 1 else Repeated(leaf, times) for leaf, times in runs))
 
 
+def one_of(events: Iterable[Event]) -> Event:
+    """One of `events`, or, if they are all the same, that one."""
+    found = tuple(compose([event]) for event in events)
+    return found[0] if found and all(event == found[0] for event in found) else OneOf(found)
+
+
 def walk(event: Event) -> Iterator[tuple[Event, int]]:
     """Yield the mechanisms of `event` in order, each with how often it runs there; never with a count of 0."""
     match event:
@@ -321,7 +344,7 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
     """Raise `UnsupportedEvent` if a mechanism of `event` has no sound price under `adjacency`."""
     for leaf in tally(event):
         match leaf:
-            case Parallel(events):
+            case Parallel(events) | OneOf(events):
                 require_adjacency(Composed(events), adjacency)
             case RepeatAndSelect(inner):
                 require_adjacency(inner, adjacency)

@@ -19,9 +19,11 @@ from privlearn.accounting.events import (
     Gaussian,
     GaussianFilter,
     Laplace,
+    OneOf,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
+    RepeatAndSelect,
     Repeated,
     Selection,
     tally,
@@ -48,8 +50,8 @@ class GroupSampled(Event):
 def as_one(event: Event, k: int) -> Event | None:
     """`event` as it is for `k` examples together, or None where a mechanism has no such form here.
 
-    Partitions have none: their dominating pair is known and no way to compute with it is. Neither have repeat-and-select,
-    parallel blocks and Renyi filters.
+    Partitions have none: their dominating pair is known and no way to compute with it is. Neither have
+    parallel blocks (k examples may lie in several) and Renyi filters.
     """
     if k == 1:
         return event
@@ -88,4 +90,12 @@ def _leaf(leaf: Event, k: int) -> Event | None:
             return GaussianFilter(k**2 * rho)
         case Filter(rho=rho) if rho is not None:
             return Filter(k**2 * rho)
+        case RepeatAndSelect(event, mean, shape):
+            # The price of the best run follows from that of one run, whatever the neighbours differ in.
+            run = as_one(event, k)
+            return None if run is None else RepeatAndSelect(run, mean, shape)
+        case OneOf(events):
+            runs = [as_one(event, k) for event in events]
+            found = tuple(run for run in runs if run is not None)
+            return OneOf(found) if len(found) == len(runs) else None
     return None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from privlearn.accounting import pld, rdp
+from privlearn.accounting.blocks import alternatives
 from privlearn.accounting.events import Event
 from privlearn.accounting.group_events import as_one
 from privlearn.errors import UnsupportedEvent
@@ -24,7 +25,7 @@ def by_pld(event: Event, delta: float, k: int) -> float:
     group = as_one(event, k)
     if group is not None:
         try:
-            found = pld.epsilon(group, delta)
+            found = max(pld.epsilon(met, delta) for met in alternatives(group))
         except UnsupportedEvent:
             found = math.inf
         if math.isfinite(found) or k == 1:

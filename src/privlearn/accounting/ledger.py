@@ -15,7 +15,7 @@ from privlearn.accounting.book import NOTHING, Book, Entry, Pages
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, walk
 from privlearn.accounting.unit import Unit
-from privlearn.errors import BadInput, PrivlearnError
+from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 #: Seconds, about, for which charges are written down ahead of use.
 _AHEAD = 2.0
@@ -62,9 +62,20 @@ class Ledger:
         self._file, self._what = file, what
         self._unit = None
         self._adjacency: Adjacency | None = None
+        self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
         self._runs: list[tuple[Event, int]] = []
         self._approved: list[tuple[Event, int]] = []  # runs still to come, already known to fit; next one last
         self._process = os.getpid()
+
+    @classmethod
+    def allowing(cls, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> Ledger:  # noqa: B008 - a frozen value
+        """A ledger that takes `event`, once and in its order, and nothing else.
+
+        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was paid.
+        """
+        ledger = cls(unit=unit)
+        ledger._adjacency, ledger._allowed = adjacency, compose([event])
+        return ledger
 
     @classmethod
     def open(cls, path: str | Path, budget: Budget | None = None, *, what: str = "") -> Ledger:
@@ -129,6 +140,7 @@ class Ledger:
     def require_room(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
         """Raise, as `approve` would, unless `event` fits on top of what was spent; nothing is charged or set aside."""
         self._require_own_process()
+        self._require_allowed(event, adjacency)
         self._pages().require_room(event, adjacency, unit)
 
     def approve(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
@@ -142,6 +154,7 @@ class Ledger:
             BadInput: the ledger is for another unit of protection.
         """
         self._require_own_process()
+        self._require_allowed(event, adjacency)
         if self._file:
             self._file.approve(compose([event]), adjacency, unit, self._what)
         else:
@@ -198,6 +211,7 @@ class Ledger:
             if self._file:
                 self._file.charge(event, adjacency, self._what)
             else:
+                self._require_allowed(event, adjacency)
                 self._pages().require_room(event, adjacency)
             self._approved = []
         self._unit = self._unit or Unit(self.budget.group_size if self.budget else 1)
@@ -207,6 +221,19 @@ class Ledger:
                 self._runs[-1] = (leaf, self._runs[-1][1] + times)
             else:
                 self._runs.append((leaf, times))
+
+    def _require_allowed(self, event: Event, adjacency: Adjacency) -> None:
+        """Raise unless `event` comes next in what this ledger was made for, if it was made for something."""
+        if self._allowed is None:
+            return
+        after = compose([self.event, event])
+        if adjacency is not self._adjacency or _first(self._allowed, sum(n for _, n in walk(after))) != after:
+            raise BudgetExceeded(
+                "this charge is not what was paid for beforehand: expected exactly the releases of the plan, in their order, "
+                "each once. Nothing was charged or drawn. Train by the plan that was given, on the ledger that was given",
+                allowed=self._allowed,
+                would_be=after,
+            )
 
     def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Event, int]] | None:
         """What is still approved after `event`; None if that is not what was approved next."""

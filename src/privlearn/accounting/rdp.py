@@ -1,7 +1,7 @@
 """Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to (epsilon, delta).
 
 Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight conversion),
-Abadi et al. 2016 (the moments accountant and its conversion). Repeat-and-select is dp-accounting's.
+Abadi et al. 2016 (the moments accountant and its conversion). Repeat-and-select is in `repeat`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp
 
 from privlearn._validate import positive, probability
+from privlearn.accounting import repeat
 from privlearn.accounting.events import (
     ZCDP,
     Event,
@@ -22,6 +23,7 @@ from privlearn.accounting.events import (
     Gaussian,
     GaussianFilter,
     Laplace,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -127,10 +129,10 @@ def _leaf_curve(leaf: Event) -> Array:
             # Divergence grows with the order, so a bound holds at every smaller one too.
             holds = [np.where(order >= ORDERS, bound, np.inf) for order, bound in zip(orders, bounds, strict=True)]
             return np.asarray(np.min(holds, axis=0), dtype=np.float64)
-        case Parallel(events):
+        case Parallel(events) | OneOf(events):
             return np.asarray(np.max([curve(event) for event in events], axis=0), dtype=np.float64)
-        case RepeatAndSelect():
-            return _repeat_and_select(leaf)
+        case RepeatAndSelect(event, mean, shape):
+            return repeat.divergences(ORDERS, curve(event), mean, shape)
         case _:
             raise UnsupportedEvent(f"{type(leaf).__name__} has no Renyi price", event=leaf)
 
@@ -208,27 +210,3 @@ def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     large = np.where(small, -np.inf, exponents + np.log1p(-np.minimum(linear, 0.5)) + log_weights)
     near = np.log1p(np.maximum(plain, 0.0) @ np.exp(log_weights))
     return np.asarray(np.logaddexp(near, logsumexp(large, axis=1)), dtype=np.float64)
-
-
-def _repeat_and_select(event: RepeatAndSelect) -> Array:
-    from dp_accounting import dp_event, rdp
-
-    if len(tally(event.event)) != 1:
-        raise UnsupportedEvent("repeat-and-select is priced for one kind of mechanism at a time", event=event)
-    ((leaf, times),) = tally(event.event).items()
-    match leaf:
-        case Gaussian(sigma) | FixedBatches(Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)):
-            one: object = dp_event.GaussianDpEvent(sigma)
-        case PoissonSampled(rate, Gaussian(sigma)):
-            one = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma))
-        case _:
-            raise UnsupportedEvent(f"repeat-and-select of {type(leaf).__name__} has no price here", event=event)
-    accountant = rdp.RdpAccountant(list(ORDERS))
-    repeated = dp_event.SelfComposedDpEvent(one, times)
-    try:
-        accountant.compose(dp_event.RepeatAndSelectDpEvent(repeated, event.mean, event.shape))
-    except (ValueError, ArithmeticError) as error:
-        raise UnsupportedEvent(
-            f"repeat-and-select with these numbers has no price here: {error}", event=event
-        ) from error
-    return np.asarray(accountant._rdp, dtype=np.float64)

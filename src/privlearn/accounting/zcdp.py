@@ -22,6 +22,7 @@ from privlearn.accounting.events import (
     GaussianFilter,
     Laplace,
     NonPrivate,
+    OneOf,
     Parallel,
     Partitioned,
     PoissonSampled,
@@ -63,7 +64,7 @@ def _leaf_rho(leaf: Event) -> float:
             return found
         case Filter(rho=found) if found is not None:
             return found
-        case Parallel(events):
+        case Parallel(events) | OneOf(events):
             return max(rho(event) for event in events)
         case PoissonSampled():
             raise UnsupportedEvent(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privlearn.cli import screen
+from privlearn.cli import screen, tuning
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
@@ -16,6 +16,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant."""
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
+    if options.tune is not None:
+        return tuning.show_cost(options)
     plan = make_plan(options, options.examples)
     answer = figures(plan, options.delta, options.examples)
     if options.plot:

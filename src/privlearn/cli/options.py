@@ -92,14 +92,31 @@ def _settings(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: no readable TOML, or something in it that is no option's value.
     """
+    return as_options(read_toml(path), path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        BadInput: it is no readable TOML.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_CONFIG + 1)
         if len(content) > _LARGEST_CONFIG:
             raise ValueError(f"it is larger than {_LARGEST_CONFIG >> 10} KiB")
-        settings = tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
+
+
+def as_options(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The options that a table of the TOML file at `path` holds, by name and with plain values.
+
+    Raises:
+        BadInput: something in it that is no option's value.
+    """
     found: dict[str, Any] = {}
     for key, value in settings.items():
         option = "--" + key.replace("_", "-")
@@ -113,6 +130,19 @@ def _settings(path: Path) -> dict[str, Any]:
             raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
         found[option] = ",".join(str(part) for part in value) if isinstance(value, list) else value
     return found
+
+
+def overridden(options: argparse.Namespace, settings: dict[str, Any]) -> argparse.Namespace:
+    """`options` with those of `settings` (by name, such as --epochs) in their place.
+
+    Raises:
+        BadInput: one that is unknown or cannot be read.
+    """
+    parser = _Parser(prog="privlearn train", allow_abbrev=False)
+    _add_plan(parser)
+    _add_training(parser)
+    given = [f"{option}={value}" for option, value in settings.items()]
+    return parser.parse_args([*given, "--out=."], argparse.Namespace(**vars(options)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -266,6 +296,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
     plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")
     plan.add_argument("--pca-noise", type=float, metavar="S", help="their noise multiplier (default: 16)")
+    plan.add_argument(
+        "--tune", metavar="F.toml", help="choose privately among the candidates in this file (docs/tuning.md)"
+    )
     parser.add_argument("--config", metavar="F.toml", help="read options from a TOML file; those given by hand win")
 
 

@@ -30,6 +30,17 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
     Raises:
         BadInput: numbers out of range, or no target and no noise.
     """
+    plan = draft(options, examples)
+    target = _target(options)
+    if target is None and isinstance(plan.schedule, schedules.Validation):
+        raise BadInput(
+            "a validation schedule runs within a limit that is set beforehand: give --epsilon E (with --delta D) or --rho R"
+        )
+    return plan if target is None else _solve(options, plan, target, examples)
+
+
+def draft(options: argparse.Namespace, examples: int) -> Plan:
+    """The plan that the options describe, before anything is solved for; else as `make_plan`."""
     count("examples", examples)
     if options.sampling == "full" and options.batch_size is not None:
         raise BadInput("--sampling full has all the examples in its batch: leave out --batch-size")
@@ -38,7 +49,7 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
     given = options.batch_size if options.batch_size is not None else defaults.batch_size(examples)
     sampler = sampling.named(options.sampling, given, examples)
     clip_norm = defaults.CLIP_NORM if options.clip_norm is None else options.clip_norm
-    plan = Plan(
+    return Plan(
         sampling=sampler,
         epochs=defaults.EPOCHS if options.epochs is None else options.epochs,
         schedule=_schedule(options),
@@ -51,12 +62,6 @@ def make_plan(options: argparse.Namespace, examples: int) -> Plan:
         group_size=options.group_size,
         rows_per_person=options.rows_per_person,
     )
-    target = _target(options)
-    if target is None and isinstance(plan.schedule, schedules.Validation):
-        raise BadInput(
-            "a validation schedule runs within a limit that is set beforehand: give --epsilon E (with --delta D) or --rho R"
-        )
-    return plan if target is None else _solve(options, plan, target, examples)
 
 
 def _solve(options: argparse.Namespace, plan: Plan, target: Budget, examples: int) -> Plan:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ _ROWS_AT_ONCE = 4096
 
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
+    if options.tune is not None:
+        return import_module("privlearn.cli.tuned").run(options)  # type: ignore[no-any-return]
     started = time.perf_counter()
     checkpoint = Checkpoint(f"{options.out}.checkpoint", every=options.checkpoint_every)
     if options.resume and _published_already(options.out, checkpoint):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -119,6 +119,24 @@ class Dataset:
                 if labels is not None:
                     _require_labels(self.name, part, np.asarray(labels), self.classes)
         return self
+
+    def blocks(self, block_of: NDArray[np.int64], blocks: int) -> list[Dataset]:
+        """The data of each of `blocks` disjoint blocks, without test rows; a person's rows stay together.
+
+        Args:
+            block_of: for each example the number of its block; examples are rows, or persons in the order of their ids.
+            blocks: how many there are; some may be empty.
+        """
+        if self.groups is not None:
+            block_of = block_of[np.unique(np.asarray(self.groups), return_inverse=True)[1].reshape(-1)]
+        x, y = self.tensors()
+        groups = None if self.groups is None else np.asarray(self.groups)
+        found = []
+        for block in range(blocks):
+            own = np.flatnonzero(block_of == block)
+            theirs = None if groups is None else groups[own]
+            found.append(replace(self, x=x[own], y=y[own], groups=theirs, x_test=None, y_test=None))
+        return found
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""

@@ -11,7 +11,7 @@ from privlearn import models
 from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.publishing import card, certificate, folder, network
+from privlearn.publishing import card, certificate, folder, network, tuned
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
 from privlearn.publishing.keys import SigningKey, read_private, read_public
 from privlearn.publishing.signature import signed
@@ -68,7 +68,7 @@ def publish(
     settings = {"method": result.method, **result.settings}
     config = network.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
-    shared = tally(result.ledger.event) != tally(described_run(settings))
+    shared = tally(result.ledger.event) != tally(tuned.described(settings, described_run))
     files[CARD] = card.write(
         guarantee,
         settings,

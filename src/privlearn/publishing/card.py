@@ -7,6 +7,7 @@ from typing import Any
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in
+from privlearn.publishing import tuned
 from privlearn.publishing.certificate import header
 
 _VERBS = {
@@ -63,7 +64,7 @@ def write(
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
         lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
-    lines += _training(guarantee, settings, data, model)
+    lines += tuned.card_lines(settings) + _training(guarantee, settings, data, model)
     lines += [
         "## Use",
         "",

@@ -17,6 +17,7 @@ from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter,
 from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
+from privlearn.publishing import tuned
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
@@ -194,7 +195,7 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
     """What the settings of the run describe must be among the events (which may hold other runs' too)."""
     try:
         settings = certificate["settings"]
-        described = tally(described_run(settings))
+        described = tally(tuned.described(settings, described_run))
         unfollowed = _unfollowed(settings, Adjacency.parse(certificate["claim"]["adjacency"]))
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
@@ -270,7 +271,8 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
     settings = certificate.get("settings")
     if not isinstance(settings, dict) or found is None:
         return warnings
-    examples = settings.get("examples")
+    tuning = settings.get("tuning")
+    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else settings).get("examples")
     if isinstance(examples, int) and found.delta * examples >= 1:
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"

@@ -1,0 +1,120 @@
+"""Planted bugs in private parameter selection, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import tune_checks  # noqa: F401 - registers its checks
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+P = "privlearn."
+TUNE, COUNTS, PLANS = P + "methods.tune:", P + "clipping.predictions:", P + "methods."
+MUTANTS = [
+    Mutant("two-sided scores drawn as if they moved one way", P + "mechanisms.selection:select",
+           "(2 if scores.one_way else 1)", "2", "check_selection_draws_by_its_probabilities"),
+    Mutant("selection an eighth too exact", P + "mechanisms.selection:select", "scale * gumbel", "0.875 * scale * gumbel",
+           "check_selection_draws_by_its_probabilities"),
+    Mutant("Gumbel noise the wrong way up", P + "mechanisms.selection:gumbel", "return -(", "return (",
+           "check_selection_draws_by_its_probabilities"),
+    Mutant("half of the scale for any scores", P + "accounting.selection:gumbel_scale", "return 2 * ", "return ",
+           "check_selection_is_within_its_range"),
+    Mutant("a selection that is free", P + "mechanisms.selection:select",
+           "ledger.charge(Selection(epsilon), scores.adjacency)", "pass", "check_selection_is_charged_before_it_is_drawn"),
+    Mutant("counts of a batch that sees itself", COUNTS + "_right", "twin(x[row : row + 1])", "twin(x)[row : row + 1]",
+           "check_one_example_moves_each_count_by_at_most_one"),
+    Mutant("the model remembers earlier rows", COUNTS + "_right", "fixed.restore()", "pass",
+           "check_one_example_moves_each_count_by_at_most_one"),
+    Mutant("empty rows count", COUNTS + "_weights", "x.isfinite()", "(x == x).logical_or(x != x)",
+           "check_one_example_moves_each_count_by_at_most_one"),
+    Mutant("a person counts once for each row", COUNTS + "_weights", "full / torch", "full + 0 * torch",
+           "check_a_person_counts_for_one"),
+    Mutant("the judged model is the published one", COUNTS + "_right", "copy.deepcopy(model)", "model",
+           "check_counts_leave_the_model_as_it_is"),
+    Mutant("at most three runs", P + "mechanisms.repetitions:draw", "return k", "return min(k, 3)",
+           "check_the_number_of_runs_follows_its_law"),
+    Mutant("uniform numbers of 64 bits", P + "mechanisms.repetitions:draw", "words(_WORDS)", "words(1)",
+           "check_the_number_of_runs_has_no_cap"),
+    Mutant("the law of another mean", P + "accounting.repeat:gamma", "return high", "return 0.8 * high",
+           "check_the_number_of_runs_follows_its_law"),
+    Mutant("repetitions priced as one run", P + "accounting.repeat:divergences", "one + extra +", "one +",
+           "check_repeat_and_select_is_priced_as_published"),
+    Mutant("only the first block is priced", P + "accounting.groups:by_pld", "in alternatives(group))",
+           "in alternatives(group)[:1])", "check_disjoint_blocks_cost_their_dearest"),
+    Mutant("what is outside of the blocks is forgotten", P + "accounting.blocks:alternatives",
+           "Composed((_tree(left), Repeated(block, times)))",
+           "Composed((Repeated(split, left[split]), Repeated(block, times)))",
+           "check_disjoint_blocks_cost_their_dearest"),
+    Mutant("any of several events at the price of the first", P + "accounting.rdp:_leaf_curve",
+           "[curve(event) for event in events]", "[curve(event) for event in events[:1]]",
+           "check_one_of_several_costs_the_dearest"),
+    Mutant("blocks overlap", P + "data.dataset:Dataset.blocks", "block_of == block", "block_of >= block",
+           "check_blocks_are_disjoint_and_independent"),
+    Mutant("blocks of equal sizes", P + "sampling:assign", 'rng.integers(count("blocks", blocks), size=examples)',
+           "rng.permutation(np.arange(examples) % blocks)", "check_blocks_are_disjoint_and_independent"),
+    Mutant("a person's rows in several blocks", P + "data.dataset:Dataset.blocks", "if self.groups is not None:",
+           "if self.groups is not None and (block_of := np.arange(len(self.x)) % blocks) is None:",
+           "check_a_persons_rows_stay_together"),
+    Mutant("choosing is free", TUNE + "_on_blocks", "ledger.charge(plan.choosing(), plan.neighbours)", "pass",
+           "check_everything_is_charged_before_the_first_candidate"),
+    Mutant("random stopping is charged afterwards", TUNE + "tune",
+           "found, chosen = _by_random_stopping(plan, trainer, data, ledger, streams)",
+           "found, chosen = _by_random_stopping(plan, trainer, data, Ledger(), streams)\n"
+           "            ledger.charge(event, plan.neighbours)",
+           "check_everything_is_charged_before_the_first_candidate"),
+    Mutant("retraining is not charged", TUNE + "_on_blocks", "ledger.charge(plan.again(), plan.neighbours)", "pass",
+           "check_everything_is_charged_before_the_first_candidate"),
+    Mutant("retraining is not planned", PLANS + "blocks:Blocks.event", "[self.choosing(), self.again()]", "[self.choosing()]",
+           "check_scores_and_retraining_are_paid_for"),
+    Mutant("scores are free", PLANS + "stopping:stopping", "compose([one_of(trainings), Gaussian(score_noise)])",
+           "compose([one_of(trainings)])", "check_scores_and_retraining_are_paid_for"),
+    Mutant("data before the budget", TUNE + "tune", "ledger.require_room(event, plan.neighbours, plan.unit)",
+           "_rows(dataset).tensors()", "check_over_budget_nothing_is_touched"),
+    Mutant("candidates may spend what they like", P + "accounting.ledger:Ledger._require_allowed", "if self._allowed is None:",
+           "if True:", "check_a_ledger_for_one_event_takes_that_event"),
+    Mutant("a ledger for one event is never used up", P + "accounting.ledger:Ledger._require_allowed",
+           "compose([self.event, event])", "compose([event])", "check_a_ledger_for_one_event_takes_that_event"),
+    Mutant("another ledger's result is taken", TUNE + "_Trainer._held_to_its_plan",
+           "found.ledger is not own or own.event != candidate.plan.event()", "False",
+           "check_candidates_are_held_to_their_plan"),
+    Mutant("a run goes on where the last one ended", TUNE + "_Trainer._held_to_its_plan",
+           "any(module in self._seen for module in modules)", "False", "check_candidates_are_held_to_their_plan"),
+    Mutant("calibrated one by one", PLANS + "blocks:Blocks.calibrate", "replace(at(factor), budget=budget)",
+           "replace(at(1.0 if self.retrain else factor * 0.98), budget=budget)", "check_tuning_meets_its_target"),
+    Mutant("the rows of the block as divisor", PLANS + "blocks:Blocks.for_block", "(self.examples or present)", "present",
+           "check_the_divisor_on_blocks_is_public"),
+    Mutant("a failure is heard", TUNE + "_Trainer.attempt", "return None", "raise",
+           "check_a_failed_candidate_is_the_worst_and_says_nothing"),
+    Mutant("a failure counts for nothing", COUNTS + "wrong_predictions", "float(_weights(data).sum()) if model is None",
+           "0.0 if model is None",
+           "check_a_failed_candidate_is_the_worst_and_says_nothing"),
+    Mutant("error counts are printed", TUNE + "_on_blocks", "selection = plan.selection()",
+           "selection = plan.selection(); print(scores.values.tolist())", "check_losers_leave_no_trace"),
+    Mutant("scores stand among the settings", TUNE + "_by_random_stopping", "return _finished(best[1]), best[2]",
+           'best[1].settings["score"] = best[0]; return best[1], best[2]', "check_losers_leave_no_trace"),
+    Mutant("the time of a random number of runs is told", P + "cli.tuned:run", "if isinstance(plan, Blocks) else None",
+           "if True else None", "check_losers_leave_no_trace"),
+    Mutant("progress tells how many runs there were", TUNE + "_by_random_stopping",
+           "result = trainer", 'print("run 1/2"); result = trainer', "check_losers_leave_no_trace"),
+    Mutant("the sizes of blocks are seen", TUNE + "_on_blocks", "progress(len(results), len(own))",
+           "progress(len(results), len(rows.x))", "check_neighbouring_tuned_runs_look_the_same"),
+    Mutant("any candidate may be said to have been chosen", P + "publishing.tuned:described",
+           'tally(run(settings)) != tally(trainings[tuning["chosen"]])', "False", "check_tuned_certificates_are_recomputed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant.plant(monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):  # a NameError would be a broken mutant, not a catch
+        CHECKS[mutant.caught_by]()
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
