@@ -16,7 +16,7 @@ from privlearn.errors import PrivlearnError
 
 P = "privlearn."
 TRAIN, RELEASE = P + "methods.dpsgd:", P + "mechanisms.release:release"
-ENGINE, COMMAND = P + "clipping.gradients:ClippedGradients.", P + "cli.train:"
+ENGINE, COMMAND, TRAINING = P + "clipping.gradients:ClippedGradients.", P + "cli.train:", P + "cli.training:"
 ALIKE = "check_neighbouring_runs_look_the_same"
 COMMANDS = "check_neighbouring_commands_look_the_same"
 STEP, EPOCH = " " * 16 + "clipped_sum = gradients(", "watched.end_epoch()"
@@ -66,7 +66,8 @@ MUTANTS = [
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),
     Mutant("the learning rate follows from the real number of rows", COMMAND + "_train",
            "options.examples or data.examples", "data.examples", COMMANDS),
-    Mutant("the model is tested on its training rows", COMMAND + "_test", "data.test_tensors()", "data.tensors()", COMMANDS),
+    Mutant("the model is tested on its training rows", TRAINING + "test_metrics",
+           "data.test_tensors()", "data.tensors()", COMMANDS),
     Mutant("an undeclared number passes for a declared one", TRAIN + "dpsgd", "plan.examples is not None", "True",
            "check_an_undeclared_number_of_examples_is_said_to_be_unprotected"),
 ]  # fmt: skip

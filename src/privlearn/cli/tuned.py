@@ -11,12 +11,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from privlearn import models, schedules
+from privlearn import models
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import screen, train, tuning
+from privlearn.cli import screen, training, tuning
 from privlearn.cli.planning import warnings
 from privlearn.cli.tuning import Choice
-from privlearn.data import Dataset, load
+from privlearn.data import Dataset
 from privlearn.methods.blocks import Blocks
 from privlearn.methods.candidates import Candidate
 from privlearn.methods.checkpoint import Checkpoint
@@ -24,7 +24,6 @@ from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.methods.tune import tune
-from privlearn.plan import Plan
 from privlearn.publishing.bundle import publish
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import read_private
@@ -36,29 +35,21 @@ def run(options: argparse.Namespace) -> int:
     started = time.perf_counter()
     out = require_free(options.out)
     key = None if options.sign is None else read_private(options.sign)
-    train._saved(
-        Checkpoint(f"{options.out}.checkpoint"), resume=False
-    )  # another run's: --resume would take this one for it
+    # Another run's checkpoint is refused: --resume would take this run for that one.
+    training.interrupted(Checkpoint(f"{options.out}.checkpoint"), resume=False)
     ledger = (
-        None if options.ledger is None else train._ledger(options.ledger, f"{options.data} to {options.out}, tuned")
+        None
+        if options.ledger is None
+        else training.open_ledger(options.ledger, f"{options.data} to {options.out}, tuned")
     )
-    data = load(
-        options.data,
-        options.data_dir,
-        classes=options.classes,
-        value_range=options.range,
-        schema=options.schema,
-        test=options.test_data,
-    )
-    for aside in data.asides:
-        screen.asides.print(aside, markup=False)
+    data = training.data_of(options)
     examples = options.examples or data.examples
     choice = tuning.make_choice(options, examples)
     plan, first = choice.plan, choice.plan.candidates[0].plan
     require_same_examples(first, data)
     _rehearse(choice, data)
     answer = tuning.figures(plan, options.delta)
-    for warning in (*warnings(first, options, examples), *train._curators_warnings(first, options, data.examples),
+    for warning in (*warnings(first, options, examples), *training.curators_warnings(first, options, data.examples),
                     *(key.warnings if key else ())):  # fmt: skip
         screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
     screen.asides.print(
@@ -66,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     )
     result = _tune(options, choice, data, ledger)
     chosen = result.settings["tuning"]["chosen"]
-    metrics = train._test(result.model, data)
+    metrics = training.test_metrics(result.model, data)
     publish(
         result,
         out,
@@ -102,11 +93,11 @@ def _tune(options: argparse.Namespace, choice: Choice, data: Dataset, ledger: Le
         examples = plan.examples or data.examples
         return dpsgd(
             plan,
-            lambda shape: train._network(own.model, shape, classes, streams),
+            lambda shape: training.network(own.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             rows,
-            optimizer=train._optimizer(own, train._optimizer_kind(own.optimizer or "SGD"), plan, examples),
-            learning_rate_schedule=_rates(own, plan),
+            optimizer=training.optimizer(own, training.optimizer_kind(own.optimizer or "SGD"), plan, examples),
+            learning_rate_schedule=training.rates(own, plan),
             streams=streams,
             microbatch=own.microbatch,
             device=own.device,
@@ -119,11 +110,6 @@ def _tune(options: argparse.Namespace, choice: Choice, data: Dataset, ledger: Le
         screen.asides.print("training; how often is decided at random and not shown")
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
         return tune(choice.plan, trained, data, ledger=ledger, streams=streams, progress=progress)
-
-
-def _rates(own: argparse.Namespace, plan: Plan) -> schedules.Schedule:
-    linear = schedules.Polynomial(k=1, end=0, period=plan.epochs)
-    return linear if own.lr_schedule is None else schedules.parse_rates(own.lr_schedule)
 
 
 def _rehearse(choice: Choice, data: Dataset) -> None:
@@ -139,11 +125,11 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
             earlier.require_fit(int(torch.Size(own_shape).numel()))
             own_shape = earlier.output_shape
         models.require_known(own.model)
-        network = train._network(own.model, own_shape, data.classes or 0, Streams.new(0))
+        network = training.network(own.model, own_shape, data.classes or 0, Streams.new(0))
         models.require_per_example(network, torch.zeros(1, *own_shape))
-        kind = train._optimizer_kind(own.optimizer or "SGD")
-        train._optimizer(own, kind, plan, plan.examples or data.examples)(network.parameters())
-        _rates(own, plan)
+        kind = training.optimizer_kind(own.optimizer or "SGD")
+        training.optimizer(own, kind, plan, plan.examples or data.examples)(network.parameters())
+        training.rates(own, plan)
 
 
 def _show(answer: dict[str, Any], choice: Choice) -> None:

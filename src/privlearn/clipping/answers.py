@@ -108,7 +108,7 @@ class Answers:
 
     def _scored(self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
-        where = next(iter(self._model.parameters())).device
+        where = _device(self._model)
         try:
             found = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
         finally:
@@ -123,7 +123,7 @@ class Answers:
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then what they were."""
     modes = [(module, module.training) for module in model.modules()]
-    kind = next(iter(model.parameters())).device.type
+    kind = _device(model).type
     model.eval()
     try:
         with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
@@ -131,3 +131,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

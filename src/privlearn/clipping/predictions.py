@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.answers import Answers
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.fixed import Fixed
 from privlearn.data.dataset import Dataset
@@ -77,19 +78,9 @@ def _right(model: nn.Module, data: Dataset) -> Tensor:
     are, and a model could see them; so each count moves by no more than the row itself. A row that the model fails on is
     wrong, silently.
     """
-    x, y = data.tensors()
-    twin = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    fixed = Fixed(twin)
-    right = torch.zeros(len(x), dtype=torch.float64)
-    with torch.no_grad(), torch.random.fork_rng():
-        for row in range(len(x)):
-            try:
-                scores = twin(x[row : row + 1])
-                right[row] = float(scores.shape[0] == 1 and bool(scores.isfinite().all()) and scores.argmax() == y[row])
-            except Exception:
-                right[row] = 0.0
-            fixed.restore()
-    return right
+    twin = copy.deepcopy(model).cpu().requires_grad_(False)
+    answers = Answers(twin, at_once=1, computed=Fixed(twin).restore)
+    return (answers(*data.tensors()) == 1).double()
 
 
 def _weights(data: Dataset) -> Tensor:

@@ -1,0 +1,147 @@
+"""What the ways to train from the command line have in common: networks, optimizers, learning rates, test figures."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privlearn import defaults, models, schedules
+from privlearn._validate import positive
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.cli import screen
+from privlearn.data import Dataset, load
+from privlearn.errors import BadInput
+from privlearn.methods.checkpoint import Checkpoint, Saved
+from privlearn.plan import Plan
+from privlearn.rng import Streams
+
+_ROWS_AT_ONCE = 4096
+
+
+def data_of(options: argparse.Namespace) -> Dataset:
+    """The data that the options name, after telling whoever holds them what is to be told."""
+    data = load(
+        options.data,
+        options.data_dir,
+        classes=options.classes,
+        value_range=options.range,
+        schema=options.schema,
+        test=options.test_data,
+    )
+    for aside in data.asides:
+        screen.asides.print(aside, markup=False)
+    return data
+
+
+def interrupted(checkpoint: Checkpoint, resume: bool) -> Saved | None:
+    """The run to go on with, if there is one and that is wanted."""
+    saved = checkpoint.read()
+    if saved is not None and not resume:
+        raise BadInput(
+            f"there is an interrupted run in {checkpoint.path}: go on with --resume, or delete that file to give it up "
+            "(what it was charged stays charged)"
+        )
+    if saved is None and resume:
+        raise BadInput(
+            f"there is no interrupted run to resume: {checkpoint.path} is not there. Check --out; to begin a run, leave out "
+            "--resume"
+        )
+    return saved
+
+
+def open_ledger(path: str, what: str) -> Ledger:
+    """The ledger in the file at `path`, begun if it isn't there."""
+    new = not Path(path).exists()
+    ledger = Ledger.open(path, what=what)
+    if new:
+        screen.asides.print(
+            f"began the ledger {path}, which only records: one with a budget is begun by `privlearn ledger {path} --epsilon E`"
+        )
+    return ledger
+
+
+def curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> Iterator[str]:
+    """What whoever holds the data should know before publishing."""
+    counted = "examples" if plan.rows_per_person is None else "persons"
+    if options.examples is None and plan.neighbours is Adjacency.ADD_REMOVE:
+        yield (
+            f"the number of {counted} ({present}) is taken from the file and will stand in the certificate, though add_remove "
+            "neighbours differ in it: declare a public figure with --examples N"
+        )
+    if options.seed is not None:
+        yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+
+
+def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams) -> nn.Module:
+    """Build the network and see that it has one output for each class."""
+    network = models.build(spec, shape, classes, streams.initialisation)
+    try:
+        with torch.no_grad():
+            found = tuple(network(torch.zeros(2, *shape)).shape)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}") from error
+    if found != (2, classes):
+        raise BadInput(
+            f"model {spec!r} turns 2 rows into shape {found}: expected (2, {classes}), a score for each class"
+        )
+    return network
+
+
+def optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
+    """The class of torch.optim of that name, or `BadInput`."""
+    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
+    unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
+    if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
+        raise BadInput(
+            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, for "
+            "example SGD or Adam"
+        )
+    return kind
+
+
+def optimizer(
+    options: argparse.Namespace, kind: type[torch.optim.Optimizer], plan: Plan, examples: int
+) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """Makes the optimizer from parameters, at the learning rate that is given or follows by the rule."""
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        found = list(parameters)
+        norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
+        rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm)
+        given = options.learning_rate
+        settings: dict[str, Any] = {"lr": rate if given is None else positive("the learning rate", given)}
+        if options.momentum is not None:
+            settings["momentum"] = options.momentum
+        try:
+            made: torch.optim.Optimizer = kind(found, **settings)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"optimizer {kind.__name__} cannot be made with {settings}: {error}") from error
+        return made
+
+    return make
+
+
+def rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
+    """The learning rate over the run: as given, or falling linearly to 0."""
+    linear = schedules.Polynomial(k=1, end=0, period=plan.epochs)
+    return linear if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule)
+
+
+def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
+    """Accuracy on the test rows, if there are any; computed exactly, so the test rows are not protected."""
+    if data.x_test is None:
+        return {}
+    x, y = data.test_tensors()
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(x), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            right += int((model(x[rows]).argmax(1) == y[rows]).sum())
+    return {"accuracy": right / len(y)}
