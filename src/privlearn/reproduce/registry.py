@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privlearn.reproduce.findings import Findings
 
 _YU = "Yu et al. 2019"
-_TABLE, _SWEEPS, _TASKS = "yu_table2", "yu_sweeps", "yu_tasks"
+_SCHEDULES, _SWEEPS, _TASKS = "yu_schedules", "yu_sweeps", "yu_tasks"
 
 
 @final
@@ -79,10 +79,15 @@ STUDIES = (
     Study("yu-fig3", f"{_YU}, Figure 3", "privacy loss against the sampling ratio and the noise scale"),
     Study("yu-fig16", f"{_YU}, Figure 16", "where the conjectured bound on the divergence holds, and where it breaks"),
     Study("yu-table1", f"{_YU}, Table I", "what a shuffled loader, a Poisson sampler and a partition draw"),
-    Study("yu-table2", f"{_YU}, Table II", "accuracy by schedule under one budget, and what decay itself does", _TABLE),
+    Study(
+        "yu-table2",
+        f"{_YU}, Table II",
+        "accuracy by schedule under one budget, and what decay itself does",
+        "yu_table2",
+    ),
     Study("yu-table3", f"{_YU}, Table III", "decay rates that spend a budget in a given number of epochs"),
-    Study("yu-fig4", f"{_YU}, Figure 4", "the noise over training under each schedule", _TABLE),
-    Study("yu-fig5", f"{_YU}, Figure 5", "the accuracy of each schedule, mean and range", _TABLE),
+    Study("yu-fig4", f"{_YU}, Figure 4", "the noise over training under each schedule", _SCHEDULES),
+    Study("yu-fig5", f"{_YU}, Figure 5", "the accuracy of each schedule, mean and range", _SCHEDULES),
     Study("yu-fig6", f"{_YU}, Figure 6", "accuracy at fixed training times", _SWEEPS),
     Study("yu-fig7-8", f"{_YU}, Figures 7 and 8", "accuracy and training time by decay rate", _SWEEPS),
     Study("yu-fig9", f"{_YU}, Figure 9", "accuracy by the learning rate at the end of its decay", _SWEEPS),
@@ -90,7 +95,7 @@ STUDIES = (
     Study(
         "yu-fig11", f"{_YU}, Figure 11", "accuracy by initial noise, training time or decay rate held fixed", _SWEEPS
     ),
-    Study("yu-fig12-13", f"{_YU}, Figures 12 and 13", "accuracy and privacy in training", _TABLE),
+    Study("yu-fig12-13", f"{_YU}, Figures 12 and 13", "accuracy and privacy in training", _SCHEDULES),
     Study("yu-fig14", f"{_YU}, Figure 14", "uniform, exponential and validation-driven noise on Cancer", _TASKS),
     Study("yu-fig15", f"{_YU}, Figure 15", "uniform, exponential and validation-driven noise on CIFAR-10", _TASKS),
     Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
