@@ -160,15 +160,15 @@ def _notes(runs: _Runs, seeds: int) -> tuple[str, ...]:
         + ", ".join(f"{name} reaches {_mean(own):.4f}" for name, own in runs.short.items())
         + f" ({len(runs.short['uniform'])} seeds).",
         "**What the same accuracy costs under balls-in-bins**: batches that are a fresh random partition in each epoch "
-        "(add/remove neighbours), with the very same noise. Reshuffled batches of fixed size have no amplification to count on. "
-        "Epsilon at delta 1e-5, projection included:\n\n" + _prices(),
+        "(add/remove neighbours), with the very same noise. Reshuffled batches of fixed size have no amplification to count "
+        "on. Epsilon at delta 1e-5, projection included:\n\n" + _prices(),
         f"The accuracy stays: {_MOVED} as written, in a random partition, reaches {_mean(runs.moved):.4f}, reshuffled "
         f"{_mean(runs.written[_MOVED]):.4f} (difference {signed(*moved)}).",
-        f"**What accuracy the same epsilon buys**: calibrated to epsilon {PARTITION.epsilon:g}, which is rho {RHO:g} by the "
-        f"paper's conversion, projection included, the same network reaches **{_mean(runs.partition):.4f}** in a random "
-        f"partition, against {best:.4f} as written at epsilon {epsilons[0]:.2f} ({PARTITION.schedule} noise, {PARTITION.epochs} epochs, "
-        f"batches of {PARTITION.batch_size}, whitened features, flat clipping, a learning rate that falls to 0; chosen on "
-        "training images held back).",
+        f"**What accuracy the same epsilon buys**: calibrated to epsilon {PARTITION.epsilon:g}, which is rho {RHO:g} by "
+        f"the paper's conversion, projection included, the same network reaches **{_mean(runs.partition):.4f}** in a "
+        f"random partition, against {best:.4f} as written at epsilon {epsilons[0]:.2f} ({PARTITION.schedule} noise, "
+        f"{PARTITION.epochs} epochs, batches of {PARTITION.batch_size}, whitened features, flat clipping, a learning rate "
+        "that falls to 0; chosen on training images held back).",
     )  # fmt: skip
 
 
