@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +147,38 @@ def test_a_sweep_goes_on_where_it_ended(data_dir: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(sweep, "ProcessPoolExecutor", refuse)
     again = sweep.Sweep(tmp_path)(settings, range(2))
     assert again == first
+
+
+def test_an_interruption_ends_at_once_and_keeps_what_is_done(data_dir: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "privlearn", "reproduce", "yu-fig14", "--jobs", "2", "--out", str(tmp_path)]
+    running = subprocess.Popen(
+        command, env={**os.environ, "PRIVLEARN_DATA": str(data_dir)}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    store = sweep.Store(tmp_path / sweep.FILE)
+    for _ in range(600):
+        if store.read():
+            break
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert store.read()
+    for _ in range(100):  # the last of them ends a moment later
+        if not _alive_in_session(running.pid):
+            break
+        time.sleep(0.1)
+    assert not _alive_in_session(running.pid)
+
+
+def _alive_in_session(session: int) -> bool:
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_bad_settings_are_refused() -> None:

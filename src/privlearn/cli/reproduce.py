@@ -28,8 +28,15 @@ def run(options: argparse.Namespace) -> int:
 
     folder = Path(options.out or "results")
     screen.asides.print(f"{study.source}: {study.what}")
-    with screen.progress_bar(study.name, "runs") as progress:
-        findings = study.run(options.quick, options.seeds, folder=folder, jobs=options.jobs, progress=progress)
+    try:
+        with screen.progress_bar(study.name, "runs") as progress:
+            findings = study.run(options.quick, options.seeds, folder=folder, jobs=options.jobs, progress=progress)
+    except KeyboardInterrupt:
+        if study.module:
+            screen.asides.print(
+                f"runs that ended are kept in {screen.plain(folder)}: the same command goes on from there"
+            )
+        raise
     save(study, findings, folder)
     screen.asides.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
     if options.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -99,6 +100,7 @@ class Sweep:
         done = len(runs) - len(missing)
         if missing:
             context = multiprocessing.get_context("spawn")
+            others = multiprocessing.active_children()
             with ProcessPoolExecutor(min(self._jobs, len(missing)), context, initializer=_one_thread) as pool:
                 under_way = {pool.submit(_train, setting, seed): (setting, seed) for setting, seed in missing}
                 try:
@@ -112,13 +114,19 @@ class Sweep:
                         if self._progress:
                             self._progress(done, len(runs))
                 except BaseException:
+                    # Runs that are under way are given up: nobody waits for them.
                     pool.shutdown(wait=False, cancel_futures=True)
+                    for process in multiprocessing.active_children():
+                        if process not in others:
+                            process.terminate()
                     raise
         return {setting: [known[_canonical(setting.key(seed))] for seed in seeds] for setting in wanted}
 
 
 def _one_thread() -> None:
     import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
 
     torch.set_num_threads(1)
 
