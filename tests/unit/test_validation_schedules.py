@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -326,6 +327,30 @@ def test_public_rows_without_a_schedule_that_looks_at_them(rows: Path, capsys: p
 BUDGET = ("budget", "--examples", "60000", "--batch-size", "600")
 
 
+def test_idle_and_noisy_schedules_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is paid for and does nothing, and accuracies that are mostly noise."""
+    given = ("budget", "--examples", "455", "--epsilon", "2", "--epochs", "30", "--schedule")
+    assert run(*given, "validation:k=0.7,m=5,threshold=0.01,period=10,noise=200") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "standard deviation 0.22, and the mean of 5 with 0.098" in said  # 200 / (2 x 455)
+    assert "noise will fall by chance. Give noise=20 or less" in said
+    assert run(*given, "validation:k=0.7,m=5,threshold=0.01,period=10,noise=18") == 0
+    assert "by chance" not in capsys.readouterr().out
+    assert run(*given, "validation:k=0.7,m=5,threshold=0.01,period=40") == 0
+    assert "its noise never falls" in " ".join(capsys.readouterr().err.split())
+    assert run(*given, "exp:k=0.05,from=40,to=50") == 0
+    assert "the run ends before" in " ".join(capsys.readouterr().err.split())
+    assert run(*given, "exp:k=0.05,from=10,to=50") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["schedules.md"])
+def test_the_pages_examples_run(page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(compile(code, page, "exec"), {})
+
+
 def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Yu et al.: rho 0.78125 from noise 10, whose epochs would be 156 if the noise never fell."""
     given = (*BUDGET, "--sampling", "shuffle", "--rho", "0.78125", "--noise-multiplier", "10", "--schedule", SPEC)
@@ -337,8 +362,9 @@ def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert (tmp_path / "plan.png").stat().st_size > 1000
     assert run(*given) == 0
     said = capsys.readouterr().out
-    for part in ("at most 156 epochs", "10 at first", "a filter at rho 0.78125", SPEC):
-        assert part in said
+    ends = "ends after 40 epochs if it falls at every check, and has 156"
+    for part in ("at most 156 epochs", "10 at first", ends, "rho 0.78125", "--public PATH", SPEC):
+        assert part in " ".join(said.split())
     assert run(*BUDGET, "--epsilon", "2", "--epochs", "20", "--schedule", SPEC + ",noise=30") == 0
     said = capsys.readouterr().out
     assert "at most 20 epochs" in said

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("privlearn: " + "\n  ".join(map(printable, str(error).splitlines())), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("privlearn: interrupted; nothing was published", file=sys.stderr)
+        print("privlearn: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 from privlearn.cli import screen, tuning
 from privlearn.cli.planning import figures, make_plan, warnings
+from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
@@ -46,7 +47,15 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
     if not isinstance(plan.schedule, Constant):
         out.print(f"schedule {spec(plan.schedule)}")
     if plan.filter:
-        out.print(f"a filter at {screen.limit_text(plan.filter)}: all of it is claimed, whatever the run spends")
+        out.print(
+            f"The noise follows accuracies, so it is not known beforehand: the run ends after {earliest_end(plan)} epochs if "
+            f"it falls at every check, and has {answer['epochs']} if it never does. It stays within "
+            f"{screen.limit_text(plan.filter)}, and all of that is claimed."
+        )
+        if told := noisy_validations(plan, options.examples):
+            out.print(f"Validations are paid for: {told}.")
+        else:
+            out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.before:
         out.print(f"before it a PCA with noise multiplier {earlier.noise_multiplier:g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"

@@ -124,10 +124,25 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
             f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
             "example and keep to it"
         )
+    yield from _idle(plan)
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
             "costs far less"
+        )
+
+
+def _idle(plan: Plan) -> Iterator[str]:
+    """Where a schedule is paid for, and does not do what it is for."""
+    schedule = plan.schedule
+    if isinstance(schedule, schedules.Decay) and schedule.from_epoch >= plan.epochs:
+        yield f"the schedule falls from epoch {schedule.from_epoch:g} on (counted from 0), and the run ends before"
+    if not isinstance(schedule, schedules.Validation):
+        return
+    if schedule.period >= plan.epochs:
+        yield (
+            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: its noise "
+            "never falls. Use a smaller period"
         )
 
 

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
                 f"runs that ended are kept in {screen.plain(folder)}: the same command goes on from there"
             )
         raise
-    save(study, findings, folder)
+    save(study, findings, folder, options.quick)
     screen.asides.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
     if options.json:
         screen.print_json(as_json(study, findings))

@@ -18,6 +18,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training
 from privlearn.cli.planning import figures, make_plan, warnings
+from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.schema import read_schema
 from privlearn.methods.checkpoint import Checkpoint, Saved
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
+    if told := noisy_validations(plan, examples):
+        screen.asides.print(told)
     if options.epochs is not None and plan.epochs < options.epochs:
         screen.asides.print(f"the budget ends after {plan.epochs} of {options.epochs} epochs at this noise")
     try:
@@ -70,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         screen.asides.print(f"progress is in {checkpoint.path} (as secret as the data): go on with --resume")
         raise
     if plan.filter:
+        screen.asides.print(how_it_ended(result.settings))
         answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
     metrics = training.test_metrics(result.model, data)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}

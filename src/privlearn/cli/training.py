@@ -129,9 +129,11 @@ def optimizer(
 
 
 def rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
-    """The learning rate over the run: as given, or falling linearly to 0."""
-    linear = schedules.Polynomial(k=1, end=0, period=plan.epochs)
-    return linear if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule)
+    """The learning rate over the run: as given, or falling linearly to 0, or constant where noise follows validations."""
+    # Under a validation schedule nobody knows when the run will end.
+    reacts = isinstance(plan.schedule, schedules.Validation)
+    usual = schedules.Constant() if reacts else schedules.Polynomial(k=1, end=0, period=plan.epochs)
+    return usual if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule)
 
 
 def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:

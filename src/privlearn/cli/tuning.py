@@ -93,6 +93,11 @@ def _require_combinable(options: argparse.Namespace) -> None:
         ),
         ("--noise-multiplier", options.noise_multiplier is not None, "the noise is what meets the target"),
         ("--solve", options.solve not in (None, "noise"), "the noise is what meets the target"),
+        (
+            "--public",
+            getattr(options, "public", None) is not None,
+            "candidates have no schedule that looks at public rows",
+        ),
         ("--plot", getattr(options, "plot", None) is not None, "there is no one schedule to draw"),
     ):
         if given:
@@ -109,7 +114,7 @@ def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
     for option, value in given.items():
         if option not in _OWN:
             known = ", ".join(own[2:] for own in _OWN)
-            raise BadInput(f"a candidate in {path} sets {option[2:]!r}, which is one for all: it may set {known}")
+            raise BadInput(f"a candidate in {path} sets {option[2:]!r}, which it can't: it may set {known}")
         if isinstance(value, bool):
             raise BadInput(
                 f"a candidate in {path} sets {option[2:]} to {value}: expected its value, as on the command line"
@@ -176,9 +181,18 @@ def show_cost(options: argparse.Namespace) -> int:
         return 0
     screen.answers.print(headline(plan))
     for candidate in plan.candidates:
-        again = f", again with {screen.noise_text(candidate.again)}" if candidate.again is not None else ""
+        again = f", trained again with {screen.noise_text(candidate.again)}" if candidate.again is not None else ""
         noise = screen.noise_text(candidate.plan)
         screen.answers.print(f"  {screen.plain(candidate.name)}: noise multiplier {noise}{again}")
+    if isinstance(plan, Blocks):
+        rows = round(options.examples / (len(plan.candidates) + 1))
+        screen.answers.print(
+            f"about {rows} examples in a block; the choice itself has privacy loss of range {plan.selection_epsilon:.4g}"
+        )
+    else:
+        screen.answers.print(
+            f"scores are counts of right predictions, released with noise multiplier {plan.score_noise:.4g}"
+        )
     screen.answers.print(f"delta {options.delta:g}, {answer['adjacency']} neighbours\n")
     screen.answers.print(screen.guarantee_table(answer))
     screen.answers.print(f"\n{screen.meaning(answer)}")

@@ -70,5 +70,5 @@ def card_lines(settings: dict[str, Any]) -> list[str]:
     lines += ["| candidate | settings |", "| --- | --- |"]
     for candidate in tuning["candidates"]:
         values = ", ".join(f"{name} {value}" for name, value in candidate["settings"].items())
-        lines.append(f"| {candidate['name']} | {values or 'see privacy.json'} |")
+        lines.append(f"| {candidate['name']} | {values or 'as on the command line'} |")
     return [*lines, ""]

@@ -10,6 +10,9 @@ from scipy import stats
 
 from privlearn.reproduce.findings import Row
 
+#: What training accuracies are called: exact figures on private rows, outside every guarantee.
+UNPROTECTED = "training accuracy (exact, of private rows: not protected)"
+
 
 def mean_row(label: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
     """The mean over seeds, with its standard deviation where there are several."""
@@ -42,9 +45,10 @@ def signed(middle: float, half_width: float) -> str:
 
 
 def gap_closed(values: Sequence[float], base: Sequence[float], ceiling: Sequence[float]) -> float:
-    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan where there is no gap."""
-    gap = float(np.mean(ceiling) - np.mean(base))
-    return float(np.mean(values) - np.mean(base)) / gap if gap > 0 else math.nan
+    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan unless the gap is beyond noise."""
+    gap, half_width = interval(ceiling, base)
+    open_ = gap > 0 if math.isinf(half_width) else gap > half_width
+    return float(np.mean(values) - np.mean(base)) / gap if open_ else math.nan
 
 
 def percent(share: float) -> str:

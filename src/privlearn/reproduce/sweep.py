@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -102,7 +104,8 @@ class Sweep:
             context = multiprocessing.get_context("spawn")
             others = multiprocessing.active_children()
             with ProcessPoolExecutor(min(self._jobs, len(missing)), context, initializer=_one_thread) as pool:
-                under_way = {pool.submit(_train, setting, seed): (setting, seed) for setting, seed in missing}
+                with _deaf_children():
+                    under_way = {pool.submit(_train, setting, seed): (setting, seed) for setting, seed in missing}
                 try:
                     for finished in as_completed(under_way):
                         setting, seed = under_way[finished]
@@ -123,10 +126,21 @@ class Sweep:
         return {setting: [known[_canonical(setting.key(seed))] for seed in seeds] for setting in wanted}
 
 
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started in the block do not hear Ctrl-C: their parent sees to them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _one_thread() -> None:
     import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sees to it
 
     torch.set_num_threads(1)
 

@@ -20,8 +20,8 @@ def as_json(study: Study, findings: Findings) -> dict[str, Any]:
     return {"name": study.name, "source": study.source, "rows": [asdict(row) for row in findings.rows]}
 
 
-def save(study: Study, findings: Findings, folder: Path) -> None:
-    """Write NAME.json, NAME.md and NAME.png into `folder`; files of these names are overwritten.
+def save(study: Study, findings: Findings, folder: Path, quick: bool = False) -> None:
+    """Write NAME.json, NAME.md and NAME.png into `folder`; files of these names are overwritten. `quick` is said in the text.
 
     Raises:
         BadInput: the folder cannot be written.
@@ -30,7 +30,7 @@ def save(study: Study, findings: Findings, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(as_json(study, findings), indent=2)
         (folder / f"{study.name}.json").write_text(text + "\n", encoding="utf-8")
-        (folder / f"{study.name}.md").write_text(_markdown(study, findings), encoding="utf-8")
+        (folder / f"{study.name}.md").write_text(_markdown(study, findings, quick), encoding="utf-8")
         findings.figure.savefig(folder / f"{study.name}.png", dpi=_DPI)
     except OSError as error:
         raise BadInput(f"{folder} cannot be written: {error.strerror}. Give another folder with --out DIR") from error
@@ -49,7 +49,7 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def _markdown(study: Study, findings: Findings) -> str:
+def _markdown(study: Study, findings: Findings, quick: bool) -> str:
     chance = any(row.ours_std is not None for row in findings.rows)
     heads = ("what", "metric", "paper", "ours", *(("deviation", "seeds") if chance else ()))
     lines = []
@@ -58,8 +58,10 @@ def _markdown(study: Study, findings: Findings) -> str:
         lines.append((row.label, row.metric, number(row.paper), number(row.ours), *spread))
     parts = [
         f"# {study.source}: {study.what}",
-        table(heads, lines),
+        *(["*A quick run: fewer seeds, points and training rows. Not the figures to quote.*"] if quick else []),
         *findings.notes,
         f"![{study.what}]({study.name}.png)",
+        "## All numbers",
+        table(heads, lines),
     ]
     return "\n\n".join(parts) + "\n"

@@ -13,7 +13,7 @@ from privlearn.reproduce import plots
 from privlearn.reproduce import yu_settings as settings
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.runs import Outcome, Setting
-from privlearn.reproduce.seeds import interval, mean_row, signed, verdict
+from privlearn.reproduce.seeds import UNPROTECTED, interval, mean_row, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.writer import table
 
@@ -89,13 +89,13 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         label = f"{point.curve}, {figure.axis} {point.at:g}"
         paper = (figure.numbers or {}).get(int(point.at))
         epochs = mean_row(label, "epochs", [run.epochs for run in runs])
-        train = mean_row(label, "training accuracy (private)", [r.train_end for r in runs], paper[0] if paper else None)
+        train = mean_row(label, UNPROTECTED, [r.train_end for r in runs], paper[0] if paper else None)
         test = mean_row(label, "test accuracy", [run.test[-1] for run in runs], paper[1] if paper else None)
         rows += [epochs, train, test]
         noise = runs[0].noise
         lines.append((point.curve, f"{point.at:g}", f"{epochs.ours:.4g}", f"{noise[0]:.4g} to {noise[-1]:.4g}",
                       f"{train.ours:.4f}", f"{test.ours:.4f}"))  # fmt: skip
-    heads = ("schedule", figure.axis, "epochs", "noise scale", "training accuracy (private)", "test accuracy")
+    heads = ("schedule", figure.axis, "epochs", "noise scale", UNPROTECTED, "test accuracy")
     notes = (
         table(heads, lines),
         f"Means of {len(numbers)} seeds, clipping as written (every layer to 4, noise of the scale times 4). The paper: "
@@ -150,7 +150,7 @@ def _draw(figure: _Figure, points: Sequence[settings.Point], found: dict[Setting
             at = [point.at for point in mine]
             if figure.panels is None and len(_curves(points)) == 1:
                 colour = plots.BLUE
-            for values_of, style, what in ((_test, "o-", "test"), (_train, "s--", "training, private")):
+            for values_of, style, what in ((_test, "o-", "test"), (_train, "s--", "training, not protected")):
                 values = [values_of(found[point.setting]) for point in mine]
                 middles = [float(np.mean(v)) for v in values]
                 spread = [[m - min(v) for m, v in zip(middles, values, strict=True)],

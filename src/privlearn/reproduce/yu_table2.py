@@ -15,7 +15,7 @@ from privlearn.plan import Plan
 from privlearn.reproduce import plots
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.runs import Outcome, Setting
-from privlearn.reproduce.seeds import gap_closed, interval, mean_row, percent, signed, verdict
+from privlearn.reproduce.seeds import UNPROTECTED, gap_closed, interval, mean_row, percent, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.writer import table
 from privlearn.reproduce.yu_settings import PARTITION, RHO, TABLE_2, mnist, uniform
@@ -107,7 +107,7 @@ def _column(name: str, runs: _Runs) -> list[Row]:
     ours, label, plainly = runs.written[name], f"{name} ({spec})", f"{name}: plain training, as many epochs"
     rows = [
         mean_row(label, "epochs", [run.epochs for run in ours], epochs),
-        mean_row(label, "training accuracy (private)", train_end(ours), private[0]),
+        mean_row(label, UNPROTECTED, train_end(ours), private[0]),
         mean_row(label, "test accuracy", end(ours), private[1]),
         mean_row(f"{name}, noise for per-layer clipping", "test accuracy", end(runs.sound[name])),
         mean_row(plainly, "test accuracy", [run.test[epochs - 1] for run in runs.plain], plain[1]),
@@ -118,7 +118,7 @@ def _column(name: str, runs: _Runs) -> list[Row]:
         return rows
     others, base = runs.same_epochs[name], runs.written["uniform"]
     rows += [
-        mean_row(f"uniform, {epochs} epochs", "training accuracy (private)", train_end(others), same[0]),
+        mean_row(f"uniform, {epochs} epochs", UNPROTECTED, train_end(others), same[0]),
         mean_row(f"uniform, {epochs} epochs", "test accuracy", end(others), same[1]),
         _paired(f"{name} minus uniform, 100 epochs", ours, base, private[1] - TABLE_2["uniform"][2][1]),
         _paired(f"{name} minus uniform, {epochs} epochs", ours, others, private[1] - same[1]),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from privlearn.reproduce import plots
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.runs import Outcome, Setting
-from privlearn.reproduce.seeds import gap_closed, interval, mean_row, percent, signed, verdict
+from privlearn.reproduce.seeds import UNPROTECTED, gap_closed, interval, mean_row, percent, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.tasks import TASKS
 from privlearn.reproduce.writer import table
@@ -67,8 +67,14 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         rows += found_rows
         loud = f"**{factor:g} times the noise**, 1/{factor**2:g} of the budget. " if factor > 1 else ""
         notes.append(f"{loud}Means of {len(numbers)} seeds, paired by seed, with Student's 95% intervals.\n\n" + table(
-            ("schedule", "epochs", "training (private)", "test", "over uniform", "which is", "paper", "gap closed",
-             "paper"), lines))  # fmt: skip
+            ("schedule", "noise scale", "rho", "epsilon", "epochs", "training, not protected", "test", "over uniform",
+             "which is", "paper", "gap closed", "paper"), lines))  # fmt: skip
+    notes.append(
+        f"Every schedule has the same budget: rho {TASKS[task].rho:g} at the first noise, as the paper counts it, for "
+        "zero-out "
+        "neighbours; what it leaves is less than an epoch. Clipping is as written (every layer to norm 4, noise of the "
+        f"scale times 4), which is {_layers(task)} times that rho in truth. The tables' epsilon is that truth, at delta 1e-5."
+    )
     notes.append(
         "The validation schedule looks at rows that are declared public and held back from training: "
         + ("60 of the 560." if task == "cancer" else "the 10,000 that the paper sets aside as well.")
@@ -86,11 +92,15 @@ def _compare(
     for schedule, mine in runs.items():
         label = schedule if factor == 1 else f"{schedule}, {factor:g} times the noise"
         rows += [
+            mean_row(label, "rho, as the paper counts it", [_counted(run) for run in mine]),
+            mean_row(label, "epsilon in truth, at delta 1e-5", [run.epsilon or 0.0 for run in mine]),
             mean_row(label, "epochs", [run.epochs for run in mine]),
-            mean_row(label, "training accuracy (private)", [run.train_end for run in mine]),
+            mean_row(label, UNPROTECTED, [run.train_end for run in mine]),
             mean_row(label, "test accuracy", _test(mine)),
         ]
-        cells = (schedule, f"{rows[-3].ours:.4g}", f"{rows[-2].ours:.4f}", f"{rows[-1].ours:.4f}")
+        noise = f"{np.mean([run.noise[0] for run in mine]):.3g} to {np.mean([run.noise[-1] for run in mine]):.3g}"
+        figures = (f"{row.ours:.4g}" for row in rows[-5:])
+        cells = (schedule, noise, *figures)
         if schedule == "uniform":
             lines.append((*cells, *("–",) * 5))
             continue
@@ -108,8 +118,17 @@ def _compare(
     return rows, lines
 
 
+def _counted(run: Outcome) -> float:
+    """What the paper would say was spent."""
+    return float(np.sum(0.5 / np.square(run.noise)))
+
+
 def _percent(value: float | None, sign: str = "") -> str:
     return "–" if value is None else f"{100 * value:{sign}.3g} %"
+
+
+def _layers(task: str) -> int:
+    return len(TASKS[task].hidden) + 1
 
 
 def _shorter(setting: Setting) -> Setting:
