@@ -362,7 +362,7 @@ def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert (tmp_path / "plan.png").stat().st_size > 1000
     assert run(*given) == 0
     said = capsys.readouterr().out
-    ends = "ends after 39 epochs if it falls at every check, and has 156"
+    ends = "ends after 12 epochs if it falls at every check, and has 156"
     for part in ("at most 156 epochs", "10 at first", ends, "rho 0.78125", "--public PATH", SPEC):
         assert part in " ".join(said.split())
     assert run(*BUDGET, "--epsilon", "2", "--epochs", "20", "--schedule", SPEC + ",noise=30") == 0
