@@ -95,7 +95,7 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         noise = runs[0].noise
         lines.append((point.curve, f"{point.at:g}", f"{epochs.ours:.4g}", f"{noise[0]:.4g} to {noise[-1]:.4g}",
                       f"{train.ours:.4f}", f"{test.ours:.4f}"))  # fmt: skip
-    heads = ("schedule", figure.axis, "epochs", "noise scale", UNPROTECTED, "test accuracy")
+    heads = ("schedule", figure.axis, "epochs", "noise scale", "training, not protected", "test accuracy")
     notes = (
         table(heads, lines),
         f"Means of {len(numbers)} seeds, clipping as written (every layer to 4, noise of the scale times 4). The paper: "
