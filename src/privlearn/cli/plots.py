@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from privlearn.cli.reacting import earliest_end
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
@@ -26,8 +27,13 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
     if isinstance(plan.schedule, Validation):
-        noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--")
-        title = "Noise, until validations lower it"
+        noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
+                   label="never lowered")  # fmt: skip
+        fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]
+        noise.step(range(1, len(fastest) + 1), fastest, where="mid", color="tab:orange", linestyle="--",
+                   label="lowered at every check")  # fmt: skip
+        noise.legend(frameon=False)
+        title = "Noise: between these, as validations have it"
     else:
         noise.step(epochs, plan.noise_multipliers(), where="mid", color="tab:blue")
         title = "Noise"
@@ -35,7 +41,11 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     noise.set_ylim(bottom=0)
     for method, points in _spending(plan, delta).items():
         spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
-    spending.set(xlabel="epoch", ylabel=f"epsilon at delta {delta:g}", title="Spent by the end of the epoch")
+    spending.set(
+        xlabel="epoch",
+        ylabel=f"epsilon at delta {delta:g}",
+        title="Claimed as a whole" if plan.filter else "Spent by the end of the epoch",
+    )
     spending.set_ylim(bottom=0)
     if plan.budget is not None and plan.budget.epsilon is not None:
         spending.axhline(plan.budget.epsilon, color="grey", linestyle=":", label="target")

@@ -51,7 +51,7 @@ def _list(as_json: bool) -> None:
         screen.print_json({"studies": [{"name": s.name, "source": s.source, "what": s.what} for s in registry.STUDIES]})
         return
     for study in registry.STUDIES:
-        screen.answers.print(f"[bold]{study.name:<12}[/] {study.source:<26} {study.what}")
+        screen.answers.print(f"[bold]{study.name:<12}[/] {study.source:<33} {study.what}", soft_wrap=True)
 
 
 def _table(findings: Findings) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee, rounded_up
@@ -144,7 +145,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
         f"| optimizer | {settings['optimizer']['name']}, learning rate {settings['optimizer'].get('lr', 0):.4g}, "
-        f"schedule {settings['learning_rate_schedule']} |",
+        f"schedule {_shape(settings['learning_rate_schedule'])} |",
         f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
         f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
         f"| noise multiplier | {noise} |",
@@ -172,3 +173,8 @@ def _validation(settings: dict[str, Any]) -> list[str]:
 
 def _before(part: dict[str, Any]) -> str:
     return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"
+
+
+def _shape(rates: str) -> str:
+    """A learning rate's schedule without its own start: it counts relative to that."""
+    return re.sub("[:,]start=[^,]*", "", rates)
