@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from checks import CHECKS
+
+from privlearn.errors import PrivlearnError
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,37 @@ def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
             for key, value in list(vars(module).items()):
                 if value is old:
                     patch.setattr(module, key, new)
+
+
+def suite_of(
+    mutants: Sequence[Mutant], *, caches: Sequence[Any] = (), errors: Sequence[type[BaseException]] = ()
+) -> tuple[Callable[..., None], Callable[[], None]]:
+    """Two tests for a module: that each mutant is caught by its check, and that all these checks exist.
+
+    Args:
+        mutants: the bugs.
+        caches: cached functions that may remember what a mutant computed.
+        errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything else, a NameError say,
+            would be a broken mutant, not a catch.
+    """
+
+    @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name.replace(" ", "-"))
+    def is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+        _forget(caches)
+        try:
+            mutant.plant(monkeypatch)
+            with pytest.raises((AssertionError, PrivlearnError, *errors)):
+                CHECKS[mutant.caught_by]()
+        finally:
+            monkeypatch.undo()
+            _forget(caches)
+
+    def names_a_check() -> None:
+        assert {mutant.caught_by for mutant in mutants} <= set(CHECKS)
+
+    return is_caught, names_a_check
+
+
+def _forget(caches: Sequence[Any]) -> None:
+    for cached in caches:
+        cached.cache_clear()

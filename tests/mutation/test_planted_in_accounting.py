@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import accounting_checks  # noqa: F401 - registers its checks
-import pytest
-from checks import CHECKS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutant import Mutant
+from mutant import Mutant, suite_of
 
 from privlearn.accounting import rdp
-from privlearn.errors import PrivlearnError
 
 A = "privlearn.accounting."
 MUTANTS = [
@@ -81,18 +78,4 @@ MUTANTS = [
            "check_what_is_solved_for_never_overshoots"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    rdp._poisson.cache_clear()
-    try:
-        mutant.plant(monkeypatch)
-        with pytest.raises((AssertionError, PrivlearnError)):
-            CHECKS[mutant.caught_by]()
-    finally:
-        monkeypatch.undo()
-        rdp._poisson.cache_clear()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, caches=[rdp._poisson])

@@ -6,13 +6,9 @@ import sys
 from pathlib import Path
 
 import data_checks  # noqa: F401 - registers its checks
-import pytest
-from checks import CHECKS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutant import Mutant
-
-from privlearn.errors import PrivlearnError
+from mutant import Mutant, suite_of
 
 D = "privlearn.data."
 MUTANTS = [
@@ -59,13 +55,4 @@ MUTANTS = [
            "is None", "check_loaders_that_draw_otherwise_are_refused"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises((AssertionError, PrivlearnError)):
-        CHECKS[mutant.caught_by]()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

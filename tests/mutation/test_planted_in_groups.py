@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import group_checks  # noqa: F401 - registers its checks
-import pytest
-from checks import CHECKS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutant import Mutant
+from mutant import Mutant, suite_of
 
 from privlearn.accounting import group_pairs
-from privlearn.errors import PrivlearnError
 
 A, P = "privlearn.accounting.", "privlearn."
 GOLDEN, EXACT = "check_groups_under_sampling_have_their_golden_prices", "check_one_release_for_a_group_is_exact"
@@ -75,18 +72,6 @@ MUTANTS = [
            "check_a_row_that_is_not_finite_silences_its_person_only"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    group_pairs.sketch.cache_clear()
-    try:
-        mutant.plant(monkeypatch)
-        with pytest.raises((AssertionError, PrivlearnError)):
-            CHECKS[mutant.caught_by]()
-    finally:
-        monkeypatch.undo()
-        group_pairs.sketch.cache_clear()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[group_pairs.sketch]
+)

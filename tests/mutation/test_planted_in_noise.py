@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import noise_checks  # noqa: F401 - registers its checks
-import pytest
-from checks import CHECKS
-from mutant import Mutant
-
-from privlearn.errors import PrivlearnError
+from mutant import Mutant, suite_of
 
 G, R = "privlearn.mechanisms.grid:", "privlearn.rng:"
 
@@ -39,13 +35,4 @@ MUTANTS = [
            "check_forked_processes_draw_other_numbers"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises((AssertionError, PrivlearnError)):  # a NameError would be a broken mutant, not a catch
-        CHECKS[mutant.caught_by]()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

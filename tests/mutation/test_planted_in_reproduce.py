@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
-from checks import CHECKS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutant import Mutant
-
-from privlearn.errors import PrivlearnError
+from mutant import Mutant, suite_of
 
 R = "privlearn.reproduce."
 MUTANTS = [
@@ -47,13 +43,4 @@ MUTANTS = [
            "check_plain_training_reaches_what_is_known"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises((AssertionError, PrivlearnError)):
-        CHECKS[mutant.caught_by]()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 import tune_checks  # noqa: F401 - registers its checks
-from checks import CHECKS
 
 sys.path.insert(0, str(Path(__file__).parent))
-from mutant import Mutant
-
-from privlearn.errors import PrivlearnError
+from mutant import Mutant, suite_of
 
 P = "privlearn."
 TUNE, COUNTS, PLANS = P + "methods.tune:", P + "clipping.predictions:", P + "methods."
@@ -108,13 +104,4 @@ MUTANTS = [
            'tally(run(settings)) != tally(trainings[tuning["chosen"]])', "False", "check_tuned_certificates_are_recomputed"),
 ]  # fmt: skip
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.plant(monkeypatch)
-    with pytest.raises((AssertionError, PrivlearnError)):  # a NameError would be a broken mutant, not a catch
-        CHECKS[mutant.caught_by]()
-
-
-def test_every_mutant_names_a_check_that_exists() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
