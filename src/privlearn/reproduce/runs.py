@@ -185,7 +185,7 @@ def _sampler(setting: Setting) -> Sampler:
     if size is None:
         return FullBatch()
     if setting.sampling == "partition":
-        return Partition(round((setting.first or 60_000) / size))
+        return Partition(round((setting.first or task.examples) / size))
     return Shuffle(size)
 
 

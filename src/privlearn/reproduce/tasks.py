@@ -44,6 +44,7 @@ class Task:
 
     Attributes:
         name: of the task and its data.
+        examples: training rows, if none are held back.
         hidden: widths of the hidden layers.
         classes: outputs.
         batch_size: examples in a batch; None: all of them.
@@ -55,6 +56,7 @@ class Task:
     """
 
     name: str
+    examples: int
     hidden: tuple[int, ...]
     classes: int
     batch_size: int | None
@@ -104,9 +106,9 @@ def _flat(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 TASKS = {
     task.name: task
     for task in (
-        Task("mnist", (1000,), 10, 600, 0.78125, 4.0, 0.05, PCA(60, 16.0), _mnist),
-        Task("cancer", (10, 20, 10), 2, None, 0.4, 4.0, 0.1, None, _cancer),
-        Task("cifar10", (1000,), 10, 200, 1.5625, 4.0, 0.05, None, _cifar10),
+        Task("mnist", 60_000, (1000,), 10, 600, 0.78125, 4.0, 0.05, PCA(60, 16.0), _mnist),
+        Task("cancer", 560, (10, 20, 10), 2, None, 0.4, 4.0, 0.1, None, _cancer),
+        Task("cifar10", 40_000, (1000,), 10, 200, 1.5625, 4.0, 0.05, None, _cifar10),
     )
 }
 
