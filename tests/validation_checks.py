@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import numpy as np
 import torch
 from checks import check, cross_entropy, must_raise, one_sample, require_standard_deviation, small_data
 from leak_checks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
-from resume_checks import Run, folder, weights
+from resume_checks import Run, folder, in_a_child, weights
 from torch import Tensor, nn
 
 import privlearn as pv
@@ -39,7 +41,7 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.answers import Answers
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods.pace import Reacting
 from privlearn.plan import Plan
@@ -237,6 +239,31 @@ def _loss_of_an_analyst(mu: float, bold: float, draw: np.random.Generator, runs:
         loss += spend / 2 + np.sqrt(spend) * draw.standard_normal(runs)
         left -= spend
     return loss
+
+
+@check
+def check_a_filters_limit_is_spent_once() -> None:
+    """By copies, in containers too, together; by pickles and in forked processes not at all."""
+    step = Gaussian(1.0)  # a rho of 1/2, and a Renyi divergence of 1 at order 2: nine steps fit
+    for limited in (
+        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT),
+        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT, gaussian=True),
+        filters.RenyiFilter(Ledger(), [2.0], [9.0], Adjacency.ZERO_OUT),
+    ):
+        before = [limited, copy.copy(limited), copy.deepcopy(limited), copy.deepcopy({"in": [limited]})["in"][0]]
+        for each in before:
+            each.charge(step, Adjacency.ZERO_OUT)
+        for each in [*before, copy.copy(limited), copy.deepcopy(limited)]:
+            assert each.has_room(compose([step] * 5))
+            assert not each.has_room(compose([step] * 6))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            must_raise(TypeError, lambda: pickle.dumps(limited, protocol))  # noqa: B023
+        for work in (lambda: limited.charge(step, Adjacency.ZERO_OUT), lambda: limited.has_room(step)):  # noqa: B023
+            assert in_a_child(work) == 1, "a filter was used in a forked process"
+        for each in [*before, limited]:
+            each.charge(step, Adjacency.ZERO_OUT)
+        for each in [*before, copy.deepcopy(limited)]:
+            must_raise(BudgetExceeded, lambda each=each: each.charge(step, Adjacency.ZERO_OUT))
 
 
 @check

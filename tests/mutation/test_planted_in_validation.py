@@ -23,6 +23,7 @@ COUNT, APART = (
     "check_private_rows_do_not_meet_in_a_validation",
 )
 CERTIFIED = "check_certificates_of_runs_that_react_are_verified"
+SPENDING, ONCE = P + "accounting.filters:_Spending.", "check_a_filters_limit_is_spent_once"
 AGAIN = "check_runs_that_react_go_on_after_interruptions"
 MEET = "check_limits_meet_their_budget"
 NEXT = P + "schedules:Validation.noise_multipliers"
@@ -43,6 +44,13 @@ MUTANTS = [
     Mutant("room for the batches alone", P + "plan:Plan.epoch_event", "batches if paid is None", "batches if True", HOLDS),
     Mutant("what was spent is claimed, not the limit", P + "accounting.filters:ZCDPFilter.__init__",
            "account.charge(self._limit, adjacency)", "self.charge = lambda e, a: account.charge(e, a)", LIMIT),
+    Mutant("a copied filter has a limit of its own", SPENDING + "__deepcopy__", "return self",
+           "fresh = _Spending(self._adjacency); fresh._counts = dict(self._counts); return fresh", ONCE),
+    Mutant("filters can be pickled", SPENDING + "__reduce__",
+           'raise TypeError("a filter cannot be pickled: a copy would spend the same limit again. Open another on the ledger")',
+           "return _Spending, (self._adjacency,)", ONCE),
+    Mutant("a forked filter has a limit of its own", SPENDING + "_require_own_process", "self._process != os.getpid()",
+           "False", ONCE),
     Mutant("the start is claimed, not the limit", P + "plan:Plan.event", "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
     Mutant("limits forget what came before", P + "plan:Plan._earlier", "self.before)", "())", MEET),
