@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import pickle
@@ -45,6 +46,7 @@ from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods.pace import Reacting
 from privlearn.plan import Plan
+from privlearn.publishing import card, certificate, verification
 from privlearn.schedules import Schedule, Validation
 
 SAMPLERS = [sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(5), sampling.FullBatch()]
@@ -608,6 +610,69 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "no filter": lambda body: body["settings"].pop("filter"),
     "its spending": _claim_what_was_spent,
 }  # fmt: skip
+
+
+def _without(settings: dict[str, Any], *parts: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in parts}
+
+
+def _stating(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return {**settings, "validation": {**settings["validation"], **facts}}
+
+
+#: Other settings, certified with whatever they describe: figures, digests and card are all right.
+PLAIN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "plain composition": lambda settings: _without(settings, "filter"),
+    "plain composition, its validations kept quiet": lambda settings: _without(settings, "filter", "validation"),
+    "validations kept quiet": lambda settings: _without(settings, "validation"),
+    "plain composition under a schedule that can't be read": lambda settings: {
+        **_without(settings, "filter", "validation"), "schedule": settings["schedule"] + ",because=1"
+    },
+    "no schedule": lambda settings: _without(settings, "filter", "validation", "schedule"),
+    "paid validations that were free": lambda settings: _stating(settings, noise=None),
+    "free validations that were paid": lambda settings: _stating(settings, noise=50.0),
+    "validations with more noise": lambda settings: _stating(settings, noise=9.5),
+    "public rows that were private": lambda settings: _stating(settings, public=True),
+    "private rows that were public": lambda settings: _stating(settings, public=False),
+    "a filter beside noise that is known": lambda settings: {**settings, "schedule": "constant:start=7.0"},
+    "a filter alone beside noise that is known": lambda settings: {
+        **_without(settings, "validation"), "schedule": "constant:start=7.0"
+    },
+    "validations beside noise that is known": lambda settings: {
+        **_without(settings, "filter"), "schedule": "constant:start=7.0"
+    },
+    "a filter beside noise of one's own": lambda settings: {**settings, "schedule": "<Mine object>"},
+}  # fmt: skip
+
+
+def _certified(result: pv.Result, settings: dict[str, Any], out: Path) -> pv.Verification:
+    """What `verify` says if `settings` are certified in place of the result's own, by whoever has all of privlearn."""
+    ledger = Ledger()
+    ledger.charge(verification.described_run(settings), result.adjacency)
+
+    def head(found: Any, *_: Any, **__: Any) -> str:
+        return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)
+
+    with mock.patch.object(card, "write", head):
+        return pv.verify(pv.publish(dataclasses.replace(result, settings=settings, ledger=ledger), out, delta=1e-5))
+
+
+@check
+def check_reacting_runs_are_never_certified_as_plain_ones() -> None:
+    """The schedule says that a run reacted: then it went by a filter, and its validations were what the schedule says."""
+    for noise in (None, 9.0):
+        result = train(settled(SAMPLERS[2], Validation(0.6, start=7.0, noise=noise)), None if noise else public())
+        with tempfile.TemporaryDirectory() as name:
+            assert _certified(result, result.settings, Path(name) / "honest").ok
+            for number, (what, change) in enumerate(PLAIN.items()):
+                settings = change(json.loads(json.dumps(result.settings)))
+                if settings != result.settings:
+                    assert not _certified(result, settings, Path(name) / str(number)).ok, (what, noise)
+    known = train(Plan(SAMPLERS[2], 3, pv.schedules.Exponential(0.1, start=7.0), examples=12))
+    with tempfile.TemporaryDirectory() as name:
+        assert _certified(known, known.settings, Path(name) / "known").ok
+        own = {**known.settings, "schedule": "<somebody's own schedule>"}
+        assert _certified(known, own, Path(name) / "own").ok
 
 
 @check

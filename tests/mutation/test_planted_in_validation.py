@@ -24,6 +24,7 @@ COUNT, APART = (
 )
 CERTIFIED = "check_certificates_of_runs_that_react_are_verified"
 SPENDING, ONCE = P + "accounting.filters:_Spending.", "check_a_filters_limit_is_spent_once"
+UNFOLLOWED, REACTED = P + "publishing.verification:_unfollowed", "check_reacting_runs_are_never_certified_as_plain_ones"
 AGAIN = "check_runs_that_react_go_on_after_interruptions"
 MEET = "check_limits_meet_their_budget"
 NEXT = P + "schedules:Validation.noise_multipliers"
@@ -47,7 +48,7 @@ MUTANTS = [
     Mutant("a copied filter has a limit of its own", SPENDING + "__deepcopy__", "return self",
            "fresh = _Spending(self._adjacency); fresh._counts = dict(self._counts); return fresh", ONCE),
     Mutant("filters can be pickled", SPENDING + "__reduce__",
-           'raise TypeError("a filter cannot be pickled: a copy would spend the same limit again. Open another on the ledger")',
+           'raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")',
            "return _Spending, (self._adjacency,)", ONCE),
     Mutant("a forked filter has a limit of its own", SPENDING + "_require_own_process", "self._process != os.getpid()",
            "False", ONCE),
@@ -93,10 +94,19 @@ MUTANTS = [
     Mutant("accuracies are forgotten in an interruption", P + "methods.progress:Progress._save",
            "self.accuracies,", "[],", AGAIN),
     Mutant("other validation rows are welcome", P + "methods.progress:facts", "_digest(*(shown or ()))", '""', AGAIN),
-    Mutant("the noise of a certificate is not recomputed", P + "publishing.verification:_unfollowed",
+    Mutant("the noise of a certificate is not recomputed", UNFOLLOWED,
            "sigmas == list(schedule.noise_multipliers(accuracies))[:-1]", "True", CERTIFIED),
-    Mutant("a certificate may leave its filter", P + "publishing.verification:_unfollowed", "fits(limit, epochs) and", "",
+    Mutant("a certificate may leave its filter", UNFOLLOWED, "fits(limit, epochs) and", "",
            CERTIFIED),
+    Mutant("a plain run may have had a filter", UNFOLLOWED, '("filter" in settings) is not reacts or', "", REACTED),
+    Mutant("a plain run may have had validations", UNFOLLOWED, 'or ("validation" in settings) is not reacts', "", REACTED),
+    Mutant("the filter tells whether a run reacted", UNFOLLOWED, "reacts = isinstance(schedule, schedules.Validation)",
+           'reacts = "filter" in settings', REACTED),
+    Mutant("schedules that can't be read are somebody's own", P + "schedules:is_spec", "in _SPECS",
+           'in _SPECS and "because" not in text', REACTED),
+    Mutant("paid validations may be said to be free", UNFOLLOWED, 'validation["noise"] != schedule.noise or', "", REACTED),
+    Mutant("any validations may be said to be public", UNFOLLOWED,
+           'or validation["public"] is not (schedule.noise is None)', "", REACTED),
 ]  # fmt: skip
 
 

@@ -120,15 +120,15 @@ class _Spending:
     def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise PrivlearnError(
-                "this filter belongs to another process, which would not see the charge. Open another filter here, on a ledger "
-                "that is kept in a file: Ledger.open(path)"
+                "this filter belongs to another process, which would not see the charge. Open another filter here, on a "
+                "ledger that is kept in a file: Ledger.open(path)"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Spending:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a filter cannot be pickled: a copy would spend the same limit again. Open another on the ledger")
+        raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")
 
 
 @final
