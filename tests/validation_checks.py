@@ -473,6 +473,52 @@ def check_private_rows_do_not_meet_in_a_validation() -> None:
     assert Answers(Coupled("mean"), apart=False)(x, y).tolist() != Answers(Coupled("mean"))(x, y).tolist()
 
 
+class Splitting(nn.Module):
+    """Looks rows up, and fails where there is nothing; answers otherwise by itself than at once, and at random if told to."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.table, self.how = nn.Embedding(32, 6), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "by itself only" and bool((x < 0).all()):
+            raise ValueError("no")
+        found: Tensor = self.table(x[:, 0])
+        if self.how == "at random":
+            return found + 3 * torch.randn_like(found)
+        return found if torch._C._functorch.peek_interpreter_stack() is None else -found
+
+
+@check
+def check_rows_that_fail_change_no_other_answer() -> None:
+    """Wherever they are and however many: all others are answered by the same arithmetic, and they themselves not at all."""
+    x, y = torch.arange(600)[:, None] % 32, torch.arange(600) % 6
+    for how in ("at once", "at random", "by itself only"):
+        net = Splitting(how).eval()
+
+        def answers(bad: slice, at_once: int, how: str = how, net: nn.Module = net) -> Tensor:
+            changed = x.clone()
+            changed[bad] = 77  # not in the table, and not among the made-up rows
+            torch.manual_seed(1)
+            return Answers(net, at_once=at_once)(changed, y)
+
+        for at_once in (256, 7, 1):
+            usual = answers(slice(0), at_once)
+            assert set(usual.tolist()) == {-1, 1}
+            if how != "at random":
+                with torch.no_grad():
+                    right = (net(x) * (1 if how == "by itself only" else -1)).argmax(1) == y
+                assert torch.equal(usual == 1, right), (how, at_once)
+            for bad in (slice(0, 1), slice(255, 257), slice(599, 600), slice(3, 200, 9), slice(256, 512)):
+                if how == "at random" and (bad.stop - bad.start) >= at_once:
+                    continue  # no row of a chunk is left to draw numbers for
+                found = answers(bad, at_once)
+                assert not found[bad].any(), (how, bad)
+                found[bad] = usual[bad]
+                assert torch.equal(found, usual), (how, at_once, bad)
+
+
 @check
 def check_an_example_of_several_rows_counts_once() -> None:
     """A person with all their rows moves the count by at most what one example does."""

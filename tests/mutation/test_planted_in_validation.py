@@ -25,6 +25,7 @@ COUNT, APART = (
 CERTIFIED = "check_certificates_of_runs_that_react_are_verified"
 SPENDING, ONCE = P + "accounting.filters:_Spending.", "check_a_filters_limit_is_spent_once"
 UNFOLLOWED, REACTED = P + "publishing.verification:_unfollowed", "check_reacting_runs_are_never_certified_as_plain_ones"
+FAIL = "check_rows_that_fail_change_no_other_answer"
 AGAIN = "check_runs_that_react_go_on_after_interruptions"
 MEET = "check_limits_meet_their_budget"
 NEXT = P + "schedules:Validation.noise_multipliers"
@@ -81,8 +82,18 @@ MUTANTS = [
     Mutant("all rows of a person count", ANSWERS + "Answers.count", ".mean(1)", ".sum(1)",
            "check_an_example_of_several_rows_counts_once"),
     Mutant("private rows are computed together", ANSWERS + "Answers._together", "not self._apart", "True", APART),
-    Mutant("a failing row takes its neighbours along", ANSWERS + "Answers._few",
-           "torch.cat([self._alone(x, y, row) for row in rows[:, None]])", "torch.zeros(len(rows), dtype=torch.int8)", APART),
+    Mutant("a failing row takes its neighbours along", ANSWERS + "Answers._few", "fine = ~self._failing(x, y, rows)",
+           "return torch.zeros(few, dtype=torch.int8)", FAIL),
+    Mutant("a failing row has its neighbours computed otherwise", ANSWERS + "Answers._few",
+           "fine = ~self._failing(x, y, rows)", "return self._one_by_one(x, y, rows[:few])", FAIL),
+    Mutant("a failing row gives its neighbours other random numbers", ANSWERS + "Answers._few",
+           "draw_again(device, drawn)", "pass", FAIL),
+    Mutant("a failing row has the answer of the one in its place", ANSWERS + "Answers._few", "found.where(fine, 0)", "found",
+           FAIL),
+    Mutant("the rows decide how they are computed", ANSWERS + "Answers._can_be_together",
+           "made_up_batch(x, y, self._at_once)", "(x, y)", FAIL),
+    Mutant("what can't be computed at once is not computed", ANSWERS + "Answers._can_be_together", "return False",
+           "return True", FAIL),
     Mutant("any rows are public", V + "public_rows", "or not validation.public", "", FREE),
     Mutant("the training rows are public", V + "_are_training_rows", "return not left", "return False", FREE),
     Mutant("parts of the training rows are public", V + "_are_training_rows", "np.may_share_memory(",
