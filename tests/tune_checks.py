@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import math
 import re
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -432,6 +434,42 @@ def check_over_budget_nothing_is_touched() -> None:
         assert small.event == compose([])
 
 
+class Around(nn.Module):
+    """A new module around weights that were there before, of shape (3, 5)."""
+
+    def __init__(self, weight: nn.Parameter, trained: bool = True) -> None:
+        super().__init__()
+        self.weight = weight.requires_grad_(trained)
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.linear(x, self.weight)
+
+
+BASE = nn.Linear(5, 3).double().requires_grad_(False)
+
+
+def on_a_frozen_base(candidate: pv.Candidate, rows: Dataset, ledger: Ledger, streams: rng.Streams) -> pv.Result:
+    """Trains a new layer on top of weights that are public, and that all calls share."""
+    model = nn.Sequential(Around(BASE.weight, trained=False), nn.Linear(3, 3).double())
+    with mock.patch.dict(train.__globals__, network=lambda: model):
+        return train(candidate, rows, ledger, streams)
+
+
+@check
+def check_losing_models_are_not_kept() -> None:
+    """What is remembered to recognise models holds none of them, nor their weights, in memory."""
+    trainer = tune_module._Trainer(train, rng.Streams.new(0))
+    (candidate, *_) = both_ways()[-1].candidates
+    for _ in range(3):
+        result = trainer.attempt(candidate, data())
+        assert result is not None
+        held = weakref.ref(result.model), weakref.ref(next(result.model.parameters()).untyped_storage())
+        del result
+        gc.collect()
+        assert [kept() for kept in held] == [None, None]
+        assert len(trainer._seen) == 0
+
+
 @check
 def check_candidates_are_held_to_their_plan() -> None:
     """A training that spends more, or elsewhere, or nothing, or goes by another plan, is refused, whatever it returns."""
@@ -466,12 +504,31 @@ def check_candidates_are_held_to_their_plan() -> None:
         with mock.patch.dict(train.__globals__, network=lambda: kept):
             return train(candidate, rows, ledger, streams)
 
+    def in_another_module(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+        with mock.patch.dict(train.__globals__, network=lambda: Around(nn.Parameter(kept.weight.data))):
+            return train(candidate, rows, ledger, streams)
+
+    def frozen_inside(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+        model: nn.Module
+        if earlier:
+            model = nn.Sequential(Around(earlier[0], trained=False), nn.Linear(3, 3).double())
+        else:
+            earlier.append(nn.Parameter(torch.zeros(3, 5).double()))
+            model = Around(earlier[0])
+        with mock.patch.dict(train.__globals__, network=lambda: model):
+            return train(candidate, rows, ledger, streams)
+
+    earlier: list[nn.Parameter] = []
+
     def refused_by(plan: Any, departing: Train, ledger: Ledger) -> None:
         must_raise(PrivlearnError, lambda: pv.tune(plan, departing, data(), ledger=ledger, streams=rng.Streams.new(0)))
 
     with mock.patch.object(repetitions, "draw", return_value=2):
         for plan in both_ways():
-            refused_by(plan, in_place, Ledger(plan.budget))
+            for departing in (in_place, in_another_module, frozen_inside):
+                earlier.clear()
+                refused_by(plan, departing, Ledger(plan.budget))
+            assert pv.tune(plan, on_a_frozen_base, data(), streams=rng.Streams.new(0)).ledger.event == plan.event()
     for plan in both_ways():
         for departing in (greedy, twice, elsewhere, both, louder, shorter):
             ledger = Ledger(plan.budget)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import math
+import pickle
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 from checks import check, cross_entropy, must_raise, one_sample, require_standard_deviation, small_data
 from leak_checks import PICKY, PRICED, ROWS, Picky, require_neighbours_alike
-from resume_checks import Run, folder, weights
+from resume_checks import Run, folder, in_a_child, weights
 from torch import Tensor, nn
 
 import privlearn as pv
@@ -39,10 +42,11 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.answers import Answers
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods.pace import Reacting
 from privlearn.plan import Plan
+from privlearn.publishing import card, certificate, verification
 from privlearn.schedules import Schedule, Validation
 
 SAMPLERS = [sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(5), sampling.FullBatch()]
@@ -237,6 +241,31 @@ def _loss_of_an_analyst(mu: float, bold: float, draw: np.random.Generator, runs:
         loss += spend / 2 + np.sqrt(spend) * draw.standard_normal(runs)
         left -= spend
     return loss
+
+
+@check
+def check_a_filters_limit_is_spent_once() -> None:
+    """By copies, in containers too, together; by pickles and in forked processes not at all."""
+    step = Gaussian(1.0)  # a rho of 1/2, and a Renyi divergence of 1 at order 2: nine steps fit
+    for limited in (
+        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT),
+        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT, gaussian=True),
+        filters.RenyiFilter(Ledger(), [2.0], [9.0], Adjacency.ZERO_OUT),
+    ):
+        before = [limited, copy.copy(limited), copy.deepcopy(limited), copy.deepcopy({"in": [limited]})["in"][0]]
+        for each in before:
+            each.charge(step, Adjacency.ZERO_OUT)
+        for each in [*before, copy.copy(limited), copy.deepcopy(limited)]:
+            assert each.has_room(compose([step] * 5))
+            assert not each.has_room(compose([step] * 6))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            must_raise(TypeError, lambda: pickle.dumps(limited, protocol))  # noqa: B023
+        for work in (lambda: limited.charge(step, Adjacency.ZERO_OUT), lambda: limited.has_room(step)):  # noqa: B023
+            assert in_a_child(work) == 1, "a filter was used in a forked process"
+        for each in [*before, limited]:
+            each.charge(step, Adjacency.ZERO_OUT)
+        for each in [*before, copy.deepcopy(limited)]:
+            must_raise(BudgetExceeded, lambda each=each: each.charge(step, Adjacency.ZERO_OUT))
 
 
 @check
@@ -444,6 +473,52 @@ def check_private_rows_do_not_meet_in_a_validation() -> None:
     assert Answers(Coupled("mean"), apart=False)(x, y).tolist() != Answers(Coupled("mean"))(x, y).tolist()
 
 
+class Splitting(nn.Module):
+    """Looks rows up, and fails where there is nothing; answers otherwise by itself than at once, and at random if told to."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.table, self.how = nn.Embedding(32, 6), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "by itself only" and bool((x < 0).all()):
+            raise ValueError("no")
+        found: Tensor = self.table(x[:, 0])
+        if self.how == "at random":
+            return found + 3 * torch.randn_like(found)
+        return found if torch._C._functorch.peek_interpreter_stack() is None else -found
+
+
+@check
+def check_rows_that_fail_change_no_other_answer() -> None:
+    """Wherever they are and however many: all others are answered by the same arithmetic, and they themselves not at all."""
+    x, y = torch.arange(600)[:, None] % 32, torch.arange(600) % 6
+    for how in ("at once", "at random", "by itself only"):
+        net = Splitting(how).eval()
+
+        def answers(bad: slice, at_once: int, how: str = how, net: nn.Module = net) -> Tensor:
+            changed = x.clone()
+            changed[bad] = 77  # not in the table, and not among the made-up rows
+            torch.manual_seed(1)
+            return Answers(net, at_once=at_once)(changed, y)
+
+        for at_once in (256, 7, 1):
+            usual = answers(slice(0), at_once)
+            assert set(usual.tolist()) == {-1, 1}
+            if how != "at random":
+                with torch.no_grad():
+                    right = (net(x) * (1 if how == "by itself only" else -1)).argmax(1) == y
+                assert torch.equal(usual == 1, right), (how, at_once)
+            for bad in (slice(0, 1), slice(255, 257), slice(599, 600), slice(3, 200, 9), slice(256, 512)):
+                if how == "at random" and (bad.stop - bad.start) >= at_once:
+                    continue  # no row of a chunk is left to draw numbers for
+                found = answers(bad, at_once)
+                assert not found[bad].any(), (how, bad)
+                found[bad] = usual[bad]
+                assert torch.equal(found, usual), (how, at_once, bad)
+
+
 @check
 def check_an_example_of_several_rows_counts_once() -> None:
     """A person with all their rows moves the count by at most what one example does."""
@@ -581,6 +656,69 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "no filter": lambda body: body["settings"].pop("filter"),
     "its spending": _claim_what_was_spent,
 }  # fmt: skip
+
+
+def _without(settings: dict[str, Any], *parts: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in parts}
+
+
+def _stating(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    return {**settings, "validation": {**settings["validation"], **facts}}
+
+
+#: Other settings, certified with whatever they describe: figures, digests and card are all right.
+PLAIN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "plain composition": lambda settings: _without(settings, "filter"),
+    "plain composition, its validations kept quiet": lambda settings: _without(settings, "filter", "validation"),
+    "validations kept quiet": lambda settings: _without(settings, "validation"),
+    "plain composition under a schedule that can't be read": lambda settings: {
+        **_without(settings, "filter", "validation"), "schedule": settings["schedule"] + ",because=1"
+    },
+    "no schedule": lambda settings: _without(settings, "filter", "validation", "schedule"),
+    "paid validations that were free": lambda settings: _stating(settings, noise=None),
+    "free validations that were paid": lambda settings: _stating(settings, noise=50.0),
+    "validations with more noise": lambda settings: _stating(settings, noise=9.5),
+    "public rows that were private": lambda settings: _stating(settings, public=True),
+    "private rows that were public": lambda settings: _stating(settings, public=False),
+    "a filter beside noise that is known": lambda settings: {**settings, "schedule": "constant:start=7.0"},
+    "a filter alone beside noise that is known": lambda settings: {
+        **_without(settings, "validation"), "schedule": "constant:start=7.0"
+    },
+    "validations beside noise that is known": lambda settings: {
+        **_without(settings, "filter"), "schedule": "constant:start=7.0"
+    },
+    "a filter beside noise of one's own": lambda settings: {**settings, "schedule": "<Mine object>"},
+}  # fmt: skip
+
+
+def _certified(result: pv.Result, settings: dict[str, Any], out: Path) -> pv.Verification:
+    """What `verify` says if `settings` are certified in place of the result's own, by whoever has all of privlearn."""
+    ledger = Ledger()
+    ledger.charge(verification.described_run(settings), result.adjacency)
+
+    def head(found: Any, *_: Any, **__: Any) -> str:
+        return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)
+
+    with mock.patch.object(card, "write", head):
+        return pv.verify(pv.publish(dataclasses.replace(result, settings=settings, ledger=ledger), out, delta=1e-5))
+
+
+@check
+def check_reacting_runs_are_never_certified_as_plain_ones() -> None:
+    """The schedule says that a run reacted: then it went by a filter, and its validations were what the schedule says."""
+    for noise in (None, 9.0):
+        result = train(settled(SAMPLERS[2], Validation(0.6, start=7.0, noise=noise)), None if noise else public())
+        with tempfile.TemporaryDirectory() as name:
+            assert _certified(result, result.settings, Path(name) / "honest").ok
+            for number, (what, change) in enumerate(PLAIN.items()):
+                settings = change(json.loads(json.dumps(result.settings)))
+                if settings != result.settings:
+                    assert not _certified(result, settings, Path(name) / str(number)).ok, (what, noise)
+    known = train(Plan(SAMPLERS[2], 3, pv.schedules.Exponential(0.1, start=7.0), examples=12))
+    with tempfile.TemporaryDirectory() as name:
+        assert _certified(known, known.settings, Path(name) / "known").ok
+        own = {**known.settings, "schedule": "<somebody's own schedule>"}
+        assert _certified(known, own, Path(name) / "own").ok
 
 
 @check

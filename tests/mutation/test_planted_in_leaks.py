@@ -50,7 +50,7 @@ MUTANTS = [
            "except ZeroDivisionError:", "check_what_a_model_does_on_some_rows_only_is_not_seen"),
     Mutant("the rows beside one that can't be computed are lost", ENGINE + "_add_clipped", "rows.tensor_split(2)",
            "()", "check_what_a_loss_does_on_some_targets_only_is_not_seen"),
-    Mutant("rows beside one of NaN get other random numbers", ENGINE + "_finite", "_draw_again(self._device, drawn)",
+    Mutant("rows beside one of NaN get other random numbers", ENGINE + "_finite", "draw_again(self._device, drawn)",
            "pass", "check_neighbouring_runs_look_the_same_with_options"),
     Mutant("sums without noise are left behind", TRAIN + "_leaving_nothing_behind", "parameter.grad = None", "pass",
            "check_no_sum_without_noise_is_left_behind"),

@@ -12,6 +12,7 @@ from mutant import Mutant, suite_of
 
 P = "privlearn."
 TUNE, COUNTS, PLANS = P + "methods.tune:", P + "clipping.predictions:", P + "methods."
+HELD = "check_candidates_are_held_to_their_plan"
 MUTANTS = [
     Mutant("two-sided scores drawn as if they moved one way", P + "mechanisms.selection:select",
            "(2 if scores.one_way else 1)", "2", "check_selection_draws_by_its_probabilities"),
@@ -80,7 +81,15 @@ MUTANTS = [
            "found.ledger is not own or own.event != candidate.plan.event()", "False",
            "check_candidates_are_held_to_their_plan"),
     Mutant("a run goes on where the last one ended", TUNE + "_Trainer._held_to_its_plan",
-           "any(module in self._seen for module in modules)", "False", "check_candidates_are_held_to_their_plan"),
+           "any(part in self._seen for part in parts)", "False", HELD),
+    Mutant("a new module may go on with old parameters", TUNE + "_Trainer._held_to_its_plan",
+           "self._seen.update(parameter.untyped_storage()", "list(parameter.untyped_storage()", HELD),
+    Mutant("old parameters may be frozen in a new model", TUNE + "_Trainer._held_to_its_plan",
+           "if parameter.layout is torch.strided", "if parameter.requires_grad", HELD),
+    Mutant("a public base is taken for an earlier model", TUNE + "_Trainer._held_to_its_plan",
+           "for parameter in parameters if parameter.requires_grad", "for parameter in parameters", HELD),
+    Mutant("losing models stay in memory", TUNE + "_Trainer.__init__", "weakref.WeakSet()", "set()",
+           "check_losing_models_are_not_kept"),
     Mutant("calibrated one by one", PLANS + "blocks:Blocks.calibrate", "replace(at(factor), budget=budget)",
            "replace(at(1.0 if self.retrain else factor * 0.98), budget=budget)", "check_tuning_meets_its_target"),
     Mutant("the rows of the block as divisor", PLANS + "blocks:Blocks.for_block", "(self.examples or present)", "present",

@@ -19,6 +19,9 @@ COUNT, APART = (
     "check_private_rows_do_not_meet_in_a_validation",
 )
 CERTIFIED = "check_certificates_of_runs_that_react_are_verified"
+SPENDING, ONCE = P + "accounting.filters:_Spending.", "check_a_filters_limit_is_spent_once"
+UNFOLLOWED, REACTED = P + "publishing.verification:_unfollowed", "check_reacting_runs_are_never_certified_as_plain_ones"
+FAIL = "check_rows_that_fail_change_no_other_answer"
 AGAIN = "check_runs_that_react_go_on_after_interruptions"
 MEET = "check_limits_meet_their_budget"
 NEXT = P + "schedules:Validation.noise_multipliers"
@@ -39,6 +42,13 @@ MUTANTS = [
     Mutant("room for the batches alone", P + "plan:Plan.epoch_event", "batches if paid is None", "batches if True", HOLDS),
     Mutant("what was spent is claimed, not the limit", P + "accounting.filters:ZCDPFilter.__init__",
            "account.charge(self._limit, adjacency)", "self.charge = lambda e, a: account.charge(e, a)", LIMIT),
+    Mutant("a copied filter has a limit of its own", SPENDING + "__deepcopy__", "return self",
+           "fresh = _Spending(self._adjacency); fresh._counts = dict(self._counts); return fresh", ONCE),
+    Mutant("filters can be pickled", SPENDING + "__reduce__",
+           'raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")',
+           "return _Spending, (self._adjacency,)", ONCE),
+    Mutant("a forked filter has a limit of its own", SPENDING + "_require_own_process", "self._process != os.getpid()",
+           "False", ONCE),
     Mutant("the start is claimed, not the limit", P + "plan:Plan.event", "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
     Mutant("limits forget what came before", P + "plan:Plan._earlier", "self.before)", "())", MEET),
@@ -68,8 +78,18 @@ MUTANTS = [
     Mutant("all rows of a person count", ANSWERS + "Answers.count", ".mean(1)", ".sum(1)",
            "check_an_example_of_several_rows_counts_once"),
     Mutant("private rows are computed together", ANSWERS + "Answers._together", "not self._apart", "True", APART),
-    Mutant("a failing row takes its neighbours along", ANSWERS + "Answers._few",
-           "torch.cat([self._alone(x, y, row) for row in rows[:, None]])", "torch.zeros(len(rows), dtype=torch.int8)", APART),
+    Mutant("a failing row takes its neighbours along", ANSWERS + "Answers._few", "fine = ~self._failing(x, y, rows)",
+           "return torch.zeros(few, dtype=torch.int8)", FAIL),
+    Mutant("a failing row has its neighbours computed otherwise", ANSWERS + "Answers._few",
+           "fine = ~self._failing(x, y, rows)", "return self._one_by_one(x, y, rows[:few])", FAIL),
+    Mutant("a failing row gives its neighbours other random numbers", ANSWERS + "Answers._few",
+           "draw_again(device, drawn)", "pass", FAIL),
+    Mutant("a failing row has the answer of the one in its place", ANSWERS + "Answers._few", "found.where(fine, 0)", "found",
+           FAIL),
+    Mutant("the rows decide how they are computed", ANSWERS + "Answers._can_be_together",
+           "made_up_batch(x, y, self._at_once)", "(x, y)", FAIL),
+    Mutant("what can't be computed at once is not computed", ANSWERS + "Answers._can_be_together", "return False",
+           "return True", FAIL),
     Mutant("any rows are public", V + "public_rows", "or not validation.public", "", FREE),
     Mutant("the training rows are public", V + "_are_training_rows", "return not left", "return False", FREE),
     Mutant("parts of the training rows are public", V + "_are_training_rows", "np.may_share_memory(",
@@ -81,10 +101,19 @@ MUTANTS = [
     Mutant("accuracies are forgotten in an interruption", P + "methods.progress:Progress._save",
            "self.accuracies,", "[],", AGAIN),
     Mutant("other validation rows are welcome", P + "methods.progress:facts", "_digest(*(shown or ()))", '""', AGAIN),
-    Mutant("the noise of a certificate is not recomputed", P + "publishing.verification:_unfollowed",
+    Mutant("the noise of a certificate is not recomputed", UNFOLLOWED,
            "sigmas == list(schedule.noise_multipliers(accuracies))[:-1]", "True", CERTIFIED),
-    Mutant("a certificate may leave its filter", P + "publishing.verification:_unfollowed", "fits(limit, epochs) and", "",
+    Mutant("a certificate may leave its filter", UNFOLLOWED, "fits(limit, epochs) and", "",
            CERTIFIED),
+    Mutant("a plain run may have had a filter", UNFOLLOWED, '("filter" in settings) is not reacts or', "", REACTED),
+    Mutant("a plain run may have had validations", UNFOLLOWED, 'or ("validation" in settings) is not reacts', "", REACTED),
+    Mutant("the filter tells whether a run reacted", UNFOLLOWED, "reacts = isinstance(schedule, schedules.Validation)",
+           'reacts = "filter" in settings', REACTED),
+    Mutant("schedules that can't be read are somebody's own", P + "schedules:is_spec", "in _SPECS",
+           'in _SPECS and "because" not in text', REACTED),
+    Mutant("paid validations may be said to be free", UNFOLLOWED, 'validation["noise"] != schedule.noise or', "", REACTED),
+    Mutant("any validations may be said to be public", UNFOLLOWED,
+           'or validation["public"] is not (schedule.noise is None)', "", REACTED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

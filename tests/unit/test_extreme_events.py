@@ -15,6 +15,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     OneOf,
     Parallel,
@@ -40,6 +41,7 @@ LEAVES: list[Event] = [
     *(kind(epsilon) for kind in (PureDP, Selection) for epsilon in EPSILONS),
     *(RandomisedResponse(epsilon, k) for epsilon in EPSILONS for k in (2, 10**15)),
     *(Filter(None, (order,), (bound,)) for order in (1 + 1e-9, 1e12) for bound in (1e-300, 1e12)),
+    *(GaussianFilter(rho) for rho in (1e-24, 1.0, 5e11)),
     RepeatAndSelect(Gaussian(1e12), 1.0, math.inf),
     RepeatAndSelect(Repeated(Gaussian(3.0), 10**15), 5.0, 1.0),
     RepeatAndSelect(PoissonSampled(1e-12, Gaussian(1.0)), 1e9, 1e300),
@@ -76,6 +78,15 @@ def test_what_is_capped_is_an_upper_bound(batches: int, sigma: float, monkeypatc
 def test_what_is_in_reach_stays_as_it_is() -> None:
     for batches, sigma in ((2, 1e5), (100, 1e4), (1000, 1e4), (10**5, 1000.0), (10**7, 100.0)):
         assert partition.within_reach(batches, sigma) == (batches, sigma)
+
+
+def test_gaussian_filters_are_worth_a_gaussian_or_are_refused() -> None:
+    assert GaussianFilter(5e11).worth == Gaussian(1e-6)
+    with pytest.raises(BadInput, match=r"rho is .*: expected a number from 1e-24 to 5e\+11"):
+        GaussianFilter(5.1e11)
+    for k in (1, 10, 10_000):  # for the group it may be more than any Gaussian, and has a figure all the same
+        found = accountant.guarantee(GaussianFilter(1e10), Adjacency.ZERO_OUT, 1e-5, group_size=k)
+        assert 1e10 * k**2 < found.epsilon < 1.01e10 * k**2
 
 
 def test_many_mechanisms_are_refused() -> None:

@@ -19,6 +19,8 @@ from privlearn.errors import BadInput, UnsupportedEvent
 _ALL = frozenset(Adjacency)
 #: Numbers beyond these mean nothing in practice, and would overflow.
 _NOISE, _EPSILON, _RHO = (1e-6, 1e12), (1e-12, 1e6), (1e-24, 1e12)
+#: That of a Gaussian release with the least noise.
+_GAUSSIAN_RHO = (_RHO[0], 5e11)
 
 
 class Event:
@@ -245,7 +247,7 @@ class GaussianFilter(Event):
     rho: float
 
     def __post_init__(self) -> None:
-        between("rho", self.rho, *_RHO)
+        between("rho", self.rho, *_GAUSSIAN_RHO)
 
     @property
     def worth(self) -> Gaussian:

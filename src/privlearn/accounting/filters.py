@@ -10,8 +10,9 @@ afterwards, are not valid here, and are not offered.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import final
+from typing import Any, NoReturn, final
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from privlearn.accounting.events import (
     tally,
 )
 from privlearn.accounting.ledger import Account
-from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
+from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
 
 #: What a ledger is charged for a filter.
 Limit = Filter | GaussianFilter
@@ -79,19 +80,55 @@ def _places(orders: Sequence[float]) -> list[int]:
     return [int(np.argmin(np.abs(rdp.ORDERS - order))) for order in orders]
 
 
-def _together(spent: dict[Event, int], event: Event) -> dict[Event, int]:
-    """Both as one tally.
+@final
+class _Spending:
+    """What was let through a filter: in one place only, or the limit could be spent once in each copy.
 
-    Totals are computed from counts, never added up release by release: so what fits as a whole also fits in parts.
+    Copies of a filter share it, deep ones too; it can't be pickled; and a forked process is refused: it would not see what
+    others spend, nor they what it does.
+
+    Args:
+        adjacency: the kind of neighbour.
     """
-    counts = dict(spent)
-    for leaf, times in tally(event).items():
-        counts[leaf] = counts.get(leaf, 0) + times
-    return counts
 
+    def __init__(self, adjacency: Adjacency) -> None:
+        self._adjacency = adjacency
+        self._counts: dict[Event, int] = {}
+        self._process = os.getpid()
 
-def _event(counts: dict[Event, int]) -> Composed:
-    return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
+    def total(self, *events: Event) -> Composed:
+        """All of it, and `events` on top.
+
+        Totals are computed from counts, never added up release by release: so what fits as a whole also fits in parts.
+
+        Raises:
+            PrivlearnError: this is another process than the one that opened the filter.
+        """
+        self._require_own_process()
+        counts = tally(Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *events)))
+        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
+
+    def require_priced(self, event: Event, adjacency: Adjacency) -> None:
+        """Raise `AdjacencyMismatch` or `UnsupportedEvent` if `event` is for other neighbours."""
+        require_same(self._adjacency, adjacency, "this filter")
+        require_adjacency(event, adjacency)
+
+    def add(self, event: Event) -> None:
+        """Put `event` on top."""
+        self._counts = tally(self.total(event))
+
+    def _require_own_process(self) -> None:
+        if self._process != os.getpid():
+            raise PrivlearnError(
+                "this filter belongs to another process, which would not see the charge. Open another filter here, on a "
+                "ledger that is kept in a file: Ledger.open(path)"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Spending:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")
 
 
 @final
@@ -115,16 +152,16 @@ class ZCDPFilter:
         self.rho, self.adjacency = positive("rho", rho), adjacency
         self._limit: Limit = GaussianFilter(rho) if gaussian else Filter(rho=rho)
         account.charge(self._limit, adjacency)
-        self._spent: dict[Event, int] = {}
+        self._spending = _Spending(adjacency)
 
     @property
     def left(self) -> float:
         """What may still be spent: depends on released values only, but is no part of the claim."""
-        return self.rho - zcdp.rho(_event(self._spent))
+        return self.rho - zcdp.rho(self._spending.total())
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
-        return fits(self._limit, _event(_together(self._spent, event)))
+        return fits(self._limit, self._spending.total(event))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
@@ -133,9 +170,9 @@ class ZCDPFilter:
             BudgetExceeded: the sum would pass the limit; nothing is drawn.
             UnsupportedEvent: `event` has no zCDP price (Poisson sampling), or is not what the filter is for.
             AdjacencyMismatch: another kind of neighbour.
+            PrivlearnError: this is another process than the one that opened the filter.
         """
-        require_same(self.adjacency, adjacency, "this filter")
-        require_adjacency(event, adjacency)
+        self._spending.require_priced(event, adjacency)
         if not self.has_room(event):
             total = self.rho - self.left + zcdp.rho(event)
             raise BudgetExceeded(
@@ -143,7 +180,7 @@ class ZCDPFilter:
                 "use more noise, or stop here",
                 would_be=total,
             )
-        self._spent = _together(self._spent, event)
+        self._spending.add(event)
 
 
 @final
@@ -171,11 +208,11 @@ class RenyiFilter:
         _places(self.limit.orders)
         self.adjacency = adjacency
         account.charge(self.limit, adjacency)
-        self._spent: dict[Event, int] = {}
+        self._spending = _Spending(adjacency)
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
-        return fits(self.limit, _event(_together(self._spent, event)))
+        return fits(self.limit, self._spending.total(event))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
@@ -183,13 +220,13 @@ class RenyiFilter:
         Raises:
             BudgetExceeded: a limit would be passed; nothing is drawn.
             AdjacencyMismatch: another kind of neighbour.
+            PrivlearnError: this is another process than the one that opened the filter.
         """
-        require_same(self.adjacency, adjacency, "this filter")
-        require_adjacency(event, adjacency)
+        self._spending.require_priced(event, adjacency)
         if not self.has_room(event):
             raise BudgetExceeded(
                 "this release would pass the filter's limit at one of its Renyi orders. Nothing was drawn: use more noise, "
                 "or stop here",
-                would_be=share(self.limit, _event(_together(self._spent, event))),
+                would_be=share(self.limit, self._spending.total(event)),
             )
-        self._spent = _together(self._spent, event)
+        self._spending.add(event)

@@ -12,6 +12,8 @@ from torch.func import vmap
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.generators import draw_again, drawn_by
+from privlearn.models import made_up_batch
 from privlearn.sampling import Sample
 
 #: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.
@@ -26,7 +28,8 @@ class Answers:
 
     Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong answer,
     and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that no row
-    changes another's answer (apart from rounding, where two scores are equal to the last digits).
+    changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to other
+    places, where two scores that are equal to the last digits may be rounded otherwise; with `at_once` 1 not even that.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -59,9 +62,10 @@ class Answers:
         rows = torch.arange(len(x)) if rows is None else rows
         found = torch.zeros(len(rows), dtype=torch.int8)
         with evaluating(self._model):
+            answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
                 own = rows[start : start + self._at_once]
-                found[start : start + len(own)] = self._few(x, y, own)
+                found[start : start + len(own)] = answered(x, y, own)
         return found
 
     def count(
@@ -87,13 +91,49 @@ class Answers:
         each = (HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1)
         return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
 
-    def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """The answers on a few rows at once, or on each by itself if that fails."""
-        padded = torch.cat([rows, rows[-1:].expand(self._at_once - len(rows))])
+    def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
+        """Whether rows can be computed at once: tried on made-up ones of the shape and type of `x`, so that no row decides."""
+        made_up = made_up_batch(x, y, self._at_once)
         try:
-            return self._scored(self._together, x, y, padded)[: len(rows)]
+            with torch.random.fork_rng():
+                self._scored(self._together, *made_up, torch.arange(self._at_once))
         except Exception:
-            return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
+            return False
+        return True
+
+    def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows at once, always as many: the last is repeated if there are fewer.
+
+        Another row stands in for each on which the model fails, in its place and with its random numbers: so the answers on
+        all others come from the same arithmetic, to the last digit, whatever was there.
+        """
+        few, device = len(rows), _device(self._model)
+        rows, drawn = torch.cat([rows, rows[-1:].expand(self._at_once - few)]), drawn_by(device)
+        try:
+            return self._scored(self._together, x, y, rows)[:few]
+        except Exception:
+            fine = ~self._failing(x, y, rows)
+        draw_again(device, drawn)
+        try:
+            # IndexError if there is none to stand in; and a model may fail at random.
+            found = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+        except Exception:
+            return torch.zeros(few, dtype=torch.int8)
+        return found.where(fine, 0)[:few]
+
+    def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """On which of `rows` the model fails: halving finds them."""
+        try:
+            self._scored(self._together, x, y, rows)
+        except Exception:
+            if len(rows) == 1:
+                return torch.ones(1, dtype=torch.bool)
+            return torch.cat([self._failing(x, y, half) for half in rows.tensor_split(2)])
+        return torch.zeros(len(rows), dtype=torch.bool)
+
+    def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows, each computed by itself."""
+        return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
 
     def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
         try:

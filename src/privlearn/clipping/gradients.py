@@ -18,6 +18,7 @@ from privlearn.clipping.augmentation import Augmentation, require_own_rows
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.examples import ExampleGradients
+from privlearn.clipping.generators import draw_again, drawn_by
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.memory import held_by, room
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
@@ -279,7 +280,7 @@ class ClippedGradients:
             ValueError: stand-ins are not finite either (the model draws random numbers).
             Exception: whatever the model or the loss raises on these examples.
         """
-        drawn = _drawn(self._device)
+        drawn = drawn_by(self._device)
         counts: Tensor | None = None
         for _ in range(_STAND_INS):
             gradients, losses = self._computed(x, y, rows)
@@ -289,7 +290,7 @@ class ClippedGradients:
             if finite.all() or not counts.any():
                 return gradients, losses, squares, counts
             rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
-            _draw_again(self._device, drawn)
+            draw_again(self._device, drawn)
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
@@ -414,15 +415,3 @@ class ClippedGradients:
             if not close(sums[1], sums[0], 10 * rounding):
                 return False
         return True
-
-
-def _drawn(device: torch.device) -> list[Tensor]:
-    """Where PyTorch's generators are, which dropout and augmentation draw from."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def _draw_again(device: torch.device, drawn: list[Tensor]) -> None:
-    """Let the generators draw again what they drew since `drawn`."""
-    torch.set_rng_state(drawn[0])
-    if len(drawn) > 1:
-        torch.cuda.set_rng_state(drawn[1], device)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, final
 
-from torch import nn
+import torch
+from torch import UntypedStorage, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -64,7 +65,9 @@ def tune(
         plan: the candidates, and how to choose.
         train: called as train(candidate, dataset, ledger, streams); returns a `Result` on that ledger, of a new model. What it
             does must follow from its arguments alone, never from earlier calls. `candidate.plan` is the plan to train by,
-            its noise and its number of examples settled.
+            its noise and its number of examples settled. A model, module or trained parameter of an earlier call is refused.
+            What can't be seen is the callable's own word: copies of earlier weights, an optimizer's state, models of calls
+            that failed or that were trained beside the one that is returned.
         dataset: as for `dpsgd`, with classes as targets; no loaders.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
@@ -174,7 +177,8 @@ class _Trainer:
 
     def __init__(self, train: Train, streams: Streams) -> None:
         self._train, self._streams = train, streams
-        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Modules, and the memory of parameters that were trained: weakly, so that losing models are dropped.
+        self._seen: weakref.WeakSet[nn.Module | UntypedStorage] = weakref.WeakSet()
 
     def attempt(self, candidate: Candidate, rows: Dataset) -> Result | None:
         """What training makes of `candidate`; None if it failed on the way."""
@@ -205,13 +209,16 @@ class _Trainer:
                 expected=candidate.plan.event(),
                 charged=own.event,
             )
-        modules = list(found.model.modules())
-        if any(module in self._seen for module in modules):
+        parameters = [parameter for parameter in found.model.parameters() if parameter.layout is torch.strided]
+        parts = [*found.model.modules(), *(parameter.untyped_storage() for parameter in parameters)]
+        if any(part in self._seen for part in parts):
             raise PrivlearnError(
-                f"the training of candidate {candidate.name!r} went on with a model that was trained before: then what is "
-                "published would depend on runs that were not chosen. Make a new model in each call of the training callable"
+                f"the training of candidate {candidate.name!r} went on with a model that was trained before, or with its "
+                "parameters: then what is published would depend on runs that were not chosen. Make a new model in each call "
+                "of the training callable"
             )
-        self._seen.update(modules)
+        self._seen.update(found.model.modules())
+        self._seen.update(parameter.untyped_storage() for parameter in parameters if parameter.requires_grad)
         return found
 
 

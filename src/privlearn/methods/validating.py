@@ -34,6 +34,7 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     """The rows to validate on, if the plan's schedule looks at public ones, of the same type as the training rows.
 
     This looks at the training rows `x` and `y`, once, for whoever holds them: before anything is spent, outside the guarantee.
+    It sees no training rows that stand among others, or that were changed: that rows are public is the caller's word.
 
     Raises:
         BadInput: rows that are missing, not needed, not declared public, of another form, or the training rows.
@@ -69,8 +70,8 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if _are_training_rows(validation, data, shown[0], x):
         raise BadInput(
             "the validation rows that are declared public are among the training rows, which are private: an accuracy on them "
-            f"is a release, whose noise nobody would have paid for. Give rows of others, {_GIVE}; or pay for validations on "
-            f"the training rows, with {_PAY}"
+            f"is a release, whose noise nobody would have paid for. Give rows of others, {_GIVE}, and no training row among "
+            f"them, which would not be noticed; or pay for validations on the training rows, with {_PAY}"
         )
     return shown
 

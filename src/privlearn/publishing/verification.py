@@ -223,17 +223,33 @@ def _epochs(settings: dict[str, Any]) -> Event:
 
 
 def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
-    """A run under a filter must have stayed within it, with the noise that its schedule makes of the accuracies it states."""
-    if "filter" not in settings:
+    """What is wrong with a run that reacted: its schedule tells that it did, and then it must have gone by a filter.
+
+    It must have stayed within the filter, with the noise that its schedule makes of the accuracies that it states, and have
+    paid for them as the schedule says. A run that did not react has neither a filter nor validations.
+
+    Raises:
+        BadInput: fields that don't go together.
+        KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
+    """
+    stated = settings["schedule"]
+    schedule = schedules.parse(stated) if schedules.is_spec(stated) else None  # a user's own can't react
+    reacts = isinstance(schedule, schedules.Validation)
+    if ("filter" in settings) is not reacts or ("validation" in settings) is not reacts:
+        return [
+            f"the settings in {CERTIFICATE} do not go together: expected a filter and validations where noise follows "
+            "validations (a schedule validation:...), and nowhere else"
+        ]
+    if not isinstance(schedule, schedules.Validation):
         return []
-    limit, schedule = from_json(settings["filter"]), schedules.parse(settings["schedule"])
-    sigmas, accuracies = settings["noise_multipliers"], settings["validation"]["accuracies"]
-    if (
-        not isinstance(limit, Filter | GaussianFilter)
-        or not isinstance(schedule, schedules.Validation)
-        or len(accuracies) != len(sigmas)
-    ):
-        raise BadInput("a filter without a validation schedule, or accuracies that are not one for each epoch")
+    limit, sigmas, validation = from_json(settings["filter"]), settings["noise_multipliers"], settings["validation"]
+    accuracies = validation["accuracies"]
+    if not isinstance(limit, Filter | GaussianFilter) or len(accuracies) != len(sigmas):
+        raise BadInput("a filter that is none, or accuracies that are not one for each epoch")
+    if validation["noise"] != schedule.noise or validation["public"] is not (schedule.noise is None):
+        return [
+            f"the validations in {CERTIFICATE} are not what its schedule says: with noise= they are paid for, else public"
+        ]
     epochs = _epochs(settings)
     require_adjacency(epochs, adjacency)
     if fits(limit, epochs) and sigmas == list(schedule.noise_multipliers(accuracies))[:-1]:
