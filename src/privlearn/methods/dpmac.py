@@ -152,7 +152,7 @@ def dpmac(
     settings = {
         **_settings(plan, examples, descent, learning_rate_schedule),
         "steps": plan.epochs * steps,
-        "loss": output.name,
+        "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),
         "weight_steps": weight_steps,

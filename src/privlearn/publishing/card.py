@@ -164,7 +164,7 @@ def _mac(settings: dict[str, Any]) -> list[str]:
         return []
     z = settings["coordinates"]
     return [
-        f"| objective | {settings['loss']}, expansion of order {settings['clip']['order']}, mu {settings['mu']}, "
+        f"| objective | {settings['objective']}, expansion of order {settings['clip']['order']}, mu {settings['mu']}, "
         f"{z['steps']} steps on the coordinates at rate {z['rate']:g} ({z['optimizer']}) |"
     ]
 
