@@ -66,10 +66,9 @@ class Histogram:
             counts: of the bins, from the lowest norms to the highest.
             default: the threshold so far.
         """
-        kept = [max(number, 0.0) for number in counts]
-        total = math.fsum(kept)
+        total = math.fsum(counts)
         reached = 0.0
-        for number, edge in zip(kept, self.edges(), strict=False):
+        for number, edge in zip(counts, self.edges(), strict=False):
             reached += number
             if total > 0 and reached >= self.quantile * total:
                 return edge
