@@ -507,7 +507,7 @@ def check_the_joint_release_counts_every_layer() -> None:
         parts = found(sample_of(np.arange(0)), *made_up(1, 60, 60), 1.0)
         unit = math.sqrt(sum(share**2 for share in shares))
         streams, ledger = rng.Streams.new(4), Ledger()
-        released = dpmac_module._released(parts, shares, 2.8, ledger, streams)
+        released = dpmac_module._released(parts, 2.8, ledger, streams, True, shares)
         for value, part, share in zip(released, parts, shares, strict=True):
             expected = 2.8 * part.sensitivity * unit / share
             assert abs(float(value.std()) / expected - 1) < 0.05, (bound, float(value.std()), expected)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 
 import torch
 
+from privlearn import schedules
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training
+from privlearn.cli.planning import make_plan
 from privlearn.clipping.layerwise import Derivatives
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
@@ -20,7 +23,7 @@ from privlearn.plan import Plan
 from privlearn.rng import Streams
 
 #: The paper's settings for its classifier (Harder et al. 2019, Table 2).
-_THRESHOLD, _RATE = 0.3, 0.01
+_THRESHOLD, _RATE, _BATCHES, _LEAST_BATCH = 0.3, 0.01, 60, 256
 
 
 def require_combinable(options: argparse.Namespace) -> None:
@@ -44,9 +47,24 @@ def require_combinable(options: argparse.Namespace) -> None:
             raise BadInput(f"--method dpmac does not go with {option}. Leave it out, or train by dpsgd")
 
 
-def mac_plan(options: argparse.Namespace, plan: Plan) -> Plan:
-    """`plan` with derivatives clipped in place of gradients, which costs the same."""
+def mac_plan(options: argparse.Namespace, examples: int) -> Plan:
+    """The plan that the options describe, settled: smaller batches than for DP-SGD unless their size is given.
+
+    Args:
+        options: what was given.
+        examples: the public number of examples that rates are relative to.
+    """
+    size = options.batch_size
+    if size is None and options.sampling != "full":
+        size = min(examples, max(_LEAST_BATCH, round(examples / _BATCHES)))
+    plan = make_plan(argparse.Namespace(**vars(options) | {"batch_size": size}), examples)
     return replace(plan, clip=Derivatives(_THRESHOLD if options.clip_norm is None else options.clip_norm))
+
+
+def _rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
+    """The learning rate over the run: as given, or falling to a fifth (the paper's 0.95 an epoch, over 30)."""
+    falling = schedules.Exponential(k=math.log(5) / plan.epochs)
+    return falling if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule)
 
 
 def train(
@@ -75,7 +93,7 @@ def train(
             "binary_cross_entropy",
             data,
             optimizer=training.optimizer(own, kind, plan, options.examples or data.examples),
-            learning_rate_schedule=training.rates(options, plan),
+            learning_rate_schedule=_rates(options, plan),
             coordinates=Coordinates(steps=steps, rate=rate),
             streams=streams,
             microbatch=options.microbatch,

@@ -310,7 +310,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
-    group.add_argument("--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0)")
+    group.add_argument(
+        "--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0; to a fifth for dpmac)"
+    )
     group.add_argument(
         "--z-steps", type=int, metavar="N", help="for dpmac: steps on the auxiliary coordinates (default: 30)"
     )

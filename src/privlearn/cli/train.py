@@ -52,9 +52,7 @@ def run(options: argparse.Namespace) -> int:
     data = training.data_of(options)
     public = None if options.public is None else _public(options, data)
     examples = options.examples or data.examples
-    plan = make_plan(options, examples)
-    if options.method == "dpmac":
-        plan = mac.mac_plan(options, plan)
+    plan = mac.mac_plan(options, examples) if options.method == "dpmac" else make_plan(options, examples)
     require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)

@@ -100,7 +100,7 @@ def dpmac(
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit each
-            other; before anything is spent. Or weights that are no longer finite at the end of an epoch.
+            other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
     require_kinds(
         plan, model, targets, learning_rate_schedule, ledger, streams, None, progress
@@ -180,17 +180,17 @@ def dpmac(
                 run.save_if_due(step)
                 weight = weighted(epoch + step / steps)
                 parts = derivatives(sample, x, y, weight)
-                values = _released(parts, shares, sigma if private else 0.0, ledger, streams)
+                values = _released(parts, sigma, ledger, streams, private, shares)
                 deviations = [sigma * private * p.sensitivity / own for p, own in zip(parts, shares, strict=True)]
                 factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
                 for group, rate in zip(descent.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
                 descend.take(values, deviations, weight)
+                with run.ending_if_it_fails():
+                    require_finite(parameters, rates[0], f"epoch {epoch + 1}, step {step + 1}")
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
-            with run.ending_if_it_fails():
-                require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
         run.end(plan.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 
@@ -292,10 +292,15 @@ def _unprotected(ledger: Ledger, plan: Plan) -> Iterator[None]:
 
 
 def _released(
-    parts: Sequence[Bounded], shares: Sequence[float] | None, sigma: float, ledger: Ledger, streams: Streams
+    parts: Sequence[Bounded],
+    sigma: float,
+    ledger: Ledger,
+    streams: Streams,
+    private: bool,
+    shares: Sequence[float] | None = None,
 ) -> list[Tensor]:
-    """The parts' values with noise; at noise multiplier 0, for runs that are not private, as they are."""
-    if sigma == 0:
+    """The parts' values with noise; as they are in a run that is not private."""
+    if not private:
         return [value for part in parts for value in part.values]
     noisy = release(*parts, noise_multiplier=sigma, ledger=ledger, stream=streams.noise, shares=shares)
     return [value for values in noisy for value in values]
@@ -321,7 +326,7 @@ def _learn_if_due(
         return
     (everybody,) = FullBatch().draw(len(x))
     parts = derivatives.histograms(everybody, x, y, mu)
-    derivatives.learn(_released(parts, None, learned.noise_multiplier if private else 0.0, ledger, streams))
+    derivatives.learn(_released(parts, learned.noise_multiplier, ledger, streams, private))
 
 
 def _through(transforms: Sequence[nn.Module], x: Tensor) -> Tensor:
