@@ -32,9 +32,9 @@ from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms import pca
 from privlearn.mechanisms import release as release_module
-from privlearn.methods import dpmac as dpmac_module
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods import validating
+from privlearn.methods.mac import steps
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64
@@ -163,7 +163,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (dpsgd_module, dpmac_module, pca, validating):
+        for module in (dpsgd_module, steps, pca, validating):
             stack.enter_context(mock.patch.object(module, "release", release))
         yield
 

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from privlearn._validate import count, positive
 from privlearn.accounting.events import Gaussian, NonPrivate
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
-from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.mac.batch import BatchDerivatives
 from privlearn.methods.mac.coordinates import Coordinates
 from privlearn.methods.mac.expansion import output_named, targets
 from privlearn.methods.mac.network import Activations, Layer, layers_of
+from privlearn.methods.mac.steps import MacSteps
 from privlearn.methods.mac.watch import LayerWatch
 from privlearn.methods.mac.weights import WeightSteps
 from privlearn.methods.progress import Progress, facts
@@ -40,7 +39,6 @@ from privlearn.methods.rows import Rows, rows
 from privlearn.models import Scale
 from privlearn.plan import Plan
 from privlearn.rng import Streams
-from privlearn.sampling import FullBatch
 from privlearn.schedules import Constant, Schedule, Validation, spec
 
 
@@ -102,10 +100,10 @@ def dpmac(
         BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit each
             other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
-    require_kinds(
-        plan, model, targets, learning_rate_schedule, ledger, streams, None, progress
-    )  # the loss is a name here
-    output = output_named(loss, _bound(plan).order)
+    # In the place of the loss, which is a name here, stands any function.
+    require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, None, progress)
+    bound = _bound(plan)
+    output = output_named(loss, bound.order)
     _require_fit(plan, coordinates, weight_steps, newton, private, checkpoint)
     ledger = Ledger(plan.budget if private else None) if ledger is None else ledger
     if private:
@@ -134,20 +132,27 @@ def dpmac(
     derivatives = BatchDerivatives(
         layers,
         output,
-        _bound(plan),
+        bound,
         plan.neighbours,
         coordinates,
         examples=len(x),
         at_once=microbatch,
         observe=watched.see,
     )
-    shares = shares_of_parts(_bound(plan), len(layers))
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     descent = optimizer_from(optimizer, parameters)
     rates = [group["lr"] for group in descent.param_groups]
     divisor = plan.sampling.expected_batch_size(examples)
-    descend = WeightSteps(layers, _bound(plan), descent, divisor, weight_steps, newton)
+    batches = MacSteps(
+        derivatives,
+        WeightSteps(layers, bound, descent, divisor, weight_steps, newton),
+        shares_of_parts(bound, len(layers)),
+        ledger,
+        streams,
+        private,
+    )
     steps = plan.sampling.steps(len(x))
+    learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
     settings = {
         **_settings(plan, examples, descent, learning_rate_schedule),
@@ -168,7 +173,8 @@ def dpmac(
             x = _through([run.earlier(earlier, x, None, plan.neighbours)], x)
         x = x.flatten(1)
         for epoch, sigma in enumerate(plan.noise_multipliers()):
-            _learn_if_due(plan, epoch, derivatives, x, y, weighted(epoch), ledger, streams, private)
+            if learned and epoch == learned.after:
+                batches.learn(learned, plan.neighbours, x, y, weighted(epoch))
             if epoch < run.first[0]:  # released before an interruption
                 ledger.charge(plan.epoch_event(sigma), plan.neighbours)
                 continue
@@ -178,14 +184,10 @@ def dpmac(
                     sample.spend(Gaussian(sigma), plan.neighbours, ledger)
                     continue
                 run.save_if_due(step)
-                weight = weighted(epoch + step / steps)
-                parts = derivatives(sample, x, y, weight)
-                values = _released(parts, sigma, ledger, streams, private, shares)
-                deviations = [sigma * private * p.sensitivity / own for p, own in zip(parts, shares, strict=True)]
                 factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
                 for group, rate in zip(descent.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
-                descend.take(values, deviations, weight)
+                batches.take(sample, x, y, sigma, weighted(epoch + step / steps))
                 with run.ending_if_it_fails():
                     require_finite(parameters, rates[0], f"epoch {epoch + 1}, step {step + 1}")
                 if progress:
@@ -289,44 +291,6 @@ def _charged(run: Progress, plan: Plan, saved: Any, ledger: Ledger, private: boo
 def _unprotected(ledger: Ledger, plan: Plan) -> Iterator[None]:
     ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
     yield
-
-
-def _released(
-    parts: Sequence[Bounded],
-    sigma: float,
-    ledger: Ledger,
-    streams: Streams,
-    private: bool,
-    shares: Sequence[float] | None = None,
-) -> list[Tensor]:
-    """The parts' values with noise; as they are in a run that is not private."""
-    if not private:
-        return [value for part in parts for value in part.values]
-    noisy = release(*parts, noise_multiplier=sigma, ledger=ledger, stream=streams.noise, shares=shares)
-    return [value for values in noisy for value in values]
-
-
-def _learn_if_due(
-    plan: Plan,
-    epoch: int,
-    derivatives: BatchDerivatives,
-    x: Tensor,
-    y: Tensor,
-    mu: float,
-    ledger: Ledger,
-    streams: Streams,
-    private: bool,
-) -> None:
-    """Release the histograms of derivative norms when the plan says so, and take the thresholds from them (Algorithm 2)."""
-    learned = plan.clip.learned if isinstance(plan.clip, Derivatives) else None
-    if learned is None or epoch != learned.after:
-        return
-    if derivatives.learned:  # before an interruption
-        ledger.charge(learned.event(), plan.neighbours)
-        return
-    (everybody,) = FullBatch().draw(len(x))
-    parts = derivatives.histograms(everybody, x, y, mu)
-    derivatives.learn(_released(parts, learned.noise_multiplier, ledger, streams, private))
 
 
 def _through(transforms: Sequence[nn.Module], x: Tensor) -> Tensor:
