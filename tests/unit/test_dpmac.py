@@ -174,6 +174,8 @@ def test_a_plan_beyond_the_budget_touches_no_data() -> None:
 def test_thresholds_and_shares_by_layer() -> None:
     assert pv.Derivatives((0.3, 0.1), 2.0).thresholds(2) == [[0.3, 0.1], [2.0, 2.0]]
     assert pv.Derivatives((0.3, 0.1)).clip_norm == 0.3
+    limits = mac_checks.derivatives(net(5, 4, 3), pv.Derivatives((0.3, 0.1), 2.0)).limits()
+    assert limits == [[0.3, 1.0], [0.1, 1.0]]  # of C = d2T / 2
     shares = shares_of_parts(pv.Derivatives(0.3, 0.3, shares=(1.0, 2.0)), 2)
     assert shares == pytest.approx([1 / math.sqrt(10)] * 2 + [2 / math.sqrt(10)] * 2)
 
@@ -318,6 +320,7 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (("--z-steps", 3), "--z-steps is for --method dpmac"),
         (("--method", "dpmac", "--clip", "layer"), "does not go with --clip layer"),
+        (("--method", "dpmac", "--tune", "tune.toml"), "does not go with --tune"),
         (("--method", "dpmac", "--precision", "bf16"), "does not go with --precision bf16"),
         (("--method", "dpmac", "--optimizer", "SGD"), "give --learning-rate"),
         (("--method", "dpmac", "--z-rate", -1), "rate of the coordinates is -1.0"),
