@@ -7,6 +7,7 @@ import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
+import mac_checks  # noqa: F401 - registers its checks
 import noise_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest

@@ -34,6 +34,7 @@ from privlearn.mechanisms import pca
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods import validating
+from privlearn.methods.mac import steps
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64
@@ -144,13 +145,13 @@ def _charges(seen: list[Any]) -> Iterator[None]:
 def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
     real = release_module.release
 
-    def release(*parts: Any, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
+    def release(*parts: Any, noise_multiplier: float, ledger: Any, stream: Any, **split: Any) -> Any:
         values = [value for part in parts for value in part.values]
         record.sums.append([value.clone() for value in values])
         record.sensitivities.append(math.hypot(*(part.sensitivity for part in parts)))
         shapes = [(tuple(value.shape), value.dtype) for value in values]
         record.seen.append(("release", noise_multiplier, [part.sensitivity for part in parts], shapes))
-        found = real(*parts, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream)
+        found = real(*parts, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, **split)
         number = len(record.released)
         record.released.append([value.clone() for value in values])
         record.seen.append("released")
@@ -162,7 +163,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (dpsgd_module, pca, validating):
+        for module in (dpsgd_module, steps, pca, validating):
             stack.enter_context(mock.patch.object(module, "release", release))
         yield
 

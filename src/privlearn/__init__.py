@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from privlearn.accounting.ledger import Ledger as Ledger
     from privlearn.accounting.unit import Unit as Unit
     from privlearn.clipping.augmentation import Augmentation as Augmentation
+    from privlearn.clipping.layerwise import Analytic as Analytic
+    from privlearn.clipping.layerwise import Derivatives as Derivatives
+    from privlearn.clipping.layerwise import Histogram as Histogram
     from privlearn.clipping.styles import Automatic as Automatic
     from privlearn.clipping.styles import Flat as Flat
     from privlearn.clipping.styles import PerLayer as PerLayer
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
     from privlearn.mechanisms.release import release as release
     from privlearn.methods.blocks import Blocks as Blocks
     from privlearn.methods.candidates import Candidate as Candidate
+    from privlearn.methods.dpmac import dpmac as dpmac
     from privlearn.methods.dpsgd import dpsgd as dpsgd
+    from privlearn.methods.mac.coordinates import Coordinates as Coordinates
     from privlearn.methods.result import Result as Result
     from privlearn.methods.stopping import RandomStopping as RandomStopping
     from privlearn.methods.tune import tune as tune
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from privlearn.publishing.bundle import publish as publish
     from privlearn.publishing.verification import verify as verify
     from privlearn.rng import Streams as Streams
+    from privlearn.sampling import FixedOrder as FixedOrder
     from privlearn.sampling import FullBatch as FullBatch
     from privlearn.sampling import Partition as Partition
     from privlearn.sampling import Poisson as Poisson
@@ -47,15 +53,20 @@ __version__ = version("privlearn")
 # Names are imported when they are first used: planning and verifying must not wait for torch.
 _HOMES = {
     "Adjacency": "accounting.adjacency",
+    "Analytic": "clipping.layerwise",
     "Augmentation": "clipping.augmentation",
     "Automatic": "clipping.styles",
     "Blocks": "methods.blocks",
     "Budget": "accounting.budget",
     "Candidate": "methods.candidates",
+    "Coordinates": "methods.mac.coordinates",
     "Dataset": "data",
+    "Derivatives": "clipping.layerwise",
+    "FixedOrder": "sampling",
     "Flat": "clipping.styles",
     "FullBatch": "sampling",
     "Guarantee": "accounting.accountant",
+    "Histogram": "clipping.layerwise",
     "Ledger": "accounting.ledger",
     "PCA": "mechanisms.pca",
     "Partition": "sampling",
@@ -68,6 +79,7 @@ _HOMES = {
     "Shuffle": "sampling",
     "Streams": "rng",
     "Unit": "accounting.unit",
+    "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
     "load": "data",
     "publish": "publishing.bundle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final, get_args
+from typing import Any, final, get_args
 
 from privlearn._validate import count
 from privlearn.accounting import accountant
@@ -24,6 +24,7 @@ from privlearn.accounting.events import (
 from privlearn.accounting.filters import Limit, fits, share
 from privlearn.accounting.limits import widest
 from privlearn.accounting.unit import Unit
+from privlearn.clipping.layerwise import Derivatives, Layerwise
 from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
@@ -49,13 +50,13 @@ _EXAMPLES = {
 @final
 @dataclass(frozen=True)
 class Plan:
-    """A DP-SGD run as public numbers; its event tree is known before training and equals the ledger's afterwards.
+    """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and equals the ledger's afterwards.
 
     Attributes:
         sampling: how batches are drawn, which also says what a release on them costs.
         epochs: how many epochs run; with a validation schedule, at most.
         schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
-        clip: how gradients are clipped.
+        clip: how gradients are clipped; for DP-MAC `Derivatives` or `Analytic`.
         adjacency: the kind of neighbour; by default the sampler's.
         examples: the declared, public number of examples that sums are divided by; None: the data's length.
         before: releases that come before training, on the same ledger.
@@ -75,7 +76,7 @@ class Plan:
     sampling: Sampler
     epochs: int = 30
     schedule: NoiseSchedule = Constant()  # noqa: RUF009 - a frozen value
-    clip: Clip = Flat(0.1)  # noqa: RUF009 - a frozen value
+    clip: Clip | Layerwise = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
     before: tuple[PCA, ...] = ()
@@ -88,7 +89,7 @@ class Plan:
         kinds: dict[str, tuple[type, ...]] = {
             "sampling": (Sampler,),
             "schedule": (Schedule, Validation),
-            "clip": get_args(Clip),
+            "clip": get_args(Clip | Layerwise),
         }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
@@ -165,7 +166,17 @@ class Plan:
             during: list[Event] = [self.filter]
         else:
             during = [self.epoch_event(sigma) for sigma in self.noise_multipliers()]
+        if isinstance(self.clip, Derivatives) and self.clip.learned:
+            during.insert(self.clip.learned.after, self.clip.learned.event())
         return compose([*(release.event() for release in self.before), *during])
+
+    def other_releases(self) -> list[dict[str, Any]]:
+        """Every release that is no epoch's, as plain values, for certificates."""
+        learned = self.clip.learned if isinstance(self.clip, Derivatives) else None
+        return [
+            *({"kind": "pca", **vars(release)} for release in self.before),
+            *([{"kind": "histogram", **vars(learned)}] if learned else []),
+        ]
 
     def guarantee(self, delta: float) -> Guarantee:
         """The tightest sound guarantee of the whole run at `delta`."""

@@ -247,6 +247,39 @@ class Shuffle(Sampler):
 
 @final
 @dataclass(frozen=True)
+class FixedOrder(Sampler):
+    """Batches of `batch_size` rows in the order of the data, the same in every epoch; the last one may be smaller.
+
+    As for `Shuffle`, the epoch is the unit, and nothing is amplified: which batch an example is in is no secret.
+    """
+
+    batch_size: int
+    adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+
+    def __post_init__(self) -> None:
+        count("batch_size", self.batch_size)
+
+    def steps(self, examples: int) -> int:
+        """Batches in an epoch."""
+        return math.ceil(examples / self.batch_size)
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The number of rows in a full batch, also for the last one: a public constant."""
+        return float(min(self.batch_size, examples))
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The epoch, once."""
+        return FixedBatches(mechanism)
+
+    def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
+        """Yield one epoch of batches."""
+        unit = _Unit(self.event)
+        for start in range(0, examples, self.batch_size):
+            yield Sample(np.arange(start, min(start + self.batch_size, examples)), unit)
+
+
+@final
+@dataclass(frozen=True)
 class FullBatch(Sampler):
     """All the data in one batch."""
 
@@ -284,7 +317,7 @@ def from_description(description: dict[str, Any]) -> Sampler:
         BadInput: no sampler's description.
     """
     numbers = {key: value for key, value in description.items() if key != "kind"}
-    for kind in (Poisson, Partition, Shuffle, FullBatch):
+    for kind in (Poisson, Partition, Shuffle, FixedOrder, FullBatch):
         if kind.__name__.lower() == description.get("kind"):
             return kind(**numbers)
     raise BadInput(f"{str(description)[:80]} describes no sampler")
@@ -310,6 +343,8 @@ def named(name: str, batch_size: int, examples: int) -> Sampler:
             return Partition(math.ceil(examples / batch_size))
         case "shuffle":
             return Shuffle(batch_size)
+        case "fixed":
+            return FixedOrder(batch_size)
         case "full":
             return FullBatch()
-    raise BadInput(f"sampling is {name!r}: expected one of poisson, partition, shuffle, full", sampling=name)
+    raise BadInput(f"sampling is {name!r}: expected one of poisson, partition, shuffle, fixed, full", sampling=name)

@@ -30,7 +30,7 @@ MUTANTS = [
            "check_noise_is_normal_and_independent_throughout"),
     Mutant("noise ignores the sensitivity", P + "mechanisms.release:_noised", "multiplier * part.sensitivity",
            "multiplier", "check_noise_has_the_stated_scale"),
-    Mutant("joint parts each noised as if alone", P + "mechanisms.release:release", " * math.sqrt(len(parts))", "",
+    Mutant("joint parts each noised as if alone", P + "mechanisms.release:release", "[math.sqrt(len(parts))]", "[1.0]",
            "check_joint_release_pays_for_its_parts"),
     Mutant("the charge is forgotten", P + "mechanisms.release:release", "sample.spend(mechanism, adjacency, ledger)",
            "pass", "check_every_release_is_charged"),

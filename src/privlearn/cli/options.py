@@ -26,7 +26,7 @@ _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
     "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
     "--method", "--model", "--optimizer", "--learning-rate",
-    "--momentum", "--lr-schedule", "--microbatch", "--device", "--precision", "--seed", "--out",
+    "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
     "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
 }  # fmt: skip
 
@@ -285,7 +285,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "schedule's k, or the batch size",
     )
     plan.add_argument(
-        "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, full"
+        "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, fixed, full"
     )
     plan.add_argument("--batch-size", type=int, metavar="B", help="expected examples in a batch (default: by a rule)")
     plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, or until the budget ends)")
@@ -293,7 +293,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
                       "step:k=0.6,period=10, poly:k=3,end=2,period=100 (each with from=, to= epochs), or "
                       "validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public or noise=")  # fmt: skip
     plan.add_argument("--clip", default="flat", metavar="STYLE", help="flat (default), layer, automatic or quantile")
-    plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1)")
+    plan.add_argument("--clip-norm", type=float, metavar="C", help="(default: 0.1; 0.3 for dpmac)")
     plan.add_argument("--pca", type=int, metavar="L", help="project onto L private principal directions first")
     plan.add_argument("--pca-noise", type=float, metavar="S", help="their noise multiplier (default: 16)")
     plan.add_argument(
@@ -304,13 +304,19 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--method", default="dpsgd", choices=["dpsgd"], help="(default: dpsgd)")
+    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac"], help="(default: dpsgd)")
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
-    group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD)")
+    group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
-    group.add_argument("--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0)")
+    group.add_argument(
+        "--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0; to a fifth for dpmac)"
+    )
+    group.add_argument(
+        "--z-steps", type=int, metavar="N", help="for dpmac: steps on the auxiliary coordinates (default: 30)"
+    )
+    group.add_argument("--z-rate", type=float, metavar="L", help="for dpmac: their learning rate (default: 0.003)")
     group.add_argument(
         "--microbatch",
         type=_microbatch,

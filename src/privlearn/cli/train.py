@@ -16,7 +16,7 @@ from torch import nn
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import screen, training
+from privlearn.cli import mac, screen, training
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import NAMES, Dataset, load
@@ -35,6 +35,7 @@ from privlearn.rng import Streams
 
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
+    mac.require_combinable(options)
     if options.tune is not None:
         return import_module("privlearn.cli.tuned").run(options)  # type: ignore[no-any-return]
     started = time.perf_counter()
@@ -48,11 +49,11 @@ def run(options: argparse.Namespace) -> int:
         None if options.ledger is None else training.open_ledger(options.ledger, f"{options.data} to {options.out}")
     )
     models.require_known(options.model)
-    kind = training.optimizer_kind(options.optimizer or "SGD")
+    kind = training.optimizer_kind(options.optimizer or ("Adam" if options.method == "dpmac" else "SGD"))
     data = training.data_of(options)
     public = None if options.public is None else _public(options, data)
     examples = options.examples or data.examples
-    plan = make_plan(options, examples)
+    plan = mac.mac_plan(options, examples) if options.method == "dpmac" else make_plan(options, examples)
     require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
@@ -120,6 +121,8 @@ def _train(
 ) -> Result:
     # Of a saved run only for the initial weights, which tell the learning rate.
     streams = Streams.at(saved.plain["streams"]) if saved else Streams.new(options.seed, discrete=options.discrete)
+    if options.method == "dpmac":
+        return mac.train(options, plan, data, kind, streams, ledger, checkpoint)
     classes = data.classes
     assert classes is not None
     with screen.progress_bar("training") as progress:

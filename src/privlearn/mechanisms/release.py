@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from privlearn._validate import positive
 from privlearn.accounting.adjacency import require_same
 from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Account
@@ -16,24 +18,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def release(*parts: Bounded, noise_multiplier: float, ledger: Account, stream: NoiseStream) -> list[tuple[Tensor, ...]]:
+def release(
+    *parts: Bounded,
+    noise_multiplier: float,
+    ledger: Account,
+    stream: NoiseStream,
+    shares: Sequence[float] | None = None,
+) -> list[tuple[Tensor, ...]]:
     """Release one or several bounded values of one sample, jointly, as one Gaussian event.
 
     Guarantee: the event that the sample makes of Gaussian(noise_multiplier), for the adjacency of the parts. It is
     charged first; if the ledger refuses, nothing is drawn. With m parts, part i gets noise of standard deviation
-    noise_multiplier x sqrt(m) x its sensitivity, so that together they are one release of sensitivity 1 (DP-MAC, sec. 3.2).
+    noise_multiplier x sqrt(m) x its sensitivity, so that together they are one release of sensitivity 1 (DP-MAC, sec. 2.3).
+    Any other public split of that unit will do: with `shares` whose squares add up to at most 1, part i gets noise of
+    noise_multiplier x its sensitivity / its share.
 
     Args:
         parts: values bounded by the clipping package, all of the same sample.
         noise_multiplier: noise standard deviation over sensitivity; public.
         ledger: a ledger, or a filter on one; charged before anything is drawn.
         stream: the run's noise stream, which also says whether noise goes on a grid.
+        shares: a public share of the unit of sensitivity for each part; by default 1 / sqrt(m) each.
 
     Returns:
         For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
-        BadInput: values that noise can't be added to; nothing is charged.
+        BadInput: values that noise can't be added to, or shares that are more than the whole; nothing is charged.
         SampleReused: the sample was released before, or the parts come from different samples.
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
@@ -48,10 +59,23 @@ def release(*parts: Bounded, noise_multiplier: float, ledger: Account, stream: N
     from privlearn.mechanisms.noise import require_noisable
 
     require_noisable([value for part in parts for value in part.values])
+    factors = [math.sqrt(len(parts))] * len(parts) if shares is None else _factors(shares, len(parts))
     mechanism = Gaussian(noise_multiplier)
     sample.spend(mechanism, adjacency, ledger)
     # Only from here on is anything drawn.
-    return [_noised(part, noise_multiplier * math.sqrt(len(parts)), stream) for part in parts]
+    return [_noised(part, noise_multiplier * factor, stream) for part, factor in zip(parts, factors, strict=True)]
+
+
+def _factors(shares: Sequence[float], parts: int) -> list[float]:
+    """What each part's noise is multiplied by: one over its share."""
+    numbers = [positive("a share of the sensitivity", share) for share in shares]
+    whole = math.fsum(share**2 for share in numbers)
+    if len(numbers) != parts or whole > 1 + 1e-9:
+        raise BadInput(
+            f"there are {len(numbers)} shares for {parts} parts, and their squares add up to {whole:.6g}: expected one for "
+            "each, with squares that add up to at most 1"
+        )
+    return [math.sqrt(max(whole, 1.0)) / share for share in numbers]
 
 
 def _noised(part: Bounded, multiplier: float, stream: NoiseStream) -> tuple[Tensor, ...]:

@@ -71,7 +71,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
     return {
         "sampling": plan.sampling.describe(),
         "noise_multipliers": list(plan.noise_multipliers()),
-        "before": [{"kind": "pca", **vars(release)} for release in plan.before],
+        "before": plan.other_releases(),
     }
 
 

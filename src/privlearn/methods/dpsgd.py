@@ -26,6 +26,7 @@ from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.refusals import (
     OptimizerFactory,
     device_of,
+    gradient_clip,
     network_from,
     optimizer_from,
     require_finite,
@@ -126,7 +127,7 @@ def dpsgd(
     gradients = ClippedGradients(
         network,
         loss,
-        plan.clip,
+        gradient_clip(plan),
         plan.neighbours,
         microbatch=microbatch,
         augmentation=augmentation,

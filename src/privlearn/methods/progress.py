@@ -8,14 +8,13 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
 from privlearn.mechanisms.pca import PCA
@@ -66,6 +65,16 @@ class Watch:
         self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
 
 
+class Kept(Protocol):
+    """What a run changes beside its weights: plain values, taken down and put back."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+
+
 @final
 class Progress:
     """A run under way: what it changes as it goes, charged to its ledger, and kept in its checkpoint.
@@ -94,10 +103,10 @@ class Progress:
         ledger: Ledger,
         network: nn.Module,
         transforms: list[nn.Module],
-        gradients: ClippedGradients,
+        gradients: Kept,
         descent: torch.optim.Optimizer,
         streams: Streams,
-        figures: Watch,
+        figures: Kept,
         born: dict[str, Any],
     ) -> None:
         self._file, self._ledger = file, ledger

@@ -1,4 +1,4 @@
-"""What `dpsgd` refuses, and the one message that it may end with.
+"""What `dpsgd` and `dpmac` refuse, and the one message that they may end with.
 
 All but `require_finite` run before anything is spent. `require_usable` looks at the data: for whoever holds them, outside the
 guarantee.
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.layerwise import Analytic, Derivatives
+from privlearn.clipping.styles import Clip
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
@@ -48,6 +50,20 @@ def require_kinds(
     ):
         if not fits:
             raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+
+
+def gradient_clip(plan: Plan) -> Clip:
+    """How the plan clips gradients.
+
+    Raises:
+        BadInput: it is a plan for DP-MAC.
+    """
+    if isinstance(plan.clip, Derivatives | Analytic):
+        raise BadInput(
+            f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, pv.PerLayer, pv.Automatic or "
+            "pv.Quantile"
+        )
+    return plan.clip
 
 
 def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]) -> nn.Module:

@@ -151,10 +151,22 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| noise multiplier | {noise} |",
         *_validation(settings),
         f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
+        *_mac(settings),
         f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
         f"| epsilon computed by | {guarantee.method} |",
         "",
+    ]
+
+
+def _mac(settings: dict[str, Any]) -> list[str]:
+    """What is particular to DP-MAC."""
+    if settings["method"] != "dpmac":
+        return []
+    z = settings["coordinates"]
+    return [
+        f"| objective | {settings['objective']}, expansion of order {settings['clip']['order']}, mu {settings['mu']}, "
+        f"{z['steps']} steps on the coordinates at rate {z['rate']:g} ({z['optimizer']}) |"
     ]
 
 
@@ -172,6 +184,8 @@ def _validation(settings: dict[str, Any]) -> list[str]:
 
 
 def _before(part: dict[str, Any]) -> str:
+    if part["kind"] == "histogram":
+        return f"histogram of derivatives after {part['after']} epochs (noise multiplier {part['noise_multiplier']:g})"
     return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"
 
 

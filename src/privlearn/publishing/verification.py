@@ -206,8 +206,8 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
 
 
 def described_run(settings: dict[str, Any]) -> Event:
-    """The events that the settings of a DP-SGD run amount to: with a filter its limit, whatever was spent of it."""
-    before = [Gaussian(part["noise_multiplier"]) for part in settings["before"]]
+    """The events that the settings of a run amount to: with a filter its limit, whatever was spent of it."""
+    before = [Gaussian(part["noise_multiplier"]) for part in settings["before"] if part["kind"] != "histogram"]
     during = [from_json(settings["filter"])] if "filter" in settings else [_epochs(settings)]
     return compose([*before, *during])
 
@@ -217,9 +217,13 @@ def _epochs(settings: dict[str, Any]) -> Event:
     sampler = sampling.from_description(settings["sampling"])
     paid = settings["validation"]["noise"] if "validation" in settings else None
     validation = [] if paid is None else [Gaussian(paid)]
-    return compose(
+    parts = [
         part for sigma in settings["noise_multipliers"] for part in (sampler.epoch_event(Gaussian(sigma)), *validation)
-    )
+    ]
+    for part in settings["before"]:
+        if part["kind"] == "histogram":  # a release between the epochs
+            parts.insert(part["after"], Gaussian(part["noise_multiplier"]))
+    return compose(parts)
 
 
 def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:

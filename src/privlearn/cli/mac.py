@@ -1,0 +1,104 @@
+"""`privlearn train --method dpmac`: what differs from DP-SGD."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+
+import torch
+
+from privlearn import schedules
+from privlearn.accounting.ledger import Ledger
+from privlearn.cli import screen, training
+from privlearn.cli.planning import make_plan
+from privlearn.clipping.layerwise import Derivatives
+from privlearn.data import Dataset
+from privlearn.errors import BadInput
+from privlearn.methods.checkpoint import Checkpoint
+from privlearn.methods.dpmac import dpmac
+from privlearn.methods.mac.coordinates import Coordinates
+from privlearn.methods.result import Result
+from privlearn.plan import Plan
+from privlearn.rng import Streams
+
+#: The paper's settings for its classifier (Harder et al. 2019, Table 2).
+_THRESHOLD, _RATE, _BATCHES, _LEAST_BATCH = 0.3, 0.01, 60, 256
+
+
+def require_combinable(options: argparse.Namespace) -> None:
+    """Refuse options that only DP-SGD has, and the other way round.
+
+    Raises:
+        BadInput: naming the first of them.
+    """
+    if options.method != "dpmac":
+        alien = next((f"--{name.replace('_', '-')}" for name in ("z_steps", "z_rate") if vars(options)[name]), None)
+        if alien:
+            raise BadInput(f"{alien} is for --method dpmac: leave it out, or add --method dpmac")
+        return
+    for given, option in (
+        (options.tune is not None, "--tune, which trains by dpsgd"),
+        (options.public is not None, "--public, which is for validation schedules"),
+        (options.clip != "flat", f"--clip {options.clip}: derivatives are clipped layer by layer, at --clip-norm"),
+        (options.precision != "float32", f"--precision {options.precision}"),
+    ):
+        if given:
+            raise BadInput(f"--method dpmac does not go with {option}. Leave it out, or train by dpsgd")
+
+
+def mac_plan(options: argparse.Namespace, examples: int) -> Plan:
+    """The plan that the options describe, settled: smaller batches than for DP-SGD unless their size is given.
+
+    Args:
+        options: what was given.
+        examples: the public number of examples that rates are relative to.
+    """
+    size = options.batch_size
+    if size is None and options.sampling != "full":
+        size = min(examples, max(_LEAST_BATCH, round(examples / _BATCHES)))
+    plan = make_plan(argparse.Namespace(**vars(options) | {"batch_size": size}), examples)
+    return replace(plan, clip=Derivatives(_THRESHOLD if options.clip_norm is None else options.clip_norm))
+
+
+def _rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
+    """The learning rate over the run: as given, or falling to a fifth (the paper's 0.95 an epoch, over 30)."""
+    falling = schedules.Exponential(k=math.log(5) / plan.epochs)
+    return falling if options.lr_schedule is None else schedules.parse_rates(options.lr_schedule)
+
+
+def train(
+    options: argparse.Namespace,
+    plan: Plan,
+    data: Dataset,
+    kind: type[torch.optim.Optimizer],
+    streams: Streams,
+    ledger: Ledger | None,
+    checkpoint: Checkpoint,
+) -> Result:
+    """Train, with a progress bar."""
+    if kind is torch.optim.SGD and options.learning_rate is None:
+        raise BadInput(
+            "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave out --optimizer"
+        )
+    own = argparse.Namespace(**vars(options) | {"learning_rate": options.learning_rate or _RATE})
+    default = Coordinates()
+    steps, rate = options.z_steps or default.steps, options.z_rate or default.rate
+    classes = data.classes
+    assert classes is not None
+    with screen.progress_bar("training") as progress:
+        return dpmac(
+            plan,
+            lambda shape: training.network(options.model, shape, classes, streams),
+            "binary_cross_entropy",
+            data,
+            optimizer=training.optimizer(own, kind, plan, options.examples or data.examples),
+            learning_rate_schedule=_rates(options, plan),
+            coordinates=Coordinates(steps=steps, rate=rate),
+            streams=streams,
+            microbatch=options.microbatch,
+            device=options.device,
+            progress=progress,
+            ledger=ledger,
+            checkpoint=checkpoint,
+        )

@@ -1,0 +1,1 @@
+"""The parts of DP-MAC: layers, their Taylor coefficients, auxiliary coordinates, and the objective that was released."""

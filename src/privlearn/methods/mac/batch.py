@@ -1,0 +1,220 @@
+"""`BatchDerivatives`: from the examples of a batch to the bounded sums of all layers' derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping import analytic
+from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.derivatives import DerivativeSums, Products, histogram
+from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise
+from privlearn.errors import BadInput
+from privlearn.methods.mac.coordinates import Coordinates, arguments, fitted, forward, projected
+from privlearn.methods.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidden_second
+from privlearn.methods.mac.network import Layer, with_ones
+from privlearn.sampling import Sample
+
+#: Examples that are computed at once, unless somebody says otherwise.
+_AT_ONCE = 4096
+#: Shown the losses, the norms of each layer's first derivatives and which were clipped: private.
+Observer = Callable[[Tensor, list[Tensor], Tensor], None]
+
+
+@final
+class BatchDerivatives:
+    """Computes, for drawn batches, what DP-MAC releases: sums of clipped derivatives of each layer's objective.
+
+    For each example its coordinates are fitted by itself, with the weights as they are; then come its derivatives in all
+    layers, and `clipping` bounds and adds them up.
+
+    Args:
+        layers: the network's; their weights are read whenever a batch is computed.
+        output: the output layer's loss.
+        bound: how derivatives are bounded.
+        adjacency: the kind of neighbour.
+        coordinates: how coordinates are fitted.
+        examples: how many there are, for coordinates that are stored.
+        at_once: examples that are computed at once; by default 4096.
+        observe: shown private figures.
+
+    Raises:
+        BadInput: thresholds for another number of layers, or an analytic bound that is not known.
+
+    Attributes:
+        thresholds: of the derivatives, for each kind and layer; None where bounds are analytic.
+        learned: whether the thresholds are the learned ones.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        output: Output,
+        bound: Layerwise,
+        adjacency: Adjacency,
+        coordinates: Coordinates,
+        *,
+        examples: int,
+        at_once: int | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        self._layers, self._output, self._bound, self._adjacency = layers, output, bound, adjacency
+        self._coordinates, self._at_once, self._observe = coordinates, at_once or _AT_ONCE, observe
+        self.thresholds = bound.thresholds(len(layers)) if isinstance(bound, Derivatives) else None
+        self.learned = False
+        self._radius = bound.z_norm if isinstance(bound, Analytic) else None
+        if isinstance(bound, Analytic) and output not in (BINARY, SOFTMAX) and bound.y_norm is None:
+            raise BadInput(
+                "the squared loss has analytic sensitivities only for targets within a ball: give pv.Analytic(y_norm=...), or "
+                "clip with pv.Derivatives"
+            )
+        weight = layers[0].linear.weight
+        self._like = weight.detach().new_zeros(0)
+        self._stored = (
+            [self._like.new_zeros(examples, layer.linear.out_features) for layer in layers[:-1]]
+            if coordinates.stored
+            else []
+        )
+        self._met = torch.zeros(examples if coordinates.stored else 0, dtype=torch.bool, device=weight.device)
+        self.limits()  # whatever can be refused
+
+    def limits(self) -> list[list[float]]:
+        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the weights as they are."""
+        if self.thresholds is not None:
+            halved = [[threshold / 2**kind for threshold in own] for kind, own in enumerate(self.thresholds)]
+            return [list(own) for own in zip(*halved, strict=True)]
+        return [self._analytic_limits(number) for number in range(len(self._layers))]
+
+    @torch.no_grad()
+    def __call__(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
+        """The bounded sums over the examples that `sample` drew: for each layer its first, then its second part.
+
+        First parts are the sums of dT (of b, where bounds are analytic and the expansion is of second order), of shape
+        (outputs, inputs), the bias as the last input; second parts those of C = d2T / 2, of shape (outputs, inputs, inputs).
+
+        Args:
+            sample: the batch.
+            x: all inputs, shape (rows, inputs).
+            y: all targets, shape (rows, outputs).
+            mu: the weight of hidden layers' objectives when coordinates are fitted.
+        """
+        shapes = [layer.shape for layer in self._layers]
+        sums = DerivativeSums(shapes, self.limits(), self._like, self._adjacency)
+        for rows, inputs, targets in self._parts(sample, x, y):
+            products = self._products(rows, inputs, targets, mu)
+            clipped = sums.add(products)
+            if self._observe:
+                self._observe(self._losses(inputs, targets), [found.norms()[0] for found in products], clipped)
+        return sums.bounded(sample)
+
+    @torch.no_grad()
+    def histograms(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
+        """How many examples have derivatives of which norm: a histogram for each kind and layer; arguments as for a call.
+
+        Raises:
+            BadInput: there are no thresholds to learn.
+        """
+        learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
+        if learned is None or self.thresholds is None:
+            raise BadInput("there is no histogram in the plan: give pv.Derivatives(learned=pv.Histogram(...))")
+        found: list[list[Tensor]] = [[self._like.new_zeros(0).double()] for own in self.thresholds for _ in own]
+        for rows, inputs, targets in self._parts(sample, x, y):
+            norms = [product.norms() for product in self._products(rows, inputs, targets, mu)]
+            by_kind = [own * 2**kind for kind, layers in enumerate(zip(*norms, strict=True)) for own in layers]
+            for kept, own in zip(found, by_kind, strict=True):
+                kept.append(own)
+        return histogram([torch.cat(kept) for kept in found], learned.edges(), sample, self._adjacency)
+
+    def learn(self, counts: Sequence[Tensor]) -> None:
+        """Take the thresholds that released histograms speak for."""
+        assert isinstance(self._bound, Derivatives)
+        assert self._bound.learned is not None
+        assert self.thresholds is not None
+        flat = [threshold for own in self.thresholds for threshold in own]
+        new = [self._bound.learned.threshold(c.tolist(), old) for c, old in zip(counts, flat, strict=True)]
+        layers = len(self._layers)
+        self.thresholds = [new[start : start + layers] for start in range(0, len(new), layers)]
+        self.learned = True
+
+    def state(self) -> dict[str, Any]:
+        """What the next sum depends on beside the model and the data; plain and public."""
+        return {"thresholds": self.thresholds, "learned": self.learned}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where another was."""
+        self.thresholds, self.learned = state["thresholds"], state["learned"]
+
+    def _parts(self, sample: Sample, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The batch in parts: the places of some examples, their inputs and their targets, brought into their balls."""
+        bound = self._bound
+        for start in range(0, len(sample), self._at_once):
+            rows = torch.from_numpy(sample.indices[start : start + self._at_once]).to(x.device)
+            inputs, targets = x[rows].to(self._like), y[rows].to(self._like)
+            if isinstance(bound, Analytic):
+                inputs = projected(inputs, self._input_radius())
+                targets = targets if self._output in (BINARY, SOFTMAX) else projected(targets, bound.y_norm)
+            yield rows.to(self._like.device), inputs, targets
+
+    def _products(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Products]:
+        """The derivatives of some examples in every layer."""
+        z = self._fitted(rows, x, y, mu)
+        second = self._bound.order == 2
+        found = []
+        for layer, seen, target in zip(self._layers, [x, *z], [*z, y], strict=True):
+            u = arguments(layer, seen)
+            if layer.activation is not None:
+                d = hidden_first(layer.activation, u, target)
+                c = hidden_second(layer.activation, u, target) if second else None
+            else:
+                d = self._output.first(u, target)
+                c = self._output.second(u, target) if second and self._output.second else None
+            if c is not None and isinstance(self._bound, Analytic):
+                d = d - 2 * c * u  # of b = dT - 2 C w, whose bound is less than that of dT
+            found.append(Products(with_ones(seen, layer), d, c))
+        return found
+
+    def _fitted(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
+        """Coordinates of some examples, from where they were at their last visit if that is kept."""
+        start = None
+        if self._coordinates.stored:
+            met = self._met[rows, None]
+            new = forward(self._layers, x, self._radius)
+            start = [kept[rows].where(met, own) for kept, own in zip(self._stored, new, strict=True)]
+        z = fitted(self._layers, self._output, x, y, self._coordinates, mu, radius=self._radius, start=start)
+        if self._coordinates.stored:
+            for kept, own in zip(self._stored, z, strict=True):
+                kept[rows] = own
+            self._met[rows] = True
+        return z
+
+    def _losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """The network's own losses, whatever coordinates are."""
+        last = [x, *forward(self._layers, x, self._radius)][-1]
+        return self._output.losses(arguments(self._layers[-1], last), y)
+
+    def _input_radius(self) -> float:
+        assert isinstance(self._bound, Analytic)
+        given = self._bound.x_norm
+        return math.sqrt(self._layers[0].linear.in_features) if given is None else given
+
+    def _analytic_limits(self, number: int) -> list[float]:
+        """The sensitivities of a layer's parts, at its weights as they are, which were released."""
+        assert isinstance(self._bound, Analytic)
+        assert self._bound.z_norm is not None
+        layer, radius = self._layers[number], self._bound.z_norm
+        inputs = analytic.with_bias(radius if number else self._input_radius(), layer.has_bias)
+        if layer.activation is not None:
+            found = analytic.hidden(layer.weight(), layer.activation, inputs, radius)
+        elif self._output is SOFTMAX:
+            return [analytic.softmax(inputs)]
+        elif self._output is BINARY:
+            found = analytic.binary(layer.weight(), inputs)
+        else:
+            assert self._bound.y_norm is not None
+            found = analytic.squared(layer.weight(), inputs, self._bound.y_norm)
+        return [found.gradient] if self._bound.order == 1 else [found.linear, found.curvature]

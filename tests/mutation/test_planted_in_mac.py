@@ -1,0 +1,149 @@
+"""Planted bugs in DP-MAC, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import mac_checks
+import pytest
+from checks import CHECKS
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant
+
+from privlearn.errors import PrivlearnError
+
+P = "privlearn."
+CLIP, MAC, RUN = P + "clipping.", P + "methods.mac.", P + "methods.dpmac:"
+COUPLED = [
+    Mutant("losses of the batch are averaged in Z-steps", MAC + "coordinates:_gradients", "last @ layers",
+           "last / len(y) @ layers", "check_coordinates_do_not_move_with_the_batch"),
+    Mutant("gradients of Z-steps are clipped together", MAC + "coordinates:fitted", "each.grad = gradient",
+           "each.grad = gradient * min(1.0, 1e-3 / float(gradient.norm() + 1e-30))",
+           "check_coordinates_do_not_move_with_the_batch"),
+    Mutant("the rate of Z-steps follows the batch", MAC + "coordinates:fitted", "descent.step()",
+           'descent.param_groups[0]["lr"] = settings.rate / (1 + float(z[-1].grad.norm())); descent.step()',
+           "check_coordinates_do_not_move_with_the_batch"),
+]  # fmt: skip
+MUTANTS = [
+    *COUPLED,
+    Mutant("coordinates are stored by place in the batch", MAC + "batch:BatchDerivatives._fitted", "kept[rows] = own",
+           "kept[: len(rows)] = own", "check_stored_coordinates_stay_with_their_record"),
+    Mutant("stored coordinates of strangers", MAC + "batch:BatchDerivatives._fitted", "kept[rows].where(met, own)",
+           "kept[rows]", "check_stored_coordinates_stay_with_their_record"),
+    Mutant("coordinates are not projected", MAC + "coordinates:fitted", "each.copy_(projected(each, radius))", "pass",
+           "check_what_analytic_bounds_rest_on_is_projected"),
+    Mutant("inputs are not projected", MAC + "batch:BatchDerivatives._parts", "projected(inputs, self._input_radius())",
+           "inputs", "check_what_analytic_bounds_rest_on_is_projected"),
+    Mutant("targets are not projected", MAC + "batch:BatchDerivatives._parts", "projected(targets, bound.y_norm)",
+           "targets", "check_what_analytic_bounds_rest_on_is_projected"),
+    Mutant("the bias is left out of analytic bounds", CLIP + "analytic:with_bias", "math.hypot(norm, 1.0) if bias else norm",
+           "norm", "check_the_bias_counts_in_every_norm"),
+    Mutant("the bias is left out of norms", CLIP + "derivatives:Products.norms", "z = row_norms(self.inputs)",
+           "z = row_norms(self.inputs[:, :-1])", "check_the_bias_counts_in_every_norm"),
+    Mutant("the output layer is not counted", CLIP + "layerwise:shares_of_parts", "for share in shares)",
+           "for share in shares[:-1])", "check_the_joint_release_counts_every_layer"),
+    Mutant("first and second parts share their share", CLIP + "layerwise:shares_of_parts", " * bound.order)", ")",
+           "check_the_joint_release_counts_every_layer"),
+    Mutant("shares may add up to more than the whole", P + "mechanisms.release:_factors", "whole > 1 + 1e-9", "False",
+           "check_shares_are_at_most_the_whole"),
+    Mutant("shares are forgotten", P + "mechanisms.release:_factors", "math.sqrt(max(whole, 1.0)) / share", "1.0",
+           "check_the_joint_release_counts_every_layer"),
+    Mutant("every layer is a release of its own", MAC + "steps:MacSteps._released",
+           "noisy = release(",
+           "noisy = (lambda *parts, shares, **rest: [release(part, **rest)[0] for part in parts])(",
+           "check_a_batch_is_one_event"),
+    Mutant("the cross term of b is dropped", MAC + "objective:Surrogate.around", "gradient - 2 * _times(C, weight)",
+           "gradient", "check_surrogates_are_rebuilt_from_what_was_released"),
+    Mutant("b is rebuilt with half of C", MAC + "objective:Surrogate.around", "gradient - 2 * _times(C, weight)",
+           "gradient - _times(C, weight)", "check_coefficients_are_those_of_the_taylor_expansion"),
+    Mutant("C is half of what it is for", MAC + "expansion:hidden_second", "activation.slope(u).square()",
+           "activation.slope(u).square() / 2", "check_coefficients_are_those_of_the_taylor_expansion"),
+    Mutant("the 2 of the squared loss is forgotten", MAC + "expansion:hidden_first", "2 * activation", "activation",
+           "check_coefficients_are_those_of_the_taylor_expansion"),
+    Mutant("mu is forgotten in Z-steps", MAC + "coordinates:_gradients", "mu * (own", "(own",
+           "check_coordinates_follow_the_gradients_of_equation_two"),
+    Mutant("Newton steps follow negative curvature", MAC + "objective:Surrogate.newton", "values.clamp(min=floor)", "values",
+           "check_newton_steps_are_safe"),
+    Mutant("the printed bound on b, without its cross term", CLIP + "analytic:hidden",
+           "(_norm(sup.rest) + outputs * float(sup.tilt.max()))",
+           "math.hypot(_norm(sup.rest), outputs * float(sup.tilt.max()))",
+           "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("the printed bound on b, a factor of 2 taken as its root", CLIP + "analytic:hidden", "linear=2 * inputs",
+           "linear=math.sqrt(2) * inputs", "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("the printed bound on a, slopes for values", CLIP + "analytic:hidden", "float(sup.constant.sum())",
+           "float(sup.slope.sum())", "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("the bound on C for another C", CLIP + "analytic:hidden", "curvature=inputs**2", "curvature=0.5 * inputs**2",
+           "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("the bound on dT forgets the targets", CLIP + "analytic:hidden", "(product + outputs * float(sup.slope.max()))",
+           "product", "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("a bound on cross-entropy for targets of 0 only", CLIP + "analytic:binary", "linear=inputs * _norm(tilt)",
+           "linear=inputs * _norm(tilt) / 2", "check_analytic_sensitivities_hold_for_the_worst_example"),
+    Mutant("suprema end at the table's last point", CLIP + "activations:_softplus_suprema",
+           "torch.maximum(tabulated[below], ends)", "tabulated[below]", "check_suprema_of_softplus_are_above_every_value"),
+    Mutant("derivatives are not clipped", CLIP + "derivatives:DerivativeSums._lengths", "limit / self._allowance, norms",
+           "norms, norms", "check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity"),
+    Mutant("norms of outputs alone", CLIP + "derivatives:Products.norms", "[z * row_norms(self.first)]",
+           "[row_norms(self.first)]", "check_derivative_sums_are_those_of_clipped_matrices"),
+    Mutant("second derivatives by the first power of inputs", CLIP + "derivatives:Products.norms", "[z * z * row_norms",
+           "[z * row_norms", "check_derivative_sums_are_those_of_clipped_matrices"),
+    Mutant("replaced examples move as little as removed ones", CLIP + "derivatives:DerivativeSums.bounded",
+           "self._adjacency.sum_sensitivity(limit)", "limit",
+           "check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity"),
+    Mutant("NaN survives in a derivative", CLIP + "derivatives:_units", "norms.isfinite() & lengths.isfinite() & ", "",
+           "check_examples_that_are_not_finite_add_no_derivatives"),
+    Mutant("sums are divided by the batch that was drawn", RUN + "dpmac", "batches.take(",
+           "batches.weights.__dict__.update(divisor=len(sample) + 1e-9); batches.take(",
+           "check_sums_are_divided_by_a_public_number"),
+    Mutant("sums are divided by the number of rows", RUN + "dpmac", "examples = plan.examples or len(x)",
+           "examples = len(x)", "check_sums_are_divided_by_a_public_number"),
+    Mutant("the learned thresholds are for free", MAC + "steps:MacSteps.learn",
+           "self._released(parts, learned.noise_multiplier)",
+           "[value for part in parts for value in part.values]", "check_thresholds_are_learned_and_paid_for"),
+    Mutant("thresholds of C for those of second derivatives", MAC + "batch:BatchDerivatives.histograms", "own * 2**kind",
+           "own", "check_thresholds_are_learned_and_paid_for"),
+    Mutant("histograms are learned again after an interruption", MAC + "steps:MacSteps.learn", "if self.derivatives.learned:",
+           "if False:", "check_mac_runs_in_pieces_end_where_the_whole_one_does"),
+    Mutant("a replaced example moves a histogram by 1", CLIP + "derivatives:histogram", "2**0.5 if", "1.0 if",
+           "check_histograms_of_norms_are_bounded"),
+    Mutant("NaN is counted in a histogram", CLIP + "derivatives:histogram", "found[found.isfinite()]", "found",
+           "check_histograms_of_norms_are_bounded"),
+    Mutant("the histogram is left out of the certificate", P + "plan:Plan.other_releases", "if learned else", "if False else",
+           "check_mac_certificates_are_recomputed"),
+    Mutant("a run without noise looks like any other", RUN + "_unprotected", "ledger.charge(", "(lambda *_: None)(",
+           "check_runs_without_noise_are_never_published"),
+    Mutant("fixed batches priced as sampled ones", P + "sampling:FixedOrder.event", "FixedBatches(mechanism)",
+           "PoissonSampled(0.1, mechanism)", "check_fixed_batches_are_not_amplified"),
+    Mutant("the loss is printed", MAC + "steps:MacSteps._released", "noisy = release(",
+           "print(float(parts[0].values[0].sum())); noisy = release(", "check_neighbouring_mac_runs_look_the_same"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant(mutant, monkeypatch)
+    with pytest.raises((AssertionError, PrivlearnError)):  # a NameError would be a broken mutant, not a catch
+        CHECKS[mutant.caught_by]()
+
+
+@pytest.mark.parametrize("mutant", COUPLED, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_planted_couplings_exceed_the_tolerance_a_hundredfold(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    _plant(mutant, monkeypatch)
+    for dtype, still in mac_checks.STILL.items():
+        assert max(mac_checks._moved(dtype, scale, None) for scale in (1.0, 1e-3)) > 100 * still
+
+
+def test_every_mutant_names_a_check_that_exists() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} <= set(CHECKS)
+
+
+def _plant(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
+    """Plant it, also where the checks' own module imported the function by name."""
+    mutant.plant(patch)
+    module, _, path = mutant.target.partition(":")
+    if "." not in path:
+        changed = getattr(sys.modules[module], path)
+        for name, value in list(vars(mac_checks).items()):
+            if getattr(value, "__name__", None) == path and getattr(value, "__module__", None) == module:
+                patch.setattr(mac_checks, name, changed)
