@@ -52,6 +52,7 @@ SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
 TRAINED = {
     "sampling": {"kind": "poisson", "sampling_rate": 0.25},
     "noise_multipliers": [1.3, 1.3, 1.1, 1.1],
+    "schedule": "step:k=0.85,period=2.0,start=1.3",
     "before": [],
 }
 NOTHING = {**TRAINED, "noise_multipliers": []}
