@@ -210,72 +210,59 @@ class Partition(Sampler):
             yield Sample(rows, unit)
 
 
+@dataclass(frozen=True)
+class _FixedSize(Sampler):
+    """Disjoint batches of `batch_size` rows; the last one may be smaller. The epoch is the unit, and nothing is amplified."""
+
+    batch_size: int
+    adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+
+    def __post_init__(self) -> None:
+        count("batch_size", self.batch_size)
+
+    def steps(self, examples: int) -> int:
+        """Batches in an epoch."""
+        return math.ceil(examples / self.batch_size)
+
+    def expected_batch_size(self, examples: int) -> float:
+        """The number of rows in a full batch, also for the last one: a public constant."""
+        return float(min(self.batch_size, examples))
+
+    def event(self, mechanism: Gaussian) -> Event:
+        """The epoch, once."""
+        return FixedBatches(mechanism)
+
+    def _cut(self, order: Indices) -> Iterator[Sample]:
+        unit = _Unit(self.event)
+        for start in range(0, len(order), self.batch_size):
+            yield Sample(order[start : start + self.batch_size], unit)
+
+
 @final
 @dataclass(frozen=True)
-class Shuffle(Sampler):
+class Shuffle(_FixedSize):
     """Reshuffles every epoch and cuts batches of `batch_size` rows; the last one may be smaller.
 
     The epoch is the unit, charged at its first batch. There is no amplification: a Poisson-style epsilon for shuffled
     batches would be wrong (Yu et al. 2019; Chua et al. 2024).
     """
 
-    batch_size: int
-    adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
-
-    def __post_init__(self) -> None:
-        count("batch_size", self.batch_size)
-
-    def steps(self, examples: int) -> int:
-        """Batches in an epoch."""
-        return math.ceil(examples / self.batch_size)
-
-    def expected_batch_size(self, examples: int) -> float:
-        """The number of rows in a full batch, also for the last one: a public constant."""
-        return float(min(self.batch_size, examples))
-
-    def event(self, mechanism: Gaussian) -> Event:
-        """The epoch, once."""
-        return FixedBatches(mechanism)
-
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
-        order = rng.permutation(examples)
-        unit = _Unit(self.event)
-        for start in range(0, examples, self.batch_size):
-            yield Sample(order[start : start + self.batch_size], unit)
+        yield from self._cut(rng.permutation(examples))
 
 
 @final
 @dataclass(frozen=True)
-class FixedOrder(Sampler):
+class FixedOrder(_FixedSize):
     """Batches of `batch_size` rows in the order of the data, the same in every epoch; the last one may be smaller.
 
     As for `Shuffle`, the epoch is the unit, and nothing is amplified: which batch an example is in is no secret.
     """
 
-    batch_size: int
-    adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
-
-    def __post_init__(self) -> None:
-        count("batch_size", self.batch_size)
-
-    def steps(self, examples: int) -> int:
-        """Batches in an epoch."""
-        return math.ceil(examples / self.batch_size)
-
-    def expected_batch_size(self, examples: int) -> float:
-        """The number of rows in a full batch, also for the last one: a public constant."""
-        return float(min(self.batch_size, examples))
-
-    def event(self, mechanism: Gaussian) -> Event:
-        """The epoch, once."""
-        return FixedBatches(mechanism)
-
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield one epoch of batches."""
-        unit = _Unit(self.event)
-        for start in range(0, examples, self.batch_size):
-            yield Sample(np.arange(start, min(start + self.batch_size, examples)), unit)
+        yield from self._cut(np.arange(examples))
 
 
 @final

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from privlearn._validate import count, positive
 from privlearn.accounting.events import Gaussian, NonPrivate
@@ -35,7 +35,8 @@ from privlearn.methods.refusals import (
     require_same_examples,
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.methods.rows import Rows, rows
+from privlearn.methods.rows import Rows, rows, through
+from privlearn.methods.settings import public_settings
 from privlearn.models import Scale
 from privlearn.plan import Plan
 from privlearn.rng import Streams
@@ -118,7 +119,7 @@ def dpmac(
     born = saved.plain["born"] if saved else {"initialisation": streams.state()["initialisation"], "persons": ""}
     examples = plan.examples or len(x)
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = _through(transforms, x)
+    x = through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -155,8 +156,7 @@ def dpmac(
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
     settings = {
-        **_settings(plan, examples, descent, learning_rate_schedule),
-        "steps": plan.epochs * steps,
+        **public_settings(plan, _numbers(bound), examples, steps, descent, learning_rate_schedule),
         "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),
@@ -170,7 +170,7 @@ def dpmac(
         run.facts = facts(network, output.losses, x, y, None, None, plan=plan, microbatch=microbatch, **settings)
     with _leaving_nothing_behind(parameters), _charged(run, plan, saved, ledger, private):
         for earlier in plan.before:
-            x = _through([run.earlier(earlier, x, None, plan.neighbours)], x)
+            x = through([run.earlier(earlier, x, None, plan.neighbours)], x)
         x = x.flatten(1)
         for epoch, sigma in enumerate(plan.noise_multipliers()):
             if learned and epoch == learned.after:
@@ -293,27 +293,7 @@ def _unprotected(ledger: Ledger, plan: Plan) -> Iterator[None]:
     yield
 
 
-def _through(transforms: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Apply public, per-example transforms to all rows."""
-    with torch.no_grad():
-        for transform in transforms:
-            x = transform(x)
-    return x
-
-
-def _settings(plan: Plan, examples: int, descent: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
-    """The public numbers of the run, as plain values."""
-    defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
-    clip = {name: value for name, value in vars(plan.clip).items() if name != "learned"}
-    return {
-        "sampling": plan.sampling.describe(),
-        "epochs": plan.epochs,
-        "noise_multipliers": list(plan.noise_multipliers()),
-        "schedule": spec(plan.schedule),
-        "clip": {"kind": plan.clip.kind, "clip_norm": plan.clip.clip_norm, "order": _bound(plan).order, **clip},
-        "examples": examples,
-        "examples_declared": plan.examples is not None,
-        "before": plan.other_releases(),
-        "optimizer": {"name": type(descent).__name__, **defaults},
-        "learning_rate_schedule": spec(rates),
-    }
+def _numbers(bound: Layerwise) -> dict[str, Any]:
+    """The numbers of a bound; how thresholds are learned stands among the releases."""
+    own = {name: value for name, value in vars(bound).items() if name != "learned"}
+    return {"clip_norm": bound.clip_norm, "order": bound.order, **own}

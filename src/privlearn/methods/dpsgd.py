@@ -36,12 +36,13 @@ from privlearn.methods.refusals import (
     require_usable,
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.methods.rows import Rows, rows
+from privlearn.methods.rows import Rows, rows, through
+from privlearn.methods.settings import public_settings
 from privlearn.methods.validating import paced, public_rows, require_scores
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
-from privlearn.schedules import Constant, Schedule, Validation, spec
+from privlearn.schedules import Constant, Schedule, Validation
 
 
 def dpsgd(
@@ -115,7 +116,7 @@ def dpsgd(
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = _through(transforms, x)
+    x = through(transforms, x)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -147,7 +148,7 @@ def dpsgd(
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
     settings = {
-        **_settings(plan, examples, plan.examples is not None, plan.epochs * steps, descent, learning_rate_schedule),
+        **public_settings(plan, vars(plan.clip), examples, steps, descent, learning_rate_schedule),
         "precision": precision,
         "augmentation_copies": augmentation.copies if augmentation else 1,
         "noise": "on a grid" if streams.noise.discrete else "floating point",
@@ -159,12 +160,12 @@ def dpsgd(
         run.facts = facts(network, loss, x, y, persons, shown, plan=plan, microbatch=microbatch, **settings)
     run.accuracies += saved.plain.get("accuracies", []) if saved else []
     pace = paced(
-        plan, network, shown, lambda rows: _through(transforms, rows), run.accuracies, examples=examples, present=present,
+        plan, network, shown, lambda rows: through(transforms, rows), run.accuracies, examples=examples, present=present,
         persons=persons, stream=streams.noise, at_once=microbatch, computed=fixed.restore,
     )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
-            x = _through([run.earlier(earlier, x, persons, plan.neighbours)], x)
+            x = through([run.earlier(earlier, x, persons, plan.neighbours)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         account = pace.begin(ledger)
@@ -241,31 +242,3 @@ def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams
         finally:
             for parameter in parameters:
                 parameter.grad = None
-
-
-def _through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """Apply public, per-example transforms to all rows."""
-    with torch.no_grad():
-        for transform in transforms:
-            x = transform(x)
-    return x
-
-
-def _settings(
-    plan: Plan, examples: int, declared: bool, steps: int, descent: torch.optim.Optimizer, rates: Schedule
-) -> dict[str, Any]:
-    """The public numbers of the run, as plain values."""
-    defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
-    return {
-        "sampling": plan.sampling.describe(),
-        "epochs": plan.epochs,
-        "steps": steps,
-        "noise_multipliers": None if isinstance(plan.schedule, Validation) else list(plan.noise_multipliers()),
-        "schedule": spec(plan.schedule),
-        "clip": {"kind": plan.clip.kind, **vars(plan.clip)},
-        "examples": examples,
-        "examples_declared": declared,
-        "before": [{"kind": "pca", **vars(release)} for release in plan.before],
-        "optimizer": {"name": type(descent).__name__, **defaults},
-        "learning_rate_schedule": spec(rates),
-    }

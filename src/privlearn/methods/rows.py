@@ -1,9 +1,12 @@
-"""What may be given as a data set, and whether a loader's batches are the plan's."""
+"""What may be given as a data set, whether a loader's batches are the plan's, and the transforms in front of a network."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
@@ -36,3 +39,11 @@ def rows(given: Rows, sampling: Sampler) -> Dataset:
             )
         return rows_of(given.dataset)
     return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
+
+
+def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """Apply public, per-example transforms to all rows."""
+    with torch.no_grad():
+        for transform in transforms:
+            x = transform(x)
+    return x

@@ -42,7 +42,7 @@ SMALL_TASKS = {
 }
 PLAIN = {"cancer": (800, (0.96, 0.96)), "cifar10": (200, (0.64, 0.58))}
 _SIXTY = "exp:k=0.0138"
-_QUICK = 12_000
+_QUICK = 6_000
 
 
 #: What a random partition does with the epsilon of rho = 0.78125 at delta 1e-5, which is 6.78: settings found on the 5,000
@@ -63,7 +63,7 @@ PARTITION = Setting(
 
 
 def mnist(schedule: str | None, quick: bool = False, **others: object) -> Setting:
-    """A run of the MNIST task; a quick one has a fifth of the rows."""
+    """A run of the MNIST task; a quick one has a tenth of the rows."""
     return replace(Setting("mnist", schedule, first=_QUICK if quick else None), **others)  # type: ignore[arg-type]
 
 

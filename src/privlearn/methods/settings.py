@@ -1,0 +1,39 @@
+"""The public numbers of a run, as plain values for its certificate and card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from privlearn.plan import Plan
+from privlearn.schedules import Schedule, Validation, spec
+
+
+def public_settings(
+    plan: Plan, clip: dict[str, Any], examples: int, steps: int, descent: torch.optim.Optimizer, rates: Schedule
+) -> dict[str, Any]:
+    """What every method's certificate states.
+
+    Args:
+        plan: what will be spent, and how.
+        clip: the numbers of the plan's way to clip.
+        examples: the number of examples that sums are divided by, declared or not.
+        steps: steps in an epoch.
+        descent: the optimizer.
+        rates: the schedule of its learning rates.
+    """
+    defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
+    return {
+        "sampling": plan.sampling.describe(),
+        "epochs": plan.epochs,
+        "steps": plan.epochs * steps,
+        "noise_multipliers": None if isinstance(plan.schedule, Validation) else list(plan.noise_multipliers()),
+        "schedule": spec(plan.schedule),
+        "clip": {"kind": plan.clip.kind, **clip},
+        "examples": examples,
+        "examples_declared": plan.examples is not None,
+        "before": plan.other_releases(),
+        "optimizer": {"name": type(descent).__name__, **defaults},
+        "learning_rate_schedule": spec(rates),
+    }
