@@ -11,8 +11,8 @@ import pytest
 import torch
 from checks import CHECKS
 
-from privlearn.reproduce import runs, tasks
-from privlearn.reproduce.runs import Setting
+from privlearn.reproduce import tasks, yu_runs
+from privlearn.reproduce.yu_runs import Setting
 from privlearn.reproduce.yu_settings import TABLE_2, mnist, uniform
 
 DATA = Path(os.environ.get("PRIVLEARN_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -42,7 +42,7 @@ def reproduces(check):  # type: ignore[no-untyped-def]
 def check_every_run_pays_for_its_projection() -> None:
     """The ledger of a run on projected rows holds the projection, also where an earlier run drew it."""
     for _ in range(2):
-        found = runs.train(mnist("constant:start=20", epochs=1, first=600), 0)
+        found = yu_runs.train(mnist("constant:start=20", epochs=1, first=600), 0)
         assert found.rho == pytest.approx(2 * 0.5 / 20**2 + 0.5 / 16**2, rel=1e-9)
 
 
@@ -50,8 +50,8 @@ def check_every_run_pays_for_its_projection() -> None:
 def check_the_reading_as_written_states_what_it_costs() -> None:
     """Noise of the scale times the norm of one layer is worth rho times the number of layers."""
     for hidden in ((10,), (10, 20, 10)):
-        written = runs.train(Setting("cancer", "constant:start=25", epochs=2, hidden=hidden), 0)
-        sound = runs.train(Setting("cancer", "constant:start=25", epochs=2, hidden=hidden, clip="layer"), 0)
+        written = yu_runs.train(Setting("cancer", "constant:start=25", epochs=2, hidden=hidden), 0)
+        sound = yu_runs.train(Setting("cancer", "constant:start=25", epochs=2, hidden=hidden, clip="layer"), 0)
         assert sound.rho == pytest.approx(2 * 0.5 / 25**2)
         assert written.rho == pytest.approx((len(hidden) + 1) * 2 * 0.5 / 25**2)
         assert written.noise == pytest.approx((25.0, 25.0))
@@ -63,9 +63,9 @@ def check_the_epochs_of_table_two() -> None:
     """The fixed schedules end exactly where the paper's do, and uniform noise lasts as long as it is solved for."""
     for name, (schedule, epochs, *_) in TABLE_2.items():
         if name != "validation":
-            assert runs._plan(mnist(schedule), 2).epochs == epochs
-            assert runs._plan(mnist(schedule, clip="layer"), 2).epochs == epochs
-        assert runs._plan(mnist(uniform(epochs)), 2).epochs == epochs
+            assert yu_runs._plan(mnist(schedule), 2).epochs == epochs
+            assert yu_runs._plan(mnist(schedule, clip="layer"), 2).epochs == epochs
+        assert yu_runs._plan(mnist(uniform(epochs)), 2).epochs == epochs
 
 
 @reproduces
@@ -74,18 +74,18 @@ def check_equal_seeds_make_pairs() -> None:
     one, same, other = (tasks._cancer(seed, False) for seed in (0, 0, 1))
     assert torch.equal(one.x, same.x)
     assert not torch.equal(one.x, other.x)
-    assert runs.train(Setting("cancer", "exp:k=0.001,start=30", epochs=3), 0) == runs.train(
+    assert yu_runs.train(Setting("cancer", "exp:k=0.001,start=30", epochs=3), 0) == yu_runs.train(
         Setting("cancer", "exp:k=0.001,start=30", epochs=3), 0
     )
     louder = [
-        runs.train(Setting("cancer", f"constant:start={s}", epochs=1, learning_rate=1e-9), 0).test for s in (10, 90)
+        yu_runs.train(Setting("cancer", f"constant:start={s}", epochs=1, learning_rate=1e-9), 0).test for s in (10, 90)
     ]
     assert louder[0] == louder[1]  # the same initial weights
     with pytest.MonkeyPatch.context() as patch:
         one_split = replace(tasks.TASKS["cancer"], rows=lambda seed, validate: tasks._cancer(0, validate))
         patch.setitem(tasks.TASKS, "cancer", one_split)
         still = Setting("cancer", "constant", epochs=1, learning_rate=1e-9)
-        starts = {runs.train(still, seed).test for seed in range(6)}
+        starts = {yu_runs.train(still, seed).test for seed in range(6)}
     assert len(starts) > 1
 
 
@@ -109,7 +109,7 @@ def check_parts_are_disjoint() -> None:
 @reproduces
 def check_plain_training_reaches_what_is_known() -> None:
     """Without privacy Cancer is learnt to the paper's 0.96, and clipping and noise are off."""
-    found = [runs.train(Setting("cancer", None, epochs=400), seed).test[-1] for seed in range(3)]
+    found = [yu_runs.train(Setting("cancer", None, epochs=400), seed).test[-1] for seed in range(3)]
     assert sum(found) / 3 > 0.94
     assert all(math.isfinite(value) for value in found)
 
@@ -117,7 +117,7 @@ def check_plain_training_reaches_what_is_known() -> None:
 @reproduces
 def check_the_target_includes_the_projection() -> None:
     """A run calibrated to an epsilon ends at it with the projection counted in."""
-    found = runs.train(mnist("constant", epochs=2, first=2000, epsilon=3.0, sampling="partition", batch_size=500,
+    found = yu_runs.train(mnist("constant", epochs=2, first=2000, epsilon=3.0, sampling="partition", batch_size=500,
                         clip="flat", clip_norm=0.1, scale="whitened"), 0)  # fmt: skip
     assert found.epsilon is not None
     assert 3.0 * 0.99 < found.epsilon <= 3.0

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from scipy import stats
 
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.reproduce import registry, runs, seeds, sweep
-from privlearn.reproduce.runs import Outcome, Setting
+from privlearn.reproduce import registry, seeds, sweep, yu_runs
+from privlearn.reproduce.yu_runs import Outcome, Setting
 from privlearn.schedules import parse
 
 TRAINED = [study.name for study in registry.STUDIES if study.module]
@@ -45,8 +45,8 @@ class MadeUp:
         elif setting.schedule.startswith("validation"):
             epochs = 64
         else:
-            share = runs._written(setting, 2) if setting.task == "mnist" else 2.0
-            epochs = max(1, runs._plan(setting, round(share**2)).epochs)
+            share = yu_runs._written(setting, 2) if setting.task == "mnist" else 2.0
+            epochs = max(1, yu_runs._plan(setting, round(share**2)).epochs)
         test = tuple(np.round(0.9 - 0.5 * np.exp(-np.arange(epochs) / 5) + draw.normal(0, 0.002, epochs), 5).tolist())
         noise = () if plain else tuple(
             8.0 if setting.schedule.startswith("validation") else parse(setting.schedule)(t) for t in range(epochs)
@@ -106,9 +106,9 @@ def test_a_run_is_found_again(tmp_path: Path) -> None:
     store = sweep.Store(tmp_path / "deep" / sweep.FILE)
     assert store.read() == {}
     setting = Setting("cancer", "exp:k=0.001,start=30", hidden=(10, 20))
-    store.keep(setting.key(3), OUTCOME)
+    store.keep(setting.key(3), asdict(OUTCOME))
     (found,) = store.read().values()
-    assert found == OUTCOME
+    assert setting.outcome(found) == OUTCOME
     assert setting.key(3) != setting.key(4)
     assert replace(setting, rho=0.5).key(3) != setting.key(3)
     # The same setting said otherwise is the same run.
@@ -119,13 +119,13 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path, monkeypatch: pytes
     store = sweep.Store(tmp_path / sweep.FILE)
     settings = [Setting("cancer", None, epochs=number) for number in (1, 2, 3)]
     for setting in settings:
-        store.keep(setting.key(0), replace(OUTCOME, train_end=setting.epochs / 10))
+        store.keep(setting.key(0), asdict(replace(OUTCOME, train_end=setting.epochs / 10)))
     whole = store.path.read_bytes()
     for cut in (whole[:-1], whole[:-20], whole + b'{"run": [', whole + b"\xc3"[:0] + b"null\n", whole[:-40] + b"\n"):
         store.path.write_bytes(cut)
-        assert {round(found.train_end, 3) for found in store.read().values()} >= {0.1, 0.2}
-        store.keep(settings[2].key(0), replace(OUTCOME, train_end=0.3))
-        assert {round(found.train_end, 3) for found in store.read().values()} == {0.1, 0.2, 0.3}
+        assert {round(found["train_end"], 3) for found in store.read().values()} >= {0.1, 0.2}
+        store.keep(settings[2].key(0), asdict(replace(OUTCOME, train_end=0.3)))
+        assert {round(found["train_end"], 3) for found in store.read().values()} == {0.1, 0.2, 0.3}
     store.path.write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="cannot be read"):
         store.read()
@@ -138,7 +138,7 @@ def test_a_sweep_goes_on_where_it_ended(data_dir: Path, tmp_path: Path, monkeypa
     first = sweep.Sweep(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(settings, range(2))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     # In another process, the same as here.
-    here = runs.train(settings[0], 1)
+    here = yu_runs.train(settings[0], 1)
     assert first[settings[0]][1].test == pytest.approx(here.test, abs=1e-5)
 
     def refuse(*given: Any) -> Outcome:
@@ -183,9 +183,9 @@ def _alive_in_session(session: int) -> bool:
 
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(BadInput, match="task"):
-        runs.train(Setting("imagenet", None), 0)
+        yu_runs.train(Setting("imagenet", None), 0)
     with pytest.raises(BadInput, match="clip"):
-        runs.train(Setting("cancer", "constant", clip="loosely"), 0)
+        yu_runs.train(Setting("cancer", "constant", clip="loosely"), 0)
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--seeds", "0"]])

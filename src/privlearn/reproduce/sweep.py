@@ -9,23 +9,41 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, TypeVar, final
 
 from privlearn.errors import BadInput
-from privlearn.reproduce.runs import Outcome, Setting
 
 #: The file in the folder of a study's results that keeps every run, whatever study it was for.
 FILE = "runs.jsonl"
-_DIGITS = 5
+_DIGITS = 6
+
+
+class Run(Protocol):
+    """A run that a sweep can make: a frozen value that says all that distinguishes it from others but its seed."""
+
+    def key(self, seed: int) -> dict[str, Any]:
+        """Its settings as plain values, the seed among them: equal keys, equal runs."""
+        ...
+
+    def run(self, seed: int) -> Any:
+        """Make it. What it reached is a dataclass of numbers and tuples of them."""
+        ...
+
+    def outcome(self, kept: dict[str, Any]) -> Any:
+        """What a run reached, from its fields; lists stand for tuples."""
+        ...
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
 
 
 @final
 @dataclass(frozen=True)
 class Store:
-    """The runs in a file, one JSON object a line; a run is looked up by its setting and seed.
+    """The runs in a file, one JSON object a line; a run is looked up by its key.
 
     Attributes:
         path: the file; made when the first run is kept.
@@ -33,8 +51,8 @@ class Store:
 
     path: Path
 
-    def read(self) -> dict[str, Outcome]:
-        """All that it keeps, by `name_of`; a line that was cut off while it was written is passed over.
+    def read(self) -> dict[str, dict[str, Any]]:
+        """The outcomes' fields by the runs' keys, as text; a line that was cut off while it was written is passed over.
 
         Raises:
             BadInput: the file cannot be read.
@@ -45,25 +63,22 @@ class Store:
             raise BadInput(
                 f"{self.path} cannot be read: {error}. Delete it to begin anew, or use another --out"
             ) from error
-        found: dict[str, Outcome] = {}
+        found: dict[str, dict[str, Any]] = {}
         for line in lines:
             try:
                 entry = json.loads(line)
-                outcome: dict[str, Any] = {
-                    k: tuple(v) if isinstance(v, list) else v for k, v in entry["outcome"].items()
-                }
-                found[_canonical(entry["run"])] = Outcome(**outcome)
-            except (ValueError, KeyError, TypeError, AttributeError):
+                found[_canonical(entry["run"])] = dict(entry["outcome"])
+            except (ValueError, KeyError, TypeError):
                 continue
         return found
 
-    def keep(self, run: dict[str, Any], outcome: Outcome) -> None:
-        """Append a run.
+    def keep(self, run: dict[str, Any], outcome: dict[str, Any]) -> None:
+        """Append what the run of that key reached.
 
         Raises:
             BadInput: the file cannot be written.
         """
-        line = json.dumps({"run": run, "outcome": asdict(outcome)}, allow_nan=False)
+        line = json.dumps({"run": run, "outcome": outcome}, allow_nan=False)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size
@@ -77,7 +92,7 @@ class Store:
 
 @final
 class Sweep:
-    """Runs settings over seeds, several at once, and keeps what they reached.
+    """Makes runs over seeds, several at once, and keeps what they reached.
 
     Args:
         folder: where the runs are kept; None: nowhere.
@@ -92,10 +107,15 @@ class Sweep:
         self._jobs = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or 1
         self._progress = progress
 
-    def __call__(self, settings: Iterable[Setting], seeds: Sequence[int]) -> dict[Setting, list[Outcome]]:
+    def __call__(self, settings: Iterable[AnyRun], seeds: Sequence[int]) -> dict[AnyRun, list[Any]]:
         """The outcomes of each setting, one for each seed, in their order; what was run before is not run again."""
         wanted = list(dict.fromkeys(settings))
-        known = self._store.read() if self._store else {}
+        kept = self._store.read() if self._store else {}
+        known: dict[str, Any] = {}
+        for setting in wanted:
+            for name in (_canonical(setting.key(seed)) for seed in seeds):
+                with suppress(TypeError, KeyError):  # a line of another make
+                    known[name] = setting.outcome(kept[name])
         # Seed by seed, so that an interrupted sweep has whole pairs.
         runs = [(setting, seed) for seed in seeds for setting in wanted]
         missing = [run for run in runs if _canonical(run[0].key(run[1])) not in known]
@@ -110,7 +130,7 @@ class Sweep:
                     for finished in as_completed(under_way):
                         setting, seed = under_way[finished]
                         run, outcome = setting.key(seed), finished.result()
-                        known[_canonical(run)] = outcome
+                        known[_canonical(run)] = setting.outcome(outcome)
                         if self._store:
                             self._store.keep(run, outcome)
                         done += 1
@@ -145,19 +165,20 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _train(setting: Setting, seed: int) -> Outcome:
-    from privlearn.reproduce.runs import train
-
-    return _rounded(train(setting, seed))
+def _train(setting: Run, seed: int) -> dict[str, Any]:
+    """The fields of what a run reached, as they will be found again."""
+    found: dict[str, Any] = _plain(asdict(setting.run(seed)))
+    return found
 
 
 def _canonical(run: dict[str, Any]) -> str:
     return json.dumps(run, sort_keys=True)
 
 
-def _rounded(outcome: Outcome) -> Outcome:
-    """The outcome as it will be found again: accuracies and noise to five digits."""
-    test, seen, noise = (
-        tuple(round(value, _DIGITS) for value in values) for values in (outcome.test, outcome.train, outcome.noise)
-    )
-    return replace(outcome, test=test, train=seen, noise=noise)
+def _plain(value: Any) -> Any:
+    """Lists for tuples, and numbers inside them to six significant digits."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [float(f"{each:.{_DIGITS}g}") if isinstance(each, float) else _plain(each) for each in value]
+    return value

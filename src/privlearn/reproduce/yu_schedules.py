@@ -10,9 +10,9 @@ from privlearn.accounting.budget import Budget
 from privlearn.plan import Plan
 from privlearn.reproduce import plots
 from privlearn.reproduce.findings import Findings, Row
-from privlearn.reproduce.runs import Outcome
 from privlearn.reproduce.seeds import mean_row
 from privlearn.reproduce.sweep import Sweep
+from privlearn.reproduce.yu_runs import Outcome
 from privlearn.reproduce.yu_settings import RHO, TABLE_2, mnist
 from privlearn.reproduce.yu_table2 import QUICK_SEEDS, SEEDS, end, train_end, written
 from privlearn.sampling import Shuffle

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from privlearn.reproduce import plots
 from privlearn.reproduce.findings import Findings, Row
-from privlearn.reproduce.runs import Outcome, Setting
 from privlearn.reproduce.seeds import UNPROTECTED, gap_closed, interval, mean_row, percent, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.tasks import TASKS
 from privlearn.reproduce.writer import table
+from privlearn.reproduce.yu_runs import Outcome, Setting
 from privlearn.reproduce.yu_settings import PLAIN, SMALL_TASKS, with_noise
 
 _TASK = {"yu-fig14": "cancer", "yu-fig15": "cifar10"}

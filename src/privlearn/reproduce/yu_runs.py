@@ -1,4 +1,4 @@
-"""One training run of a study: from its setting to what it reached."""
+"""One training run of a study of Yu et al.: from its setting to what it reached."""
 
 from __future__ import annotations
 
@@ -83,6 +83,15 @@ class Setting:
             if (given := found[name]) is not None:
                 found[name] = spec(parse(given))
         return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None} | {"seed": seed}
+
+    def run(self, seed: int) -> Outcome:
+        """Train with `seed`; see `train`."""
+        return train(self, seed)
+
+    def outcome(self, kept: dict[str, Any]) -> Outcome:
+        """What a run reached, from its fields."""
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()}
+        return Outcome(**fields)
 
 
 @final
