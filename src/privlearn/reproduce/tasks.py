@@ -135,15 +135,13 @@ def features(
     if task.pca is None:
         return rows
     ledger.charge(task.pca.event(), adjacency)
-    return _projected(task.name, seed, validate, first, scale)
+    return _projected(task, seed, validate, first, scale)
 
 
 @lru_cache(maxsize=1)
-def _projected(name: str, seed: int, validate: bool, first: int | None, scale: str) -> Rows:
-    task = TASKS[name]
+def _projected(task: Task, seed: int, validate: bool, first: int | None, scale: str) -> Rows:
     rows = task.rows(seed, validate)
-    assert task.pca is not None
-    project = task.pca.run(rows.x[:first], Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
+    project = projection(task, seed, rows.x[:first])
 
     def through(x: Tensor) -> Tensor:
         return _scaled(project, x, scale)
@@ -151,6 +149,12 @@ def _projected(name: str, seed: int, validate: bool, first: int | None, scale: s
     return Rows(
         through(rows.x[:first]), rows.y[:first], through(rows.x_valid), rows.y_valid, through(rows.x_test), rows.y_test
     )
+
+
+def projection(task: Task, seed: int, x: Tensor) -> Project:
+    """The task's private projection of training rows `x`; the caller pays."""
+    assert task.pca is not None
+    return task.pca.run(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
 
 
 def _scaled(project: Project, x: Tensor, scale: str) -> Tensor:
