@@ -240,7 +240,7 @@ def _by_layers(
         "binary_cross_entropy" if setting.task == "mnist" else "mse",
         (rows.x, rows.y),
         optimizer=_optimizer(setting),
-        learning_rate_schedule=_falling(setting),
+        learning_rate_schedule=parse_rates(setting.learning_rates),
         coordinates=Coordinates(setting.z_steps, setting.z_rate, setting.z_optimizer),
         mu=setting.mu,
         private=setting.private,
@@ -256,7 +256,7 @@ def _descend(
     setting: MacSetting, plan: Plan, network: nn.Module, rows: Rows, streams: Streams, watch: Callable[[int, int], None]
 ) -> None:
     """Plain descent on the mean loss of each batch: no clipping, no noise, no privacy."""
-    losses, schedule = _losses(setting), _falling(setting)
+    losses, schedule = _losses(setting), parse_rates(setting.learning_rates)
     descent = _optimizer(setting)(list(network.parameters()))
     steps, step = plan.sampling.steps(len(rows.x)), 0
     for _ in range(setting.epochs):
