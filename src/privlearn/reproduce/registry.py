@@ -17,7 +17,7 @@ from privlearn._validate import count, one_of
 if TYPE_CHECKING:
     from privlearn.reproduce.findings import Findings
 
-_YU = "Yu et al. 2019"
+_YU, _HARDER = "Yu et al. 2019", "Harder et al. 2019"
 _SCHEDULES, _SWEEPS, _TASKS = "yu_schedules", "yu_sweeps", "yu_tasks"
 
 
@@ -99,6 +99,7 @@ STUDIES = (
     Study("yu-fig14", f"{_YU}, Figure 14", "uniform, exponential and validation-driven noise on Cancer", _TASKS),
     Study("yu-fig15", f"{_YU}, Figure 15", "uniform, exponential and validation-driven noise on CIFAR-10", _TASKS),
     Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
+    Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
 )
 
 

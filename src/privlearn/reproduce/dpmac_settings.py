@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from privlearn.reproduce.mac_runs import MacSetting
+from privlearn.reproduce.dpmac_runs import MacSetting
 
 #: Table 1 (a): by epsilon, test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et al. 2017) and DP-MAC.
 MNIST_PAPER: dict[float, dict[str, tuple[float, int]]] = {
