@@ -34,3 +34,19 @@ def calibrated(setting: MacSetting, epsilon: float) -> MacSetting:
 def falling(decay: float) -> str:
     """The spec of learning rates that are multiplied by `decay` in each epoch."""
     return f"exp:k={-math.log(decay)!r},start=1"
+
+
+def tuned_classifier(epsilon: float, quick: bool = False) -> MacSetting:
+    """The best that was found on the last 5,000 training images: see `dpmac_mnist`."""
+    setting = calibrated(classifier(epsilon, quick), epsilon)
+    return replace(setting, shares=(2.0, 1.0), z_steps=1, z_rate=1.0, z_optimizer="sweep")
+
+
+def classifier_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
+    """The same network by DP-SGD with the same batches, epochs and learning rates, the whole gradient clipped."""
+    return replace(calibrated(classifier(epsilon, quick), epsilon), method="dpsgd", threshold=0.3)
+
+
+def classifier_without_noise(quick: bool = False) -> MacSetting:
+    """DP-MAC without noise in training, behind the projection of the largest epsilon."""
+    return replace(classifier(8.0, quick), noise=None)

@@ -99,6 +99,10 @@ STUDIES = (
     Study("yu-fig14", f"{_YU}, Figure 14", "uniform, exponential and validation-driven noise on Cancer", _TASKS),
     Study("yu-fig15", f"{_YU}, Figure 15", "uniform, exponential and validation-driven noise on CIFAR-10", _TASKS),
     Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
+    Study("dpmac-mnist", f"{_HARDER}, Table 1 (a), Figure 3", "DP-MAC's classifier on MNIST", "dpmac_mnist"),
+    Study(
+        "dpmac-features", f"{_HARDER}, Figure 5", "what hidden units look for, with and without noise", "dpmac_features"
+    ),
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
 )
 
