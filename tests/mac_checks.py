@@ -220,7 +220,11 @@ def check_coordinates_follow_the_gradients_of_equation_two() -> None:
 STILL = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 
-def _moved(dtype: torch.dtype, scale: float, radius: float | None) -> float:
+#: Z-steps that it is tested with: small ones along gradients, and whole sweeps.
+ZSTEPS = (Coordinates(30, 0.003), Coordinates(3, 0.5, "sweep"))
+
+
+def _moved(dtype: torch.dtype, scale: float, radius: float | None, settings: Coordinates = ZSTEPS[0]) -> float:
     """The most that an example's coordinates move when the batch around it changes."""
     model = net(5, 7, 6, 3, kind=nn.ReLU, dtype=dtype)
     layers, (x, y) = layers_of(model), made_up(40, 5, 3, dtype=dtype)
@@ -228,7 +232,7 @@ def _moved(dtype: torch.dtype, scale: float, radius: float | None) -> float:
     far = torch.cat([x[:1], 1e3 * x[1:]])
 
     def fit(rows: Tensor, targets: Tensor) -> list[Tensor]:
-        return coordinates_module.fitted(layers, SQUARED, rows, targets, Coordinates(30, 0.003), 1.0, radius=radius)
+        return coordinates_module.fitted(layers, SQUARED, rows, targets, settings, 1.0, radius=radius)
 
     whole = fit(x, y)
     others = [(fit(x[:1], y[:1]), 0), (fit(x[:7], y[:7]), 0), (fit(far, y), 0), (fit(x.flip(0), y.flip(0)), -1)]
@@ -240,8 +244,53 @@ def check_coordinates_do_not_move_with_the_batch() -> None:
     """To 1e-12 in double precision, 2e-6 in single; also small ones, whose Adam steps tell means from sums; and in a ball."""
     for dtype, still in STILL.items():
         for scale, radius in ((1.0, None), (1e-3, None), (1.0, 0.5)):
-            moved = _moved(dtype, scale, radius)
-            assert moved <= still, f"{dtype}, scale {scale}, radius {radius}: moved by {moved}"
+            for settings in ZSTEPS:
+                moved = _moved(dtype, scale, radius, settings)
+                assert moved <= still, f"{dtype}, scale {scale}, radius {radius}, {settings}: moved by {moved}"
+
+
+@torch.no_grad()
+def _residuals(layers: Any, x: Tensor, z: list[Tensor]) -> list[Tensor]:
+    """z_k - f(W_k z_{k-1}) in every hidden layer."""
+    return [
+        own - layer.activation.value(coordinates_module.arguments(layer, seen))
+        for layer, seen, own in zip(layers, [x, *z], z, strict=False)
+    ]
+
+
+@check
+def check_a_sweep_backpropagates() -> None:
+    """After one, residuals are gradients of the loss by the activations over -2 mu, for any mu; half of that at rate 0.5."""
+    for output in (SQUARED, BINARY, SOFTMAX):
+        for kind in (nn.ReLU, nn.Softplus, nn.Tanh):
+            model, (x, y) = net(4, 7, 6, 5, 3, kind=kind), made_up(8, 4, 3)
+            y = y / y.sum(1, keepdim=True) if output is SOFTMAX else y
+            layers = layers_of(model, {nn.Tanh: TANH})
+            given = [x]
+            for layer in layers[:-1]:
+                assert layer.activation is not None
+                given.append(layer.activation.value(layer.linear(given[-1])))
+            loss = output.losses(layers[-1].linear(given[-1]), y).sum()
+            gradients = torch.autograd.grad(loss, given[1:])
+            for mu, rate in ((0.7, 1.0), (1e3, 1.0), (3.0, 0.5)):
+                z = coordinates_module.fitted(layers, output, x, y, Coordinates(1, rate, "sweep"), mu)
+                for found, expected in zip(_residuals(layers, x, z), gradients, strict=True):
+                    assert torch.allclose(found, -rate * expected / (2 * mu), rtol=1e-8, atol=1e-14), (output.name, mu)
+
+
+@check
+def check_sweeps_end_where_the_objective_is_least() -> None:
+    """There the gradients of eq. 2 by all coordinates vanish, which thousands of small steps would need."""
+    for output in (SQUARED, BINARY):
+        model, (x, y) = net(4, 7, 6, 5, 3), made_up(8, 4, 3)
+        layers = layers_of(model)
+        first = coordinates_module.arguments(layers[0], x)
+        for settings in (Coordinates(40, 1.0, "sweep"), Coordinates(200, 0.3, "sweep")):
+            z = coordinates_module.fitted(layers, output, x, y, settings, 2.0)
+            with torch.no_grad():
+                left = coordinates_module._gradients(layers, output, first, z, y, 2.0)
+            assert max(float(each.abs().max()) for each in left) < 1e-12, (output.name, settings)
+            assert min(float(each.norm()) for each in _residuals(layers, x, z)) > 1e-4
 
 
 @check
@@ -293,7 +342,8 @@ def check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity() -> 
                     [y, torch.rand(len(rows), 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)]
                 )
                 y = y / y.sum(1, keepdim=True) if output is SOFTMAX else y
-                found = derivatives(model, bound, output, adjacency=adjacency)
+                settings = Coordinates(5, 0.05) if adjacency is ADD else Coordinates(2, 0.9, "sweep")
+                found = derivatives(model, bound, output, adjacency=adjacency, coordinates=settings)
                 base = found(sample_of(range(10)), x, y, 1.0)
                 assert len(base) == 3 * bound.order
                 reached = [0.0] * len(base)
@@ -307,6 +357,15 @@ def check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity() -> 
                         reached[number] = max(reached[number], moved / one.sensitivity)
                 if isinstance(bound, pv.Derivatives) and adjacency is ADD:
                     assert min(reached) > 0.999, (bound, output.name, reached)
+
+
+@check
+def check_sums_of_first_order_have_no_room_for_second() -> None:
+    """For so many inputs that their square is no size of a tensor; on a device without memory."""
+    try:
+        DerivativeSums([(1, 2**32)], [[0.3]], torch.zeros(0, device="meta"), ADD)
+    except RuntimeError as error:
+        raise AssertionError("room is made for second derivatives") from error
 
 
 @check
@@ -474,8 +533,9 @@ def check_what_analytic_bounds_rest_on_is_projected() -> None:
                 x = x * 10 ** torch.linspace(-2, 4, 30, dtype=torch.float64)[:, None]
                 y = (y * 50 if output is SQUARED else y).clone()
                 seen: list[Any] = []
+                settings = Coordinates(2, 1.0, "sweep") if kind is nn.Softplus else Coordinates(20, 0.3)
                 found = derivatives(
-                    model, bound, output, coordinates=Coordinates(20, 0.3), observe=lambda *own, to=seen: to.append(own)
+                    model, bound, output, coordinates=settings, observe=lambda *own, to=seen: to.append(own)
                 )
                 for step in range(2):
                     (_, inputs, targets) = next(iter(found._parts(sample_of(range(30)), x, y)))

@@ -26,8 +26,27 @@ COUPLED = [
            'descent.param_groups[0]["lr"] = settings.rate / (1 + float(z[-1].grad.norm())); descent.step()',
            "check_coordinates_do_not_move_with_the_batch"),
 ]  # fmt: skip
+SWEPT = [
+    Mutant("losses of the batch are averaged in sweeps", MAC + "coordinates:_sweep", "/ (-2 * mu)", "/ (-2 * mu * len(y))",
+           "check_coordinates_do_not_move_with_the_batch"),
+    Mutant("residuals of a sweep are scaled by the batch's longest", MAC + "coordinates:_sweep", "residuals = [residual]",
+           "residual = residual / (1 + residual.abs().max()); residuals = [residual]",
+           "check_coordinates_do_not_move_with_the_batch"),
+    Mutant("mu is forgotten in sweeps", MAC + "coordinates:_sweep", "/ (-2 * mu)", "/ -2", "check_a_sweep_backpropagates"),
+    Mutant("sweeps lay out each layer on the one before as it was", MAC + "coordinates:_sweep",
+           "arguments(layer, found[-1]) if found else first", "own", "check_a_sweep_backpropagates"),
+    Mutant("sweeps forget the activations' slopes", MAC + "coordinates:_sweep", "(layer.activation.slope(own) * residual)",
+           "residual", "check_a_sweep_backpropagates"),
+    Mutant("sweeps go all the way at any rate", MAC + "coordinates:_sweep", "+ rate * wanted", "+ wanted",
+           "check_a_sweep_backpropagates"),
+    Mutant("sweeps forget the residuals that were there", MAC + "coordinates:_sweep", "new + kept +", "new +",
+           "check_sweeps_end_where_the_objective_is_least"),
+    Mutant("what sweeps lay out is not projected", MAC + "coordinates:_sweep", "projected(new + kept + rate * wanted, radius)",
+           "new + kept + rate * wanted", "check_what_analytic_bounds_rest_on_is_projected"),
+]  # fmt: skip
 MUTANTS = [
     *COUPLED,
+    *SWEPT,
     Mutant("coordinates are stored by place in the batch", MAC + "batch:BatchDerivatives._fitted", "kept[rows] = own",
            "kept[: len(rows)] = own", "check_stored_coordinates_stay_with_their_record"),
     Mutant("stored coordinates of strangers", MAC + "batch:BatchDerivatives._fitted", "kept[rows].where(met, own)",
@@ -86,6 +105,10 @@ MUTANTS = [
            "norms, norms", "check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity"),
     Mutant("norms of outputs alone", CLIP + "derivatives:Products.norms", "[z * row_norms(self.first)]",
            "[row_norms(self.first)]", "check_derivative_sums_are_those_of_clipped_matrices"),
+    Mutant("room for second derivatives that nobody wants", CLIP + "derivatives:DerivativeSums.__init__",
+           "[like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]",
+           "[like.new_zeros(outputs, inputs), like.new_zeros(outputs, inputs, inputs)][: len(layer)]",
+           "check_sums_of_first_order_have_no_room_for_second"),
     Mutant("second derivatives by the first power of inputs", CLIP + "derivatives:Products.norms", "[z * z * row_norms",
            "[z * row_norms", "check_derivative_sums_are_those_of_clipped_matrices"),
     Mutant("replaced examples move as little as removed ones", CLIP + "derivatives:DerivativeSums.bounded",
@@ -127,11 +150,12 @@ def test_the_planted_bug_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPat
         CHECKS[mutant.caught_by]()
 
 
-@pytest.mark.parametrize("mutant", COUPLED, ids=lambda mutant: mutant.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", [*COUPLED, *SWEPT[:2]], ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_planted_couplings_exceed_the_tolerance_a_hundredfold(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     _plant(mutant, monkeypatch)
     for dtype, still in mac_checks.STILL.items():
-        assert max(mac_checks._moved(dtype, scale, None) for scale in (1.0, 1e-3)) > 100 * still
+        moved = [mac_checks._moved(dtype, scale, None, own) for scale in (1.0, 1e-3) for own in mac_checks.ZSTEPS]
+        assert max(moved) > 100 * still
 
 
 def test_every_mutant_names_a_check_that_exists() -> None:

@@ -147,6 +147,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no coordinates": (lambda: run(coordinates=30), "coordinates is 30"),
     "no Z-steps": (lambda: pv.Coordinates(0), "steps of the coordinates is 0"),
     "Z-steps that couple": (lambda: pv.Coordinates(optimizer="lbfgs"), "expected one of adam, sgd"),
+    "a sweep beyond the end": (lambda: pv.Coordinates(1, 1.5, "sweep"), "a sweep at rate 1 goes all the way"),
     "persons": (lambda: run(plan=settled(POISSON, rows_per_person=2)), "dpmac protects rows"),
     "a checkpoint of stored coordinates": (
         lambda: run(coordinates=pv.Coordinates(stored=True), checkpoint="run"), "can't be continued",

@@ -72,7 +72,7 @@ class DerivativeSums:
         self._adjacency = adjacency
         self._allowance = 1 + _ROUNDINGS * torch.finfo(like.dtype).eps
         self._sums = [
-            [like.new_zeros(outputs, inputs), like.new_zeros(outputs, inputs, inputs)][: len(layer)]
+            [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
             for (outputs, inputs), layer in zip(shapes, self._limits, strict=True)
         ]
 

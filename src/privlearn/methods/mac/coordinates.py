@@ -17,10 +17,12 @@ from torch.nn import functional as F
 
 from privlearn._validate import count, one_of, positive
 from privlearn.clipping.rows import clip_rows
+from privlearn.errors import BadInput
 from privlearn.methods.mac.expansion import Output, hidden_first
 from privlearn.methods.mac.network import Layer
 
 _OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+_SWEEP = "sweep"
 
 
 @final
@@ -30,8 +32,9 @@ class Coordinates:
 
     Attributes:
         steps: Z-steps at each visit of an example.
-        rate: their learning rate.
-        optimizer: "adam" or "sgd", which act on each number by itself.
+        rate: their learning rate; for sweeps, what share of the way each goes, at most 1.
+        optimizer: "adam" or "sgd", which act on each number by itself, or "sweep", which goes through the layers from the
+            output to the input and back (see `_sweep`): one sweep at rate 1 does what thousands of small steps do.
         stored: whether an example's coordinates are kept for its next visit; else they start at what the network gives.
     """
 
@@ -43,7 +46,12 @@ class Coordinates:
     def __post_init__(self) -> None:
         count("steps of the coordinates", self.steps, most=100_000)
         positive("rate of the coordinates", self.rate)
-        one_of("optimizer of the coordinates", self.optimizer, _OPTIMIZERS)
+        one_of("optimizer of the coordinates", self.optimizer, [*_OPTIMIZERS, _SWEEP])
+        if self.optimizer == _SWEEP and self.rate > 1:
+            raise BadInput(
+                f"the rate of the coordinates is {self.rate:g}, and a sweep at rate 1 goes all the way: expected at most 1, "
+                'for example pv.Coordinates(steps=1, rate=1.0, optimizer="sweep")'
+            )
 
     def describe(self) -> dict[str, Any]:
         """Plain values, for certificates."""
@@ -91,6 +99,10 @@ def fitted(
     if not z:
         return z
     first = arguments(layers[0], x)  # does not change
+    if settings.optimizer == _SWEEP:
+        for _ in range(settings.steps):
+            z = _sweep(layers, output, first, z, y, mu, settings.rate, radius)
+        return z
     descent = _OPTIMIZERS[settings.optimizer](z, lr=settings.rate)
     for _ in range(settings.steps):
         for each, gradient in zip(z, _gradients(layers, output, first, z, y, mu), strict=True):
@@ -118,6 +130,43 @@ def _gradients(
     last = output.first(arguments(layers[-1], z[-1]), y)
     gradients[-1] += last @ layers[-1].linear.weight / 2
     return gradients
+
+
+def _sweep(
+    layers: Sequence[Layer],
+    output: Output,
+    first: Tensor,
+    z: list[Tensor],
+    y: Tensor,
+    mu: float,
+    rate: float,
+    radius: float | None,
+) -> list[Tensor]:
+    """Coordinates after one pass through the layers from the output to the input, and one back.
+
+    Where the objective is least, the residuals r_k = z_k - f(W_k z_{k-1}) solve
+
+        r_K = -W_{K+1}' loss'(u) / (2 mu),    r_k = W_{k+1}' (f'(u_{k+1}) r_{k+1})
+
+    which is backpropagation, through the coordinates in place of the activations, of -loss / (2 mu). So the first pass finds
+    the residuals that belong to z as it is, and the second, from the input on, lays out a z that has them (or, at a rate
+    below 1, residuals between those and its own). Layers far from the output have residuals as large as their gradients are
+    from the first sweep on; steps along gradients move them by the rate to the power of their distance.
+    """
+    u = [first, *(arguments(layer, own) for layer, own in zip(layers[1:], z, strict=True))]
+    residual = output.first(u[-1], y) @ layers[-1].linear.weight / (-2 * mu)
+    residuals = [residual]
+    for layer, own in zip(layers[-2:0:-1], u[-2:0:-1], strict=True):
+        assert layer.activation is not None
+        residual = (layer.activation.slope(own) * residual) @ layer.linear.weight
+        residuals.append(residual)
+    found: list[Tensor] = []
+    for layer, old, own, wanted in zip(layers[:-1], z, u[:-1], reversed(residuals), strict=True):
+        assert layer.activation is not None
+        new = layer.activation.value(arguments(layer, found[-1]) if found else first)
+        kept = (1 - rate) * (old - layer.activation.value(own)) if rate < 1 else 0.0
+        found.append(projected(new + kept + rate * wanted, radius))
+    return found
 
 
 def arguments(layer: Layer, z: Tensor) -> Tensor:
