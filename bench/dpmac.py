@@ -28,8 +28,8 @@ THRESHOLD = 0.3
 WITHIN = 1e-4
 #: How coordinates are fitted; the first as in the paper.
 FITS = {
-    "30 steps of Adam": pv.Coordinates(30, 0.003),
-    "10 steps of Adam": pv.Coordinates(10, 0.01),
+    "30 steps of Adam": pv.Coordinates(30, 0.003, "adam"),
+    "10 steps of Adam": pv.Coordinates(10, 0.01, "adam"),
     "5 steps of SGD": pv.Coordinates(5, 0.1, "sgd"),
     "1 sweep": pv.Coordinates(1, 1.0, "sweep"),
 }

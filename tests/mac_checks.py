@@ -83,7 +83,7 @@ def made_up(
 def derivatives(
     model: nn.Module, bound: Layerwise, output: Output = BINARY, **more: Any
 ) -> batch_module.BatchDerivatives:
-    settings: dict[str, Any] = {"adjacency": ADD, "coordinates": Coordinates(5, 0.05), "examples": 64} | more
+    settings: dict[str, Any] = {"adjacency": ADD, "coordinates": Coordinates(5, 0.05, "adam"), "examples": 64} | more
     return batch_module.BatchDerivatives(
         layers_of(model, {nn.Tanh: TANH}),
         output,
@@ -138,6 +138,22 @@ def check_coefficients_are_those_of_the_taylor_expansion() -> None:
                 moved = objective(other) - objective(weight)
                 by_surrogate = _polynomial(rebuilt, other) - _polynomial(rebuilt, weight)
                 assert abs(moved - by_surrogate) <= 100 * scale**3, "the rebuilt polynomial departs from the objective"
+
+
+@check
+def check_derivatives_are_those_of_the_weighted_objective() -> None:
+    """With one sweep and a large mu, the released sums are the loss's own gradients, in every layer, but for 1 / mu."""
+    for output in (SQUARED, BINARY):
+        model, (x, y) = net(5, 7, 6, 3, kind=nn.Softplus), made_up(9, 5, 3)
+        layers = layers_of(model)
+        found = derivatives(model, pv.Derivatives(1e6), output, coordinates=Coordinates(1, 1.0, "sweep"))
+        true = torch.autograd.grad(output.losses(model(x), y).sum(), list(model.parameters()))
+        for mu, near in ((1e3, 1e-2), (1e6, 1e-5)):
+            sums = values(found(sample_of(range(9)), x, y, mu))
+            for layer, total, weight, bias in zip(layers, sums, true[::2], true[1::2], strict=True):
+                expected = torch.cat([weight, bias[:, None]], 1)
+                assert total.shape == layer.shape
+                assert float((total - expected).norm()) <= near * float(expected.norm()), (output.name, mu)
 
 
 def _polynomial(surrogate: Surrogate, weight: Tensor) -> Tensor:
@@ -221,7 +237,7 @@ STILL = {torch.float64: 1e-12, torch.float32: 2e-6}
 
 
 #: Z-steps that it is tested with: small ones along gradients, and whole sweeps.
-ZSTEPS = (Coordinates(30, 0.003), Coordinates(3, 0.5, "sweep"))
+ZSTEPS = (Coordinates(30, 0.003, "adam"), Coordinates(3, 0.5, "sweep"))
 
 
 def _moved(dtype: torch.dtype, scale: float, radius: float | None, settings: Coordinates = ZSTEPS[0]) -> float:
@@ -342,7 +358,7 @@ def check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity() -> 
                     [y, torch.rand(len(rows), 3, generator=torch.Generator().manual_seed(9), dtype=torch.float64)]
                 )
                 y = y / y.sum(1, keepdim=True) if output is SOFTMAX else y
-                settings = Coordinates(5, 0.05) if adjacency is ADD else Coordinates(2, 0.9, "sweep")
+                settings = Coordinates(5, 0.05, "adam") if adjacency is ADD else Coordinates(2, 0.9, "sweep")
                 found = derivatives(model, bound, output, adjacency=adjacency, coordinates=settings)
                 base = found(sample_of(range(10)), x, y, 1.0)
                 assert len(base) == 3 * bound.order
@@ -533,22 +549,22 @@ def check_what_analytic_bounds_rest_on_is_projected() -> None:
                 x = x * 10 ** torch.linspace(-2, 4, 30, dtype=torch.float64)[:, None]
                 y = (y * 50 if output is SQUARED else y).clone()
                 seen: list[Any] = []
-                settings = Coordinates(2, 1.0, "sweep") if kind is nn.Softplus else Coordinates(20, 0.3)
+                settings = Coordinates(2, 1.0, "sweep") if kind is nn.Softplus else Coordinates(20, 0.3, "adam")
                 found = derivatives(
                     model, bound, output, coordinates=settings, observe=lambda *own, to=seen: to.append(own)
                 )
-                for step in range(2):
+                for mu in (1.0, 30.0):
                     (_, inputs, targets) = next(iter(found._parts(sample_of(range(30)), x, y)))
-                    products = found._products(torch.arange(30), inputs, targets, 1.0)
+                    products = found._products(torch.arange(30), inputs, targets, mu)
                     radii = [0.9, 0.6, 0.6]
                     for product, radius in zip(products, radii, strict=True):
                         assert float(product.inputs.norm(dim=1).max()) <= math.hypot(radius, 1.0) * (1 + 1e-12)
                     if output is SQUARED:
                         assert float(targets.norm(dim=1).max()) <= 0.5 * (1 + 1e-12)
-                    for product, limits in zip(products, found.limits(), strict=True):
+                    for product, limits in zip(products, found.limits(mu), strict=True):
                         for norms, limit in zip(product.norms(), limits, strict=True):
-                            assert float(norms.max()) <= limit * (1 + 1e-12), (output.name, order, kind, step)
-                    found(sample_of(range(30)), x, y, 1.0)
+                            assert float(norms.max()) <= limit * (1 + 1e-12), (output.name, order, kind, mu)
+                    found(sample_of(range(30)), x, y, mu)
                     with torch.no_grad():
                         model[0].weight.mul_(20)  # bounds follow the weights
                 assert seen
@@ -640,7 +656,7 @@ def check_thresholds_are_learned_and_paid_for() -> None:
     bound = pv.Derivatives(0.3, 0.3, learned=learned)
     plan = pv.Plan(pv.Poisson(0.2), epochs=2, schedule=pv.schedules.Constant(start=1e6), clip=bound)
     result = pv.dpmac(plan, net(5, 6, 3), BINARY.name, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-12),
-                      coordinates=Coordinates(5, 0.05), streams=pv.Streams.new(0))  # fmt: skip
+                      coordinates=Coordinates(5, 0.05, "adam"), streams=pv.Streams.new(0))  # fmt: skip
     assert result.ledger.event == plan.event()
     assert learned.event() in [leaf for leaf, _ in walk(plan.event())]
     found = derivatives(net(5, 6, 3), bound)
@@ -683,7 +699,7 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
         seen: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         result = dpmac_module.dpmac(
             plan, net(5, 4, 3), BINARY.name, data, streams=streams, optimizer=lambda p: torch.optim.SGD(p, lr=0.3),
-            progress=lambda *done: seen.append(("progress", done)), coordinates=Coordinates(3, 0.1), **options,
+            progress=lambda *done: seen.append(("progress", done)), coordinates=Coordinates(3, 0.1, "adam"), **options,
         )  # fmt: skip
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         seen.append(("result", repr(result), result.settings, result.architecture))
@@ -733,7 +749,7 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
 
             return pv.dpmac(
                 plan, lambda shape: net(*shape, 4, 3, seed=2), BINARY.name, (x, y), streams=pv.Streams.new(5),
-                progress=progress, coordinates=Coordinates(3, 0.1),
+                progress=progress, coordinates=Coordinates(3, 0.1, "adam"),
                 checkpoint=None if path is None else Checkpoint(path, every=1e-9),
             )  # fmt: skip
 

@@ -30,7 +30,7 @@ POISSON = pv.Poisson(0.3)
 
 def run(model: Any = None, data: Any = None, loss: str = BCE, plan: pv.Plan | None = None, **options: Any) -> pv.Result:
     model = net(5, 4, 3) if model is None else model
-    options = {"streams": pv.Streams.new(0), "coordinates": pv.Coordinates(2)} | options
+    options = {"streams": pv.Streams.new(0), "coordinates": pv.Coordinates(2, 0.003, "adam"), "mu": 1.0} | options
     return pv.dpmac(plan or settled(POISSON), model, loss, data or made_up(12, 5, 3), **options)
 
 
@@ -253,7 +253,7 @@ def test_it_learns_without_noise_and_is_marked(clip: Any) -> None:
         rate = 0.3 if "newton" in more else 0.02
         kind = torch.optim.SGD if "newton" in more else torch.optim.Adam
         result = run(net(6, 5, 4, 6), (x, x), "mse", plan, private=False, optimizer=lambda p: kind(p, lr=rate),  # noqa: B023
-                     coordinates=pv.Coordinates(10, 0.03), **more)  # fmt: skip
+                     coordinates=pv.Coordinates(10, 0.03, "adam"), **more)  # fmt: skip
         losses = result.private_diagnostics["loss"]
         assert losses[-1] < losses[0] / 2, (clip, more, losses[0], losses[-1])
         assert isinstance(next(leaf for leaf, _ in walk(result.ledger.event)), NonPrivate)

@@ -24,6 +24,9 @@ from privlearn.rng import Streams
 
 #: The paper's settings for its classifier (Harder et al. 2019, Table 2).
 _THRESHOLD, _RATE, _BATCHES, _LEAST_BATCH = 0.3, 0.01, 60, 256
+_Z_STEPS, _Z_RATE = 30, 0.003
+#: With sweeps, which need a large one.
+_MU = 100.0
 
 
 def require_combinable(options: argparse.Namespace) -> None:
@@ -61,6 +64,13 @@ def mac_plan(options: argparse.Namespace, examples: int) -> Plan:
     return replace(plan, clip=Derivatives(_THRESHOLD if options.clip_norm is None else options.clip_norm))
 
 
+def _coordinates(options: argparse.Namespace) -> tuple[Coordinates, float]:
+    """How coordinates are fitted, and the mu that goes with it: one sweep, or the paper's way if steps or a rate are given."""
+    if options.z_steps is None and options.z_rate is None:
+        return Coordinates(), _MU
+    return Coordinates(options.z_steps or _Z_STEPS, options.z_rate or _Z_RATE, "adam"), 1.0
+
+
 def _rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
     """The learning rate over the run: as given, or falling to a fifth (the paper's 0.95 an epoch, over 30)."""
     falling = schedules.Exponential(k=math.log(5) / plan.epochs)
@@ -82,8 +92,7 @@ def train(
             "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave out --optimizer"
         )
     own = argparse.Namespace(**vars(options) | {"learning_rate": options.learning_rate or _RATE})
-    default = Coordinates()
-    steps, rate = options.z_steps or default.steps, options.z_rate or default.rate
+    coordinates, mu = _coordinates(options)
     classes = data.classes
     assert classes is not None
     with screen.progress_bar("training") as progress:
@@ -94,7 +103,8 @@ def train(
             data,
             optimizer=training.optimizer(own, kind, plan, options.examples or data.examples),
             learning_rate_schedule=_rates(options, plan),
-            coordinates=Coordinates(steps=steps, rate=rate),
+            coordinates=coordinates,
+            mu=mu,
             streams=streams,
             microbatch=options.microbatch,
             device=options.device,

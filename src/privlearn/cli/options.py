@@ -314,7 +314,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0; to a fifth for dpmac)"
     )
     group.add_argument(
-        "--z-steps", type=int, metavar="N", help="for dpmac: steps on the auxiliary coordinates (default: 30)"
+        "--z-steps",
+        type=int,
+        metavar="N",
+        help="for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
     )
     group.add_argument("--z-rate", type=float, metavar="L", help="for dpmac: their learning rate (default: 0.003)")
     group.add_argument(

@@ -80,9 +80,9 @@ class Histogram:
 class Derivatives:
     """Clip each example's derivative matrices, layer by layer (Harder et al. 2019, sec. 2.2).
 
-    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the
-    bias included, and d2T_nk the stack of its second ones. Their Frobenius norms are clipped before they are summed. All
-    layers, the output layer too, and both kinds are one joint release.
+    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the bias
+    included, and d2T_nk the stack of its second ones; hidden layers' objectives are weighted by mu. Their Frobenius norms are
+    clipped before they are summed. All layers, the output layer too, and both kinds are one joint release.
 
     Attributes:
         first: thresholds of |dT_nk|.

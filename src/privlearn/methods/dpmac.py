@@ -52,7 +52,7 @@ def dpmac(
     optimizer: OptimizerFactory = torch.optim.Adam,
     learning_rate_schedule: Schedule = Constant(),  # noqa: B008 - a frozen value
     coordinates: Coordinates = Coordinates(),  # noqa: B008 - a frozen value
-    mu: float | Schedule = 1.0,
+    mu: float | Schedule = 100.0,
     weight_steps: int = 1,
     newton: float | None = None,
     activations: Activations | None = None,
@@ -83,7 +83,8 @@ def dpmac(
         optimizer: makes the optimizer from the parameters; any of torch.optim that steps on gradients.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         coordinates: how auxiliary coordinates are fitted.
-        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule over epochs.
+        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule over epochs; 1 in the paper. Sweeps
+            need a large one.
         weight_steps: optimizer steps on each released objective.
         newton: for the expansion of second order: what the optimizer is given is the step to the objective's minimum, with
             curvature per example below this damping counted as that, in place of the gradient. None: the gradient.
@@ -236,7 +237,9 @@ def _require_fit(
     """Refuse settings that do not fit each other."""
     bound = _bound(plan)
     if not isinstance(coordinates, Coordinates):
-        raise BadInput(f"coordinates is {coordinates!r}: expected pv.Coordinates(steps=30, rate=0.003)")
+        raise BadInput(
+            f"coordinates is {coordinates!r}: expected pv.Coordinates(), or pv.Coordinates(30, 0.003, 'adam')"
+        )
     count("weight_steps", weight_steps, most=10_000)
     if newton is not None and bound.order == 1:
         raise BadInput(

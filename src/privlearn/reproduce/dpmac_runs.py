@@ -52,6 +52,9 @@ class MacSetting:
         sampling: "poisson", "partition", or "fixed" for the batches of the released code.
         optimizer: "adam" or "sgd".
         momentum: of SGD.
+        weight_decay: of either.
+        gain: initial weights as Glorot's normal ones times this, and biases of 0; None: PyTorch's own.
+        middle: biases of the narrowest hidden layer at the start, where `gain` is given.
         mu: the weight of hidden layers' objectives in the fit of coordinates.
         z_steps: steps of that fit.
         z_rate: their learning rate.
@@ -73,6 +76,9 @@ class MacSetting:
     sampling: str = "poisson"
     optimizer: str = "adam"
     momentum: float = 0.0
+    weight_decay: float = 0.0
+    gain: float | None = None
+    middle: float = 0.0
     mu: float = 1.0
     z_steps: int = 30
     z_rate: float = 0.003
@@ -221,7 +227,22 @@ def _images(seed: int, first: int | None) -> Rows:
 def _network(setting: MacSetting, rows: Rows, streams: Streams) -> nn.Module:
     spec = "mlp:" + ",".join(str(width) for width in _HIDDEN[setting.task])
     outputs = 10 if setting.task == "mnist" else rows.x.shape[1]
-    return build(spec, tuple(rows.x.shape[1:]), outputs, streams.initialisation)
+    network = build(spec, tuple(rows.x.shape[1:]), outputs, streams.initialisation)
+    if setting.gain is not None:
+        _reset(network, setting.gain, setting.middle, streams)
+    return network
+
+
+@torch.no_grad()
+def _reset(network: nn.Module, gain: float, middle: float, streams: Streams) -> None:
+    """Initial weights of the paper's kind (Glorot's, normal), times `gain`; biases as the setting says."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    narrowest = min(layer.out_features for layer in layers)
+    with torch.random.fork_rng():
+        torch.manual_seed(int(streams.initialisation.integers(2**63)))
+        for layer in layers:
+            nn.init.xavier_normal_(layer.weight, gain)
+            nn.init.constant_(layer.bias, middle if layer.out_features == narrowest else 0.0)
 
 
 def _by_layers(
@@ -274,8 +295,10 @@ def _descend(
 def _optimizer(setting: MacSetting) -> Callable[[Any], torch.optim.Optimizer]:
     def make(parameters: Any) -> torch.optim.Optimizer:
         if one_of("the optimizer", setting.optimizer, ["adam", "sgd"]) == "adam":
-            return torch.optim.Adam(parameters, lr=setting.rate)
-        return torch.optim.SGD(parameters, lr=setting.rate, momentum=setting.momentum)
+            return torch.optim.Adam(parameters, lr=setting.rate, weight_decay=setting.weight_decay)
+        return torch.optim.SGD(
+            parameters, lr=setting.rate, momentum=setting.momentum, weight_decay=setting.weight_decay
+        )
 
     return make
 

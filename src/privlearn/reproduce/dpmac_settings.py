@@ -15,6 +15,12 @@ MNIST_PAPER: dict[float, dict[str, tuple[float, int]]] = {
 }
 #: Table 2: by epsilon, noise multipliers of training and of the projection.
 _MNIST_NOISE = {0.5: (8.0, 16.0), 2.0: (2.8, 8.0), 8.0: (1.0, 4.0)}
+#: Table 1 (b): by epsilon (infinite: no noise), the error of DP-SGD and of DP-MAC.
+USPS_PAPER = {1.0: (11.8, 12.7), 2.0: (9.6, 10.9), 4.0: (7.9, 9.6), 8.0: (6.4, 8.4), math.inf: (3.6, 4.4)}
+#: Table 2: noise multipliers of DP-MAC and of DP-SGD, and the batch size of both.
+_USPS_NOISE = {1.0: (7.8, 11.0, 250), 2.0: (4.1, 5.7, 250), 4.0: (3.1, 4.3, 500), 8.0: (1.8, 2.4, 500)}
+#: Ours, for each epsilon: epochs, learning rate and weight decay.
+_USPS_OURS = {1.0: (40, 0.07, 0.012), 2.0: (80, 0.07, 0.008), 4.0: (80, 0.1, 0.004), 8.0: (160, 0.1, 0.002)}
 _QUICK = 6_000
 
 
@@ -39,7 +45,7 @@ def falling(decay: float) -> str:
 def tuned_classifier(epsilon: float, quick: bool = False) -> MacSetting:
     """The best that was found on the last 5,000 training images: see `dpmac_mnist`."""
     setting = calibrated(classifier(epsilon, quick), epsilon)
-    return replace(setting, shares=(2.0, 1.0), z_steps=1, z_rate=1.0, z_optimizer="sweep")
+    return replace(setting, shares=(2.0, 1.0), mu=100.0, z_steps=1, z_rate=1.0, z_optimizer="sweep")
 
 
 def classifier_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
@@ -50,3 +56,54 @@ def classifier_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
 def classifier_without_noise(quick: bool = False) -> MacSetting:
     """DP-MAC without noise in training, behind the projection of the largest epsilon."""
     return replace(classifier(8.0, quick), noise=None)
+
+
+def autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
+    """The paper's autoencoder with its noise, or without any."""
+    noise, _, size = _USPS_NOISE.get(epsilon, (None, None, 500))
+    setting = MacSetting(
+        "usps", 50, size, 0.003, falling(0.97), 0.001 if noise else 1e6, noise=noise, z_rate=0.001, gain=1.0
+    )
+    return _few(setting) if quick else setting
+
+
+def tuned_autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
+    """Sweeps, and the rest as found on the images that are in neither set: see `dpmac_usps`."""
+    if math.isinf(epsilon):
+        plain = MacSetting("usps", 80, 100, 0.001, linearly(80), 1e6, gain=1.0, middle=1.0)
+        setting = replace(plain, mu=1000.0, z_steps=1, z_rate=1.0, z_optimizer="sweep")
+        return _few(setting) if quick else setting
+    epochs, rate, decay = _USPS_OURS[epsilon]
+    setting = MacSetting(
+        "usps", epochs, 1000, rate, linearly(epochs), (1.0, 1.2, 3.0, 3.0, 1.2, 1.0), epsilon=epsilon,
+        optimizer="sgd", momentum=0.9, weight_decay=decay, gain=0.7, middle=0.5,
+        shares=(2.5, 2.0, 1.0, 1.0, 2.0, 2.5), mu=100.0, z_steps=1, z_rate=1.0, z_optimizer="sweep",
+    )  # fmt: skip
+    return _few(setting) if quick else setting
+
+
+def autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
+    """DP-SGD as the paper compares it: the learning rate times the noise of a sum over clip norm and batch size."""
+    _, noise, size = _USPS_NOISE.get(epsilon, (None, None, 500))
+    setting = MacSetting("usps", 100, size, 0.03, "constant:start=1", 0.01, "dpsgd", noise, optimizer="sgd", gain=1.0)
+    return _few(setting) if quick else setting
+
+
+def tuned_autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
+    """DP-SGD from our setting's weights with its batches, epochs, learning rates and weight decay."""
+    own = tuned_autoencoder(epsilon)
+    setting = MacSetting(
+        "usps", own.epochs, own.batch_size, own.rate, own.learning_rates, 1.0, "dpsgd", epsilon=own.epsilon,
+        optimizer=own.optimizer, momentum=own.momentum, weight_decay=own.weight_decay, gain=own.gain, middle=own.middle,
+    )  # fmt: skip
+    return _few(setting) if quick else setting
+
+
+def linearly(epochs: int) -> str:
+    """The spec of learning rates that fall to 0 over `epochs`."""
+    return f"poly:k=1,end=0,period={epochs},start=1"
+
+
+def _few(setting: MacSetting) -> MacSetting:
+    """A tenth of the images in batches of the same share, for fewer epochs."""
+    return replace(setting, first=500, batch_size=setting.batch_size // 10, epochs=min(setting.epochs, 10))

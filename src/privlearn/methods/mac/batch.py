@@ -83,12 +83,19 @@ class BatchDerivatives:
         self._met = torch.zeros(examples if coordinates.stored else 0, dtype=torch.bool, device=weight.device)
         self.limits()  # whatever can be refused
 
-    def limits(self) -> list[list[float]]:
-        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the weights as they are."""
+    def limits(self, mu: float = 1.0) -> list[list[float]]:
+        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the weights as they are.
+
+        `mu` is the weight of hidden layers' objectives, which analytic bounds grow with.
+        """
         if self.thresholds is not None:
             halved = [[threshold / 2**kind for threshold in own] for kind, own in enumerate(self.thresholds)]
             return [list(own) for own in zip(*halved, strict=True)]
-        return [self._analytic_limits(number) for number in range(len(self._layers))]
+        last = len(self._layers) - 1
+        return [
+            [bound * (mu if number < last else 1.0) for bound in self._analytic_limits(number)]
+            for number in range(last + 1)
+        ]
 
     @torch.no_grad()
     def __call__(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
@@ -96,15 +103,16 @@ class BatchDerivatives:
 
         First parts are the sums of dT (of b, where bounds are analytic and the expansion is of second order), of shape
         (outputs, inputs), the bias as the last input; second parts those of C = d2T / 2, of shape (outputs, inputs, inputs).
+        T is the layer's objective as eq. 2 has it, so that of a hidden layer is mu |z_k - f(W_k z_{k-1})|^2.
 
         Args:
             sample: the batch.
             x: all inputs, shape (rows, inputs).
             y: all targets, shape (rows, outputs).
-            mu: the weight of hidden layers' objectives when coordinates are fitted.
+            mu: the weight of hidden layers' objectives.
         """
         shapes = [layer.shape for layer in self._layers]
-        sums = DerivativeSums(shapes, self.limits(), self._like, self._adjacency)
+        sums = DerivativeSums(shapes, self.limits(mu), self._like, self._adjacency)
         for rows, inputs, targets in self._parts(sample, x, y):
             products = self._products(rows, inputs, targets, mu)
             clipped = sums.add(products)
@@ -168,8 +176,8 @@ class BatchDerivatives:
         for layer, seen, target in zip(self._layers, [x, *z], [*z, y], strict=True):
             u = arguments(layer, seen)
             if layer.activation is not None:
-                d = hidden_first(layer.activation, u, target)
-                c = hidden_second(layer.activation, u, target) if second else None
+                d = mu * hidden_first(layer.activation, u, target)
+                c = mu * hidden_second(layer.activation, u, target) if second else None
             else:
                 d = self._output.first(u, target)
                 c = self._output.second(u, target) if second and self._output.second else None

@@ -30,6 +30,8 @@ _SWEEP = "sweep"
 class Coordinates:
     """How auxiliary coordinates are fitted: public numbers.
 
+    By default one sweep, with which dpmac's default mu goes; the paper's way is `Coordinates(30, 0.003, "adam")` and mu 1.
+
     Attributes:
         steps: Z-steps at each visit of an example.
         rate: their learning rate; for sweeps, what share of the way each goes, at most 1.
@@ -38,9 +40,9 @@ class Coordinates:
         stored: whether an example's coordinates are kept for its next visit; else they start at what the network gives.
     """
 
-    steps: int = 30
-    rate: float = 0.003
-    optimizer: str = "adam"
+    steps: int = 1
+    rate: float = 1.0
+    optimizer: str = "sweep"
     stored: bool = False
 
     def __post_init__(self) -> None:

@@ -35,18 +35,17 @@ class WeightSteps:
     count: int = 1
     newton: float | None = None
 
-    def take(self, released: Sequence[Tensor], noise: Sequence[float], mu: float) -> None:
+    def take(self, released: Sequence[Tensor], noise: Sequence[float]) -> None:
         """Take the steps.
 
         Args:
             released: for each layer its first, then its second part, as `BatchDerivatives` has them.
             noise: the standard deviations of the noise in them.
-            mu: the weight of the hidden layers' objectives.
         """
         objectives = self._objectives(released, noise)
         for _ in range(self.count):
             for layer, objective in zip(self.layers, objectives, strict=True):
-                layer.set_gradient(self._direction(layer, objective, mu))
+                layer.set_gradient(self._direction(layer, objective))
             self.descent.step()
 
     def _objectives(self, released: Sequence[Tensor], noise: Sequence[float]) -> list[Surrogate]:
@@ -61,12 +60,11 @@ class WeightSteps:
                 found.append(Surrogate.around(layer.weight(), first, second[0] if second else None, noisy))
         return found
 
-    def _direction(self, layer: Layer, objective: Surrogate, mu: float) -> Tensor:
+    def _direction(self, layer: Layer, objective: Surrogate) -> Tensor:
         """What the optimizer steps against: the gradient of the objective over twice the batch size (eq. 5), or the Newton
         step, which does not change with such factors.
         """
         weight = layer.weight()
         if self.newton is not None:
             return objective.newton(weight, self.newton * self.divisor)
-        share = 1.0 if layer.activation is None else mu
-        return objective.gradient(weight) * (share / (2 * self.divisor))
+        return objective.gradient(weight) / (2 * self.divisor)
