@@ -61,49 +61,44 @@ def classifier_without_noise(quick: bool = False) -> MacSetting:
 def autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
     """The paper's autoencoder with its noise, or without any."""
     noise, _, size = _USPS_NOISE.get(epsilon, (None, None, 500))
-    setting = MacSetting(
-        "usps", 50, size, 0.003, falling(0.97), 0.001 if noise else 1e6, noise=noise, z_rate=0.001, gain=1.0
-    )
-    return _few(setting) if quick else setting
+    epochs, threshold = (6 if quick else 50), 0.001 if noise else 1e6
+    return MacSetting("usps", epochs, size, 0.003, falling(0.97), threshold, noise=noise, z_rate=0.001, gain=1.0)
 
 
 def tuned_autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
     """Sweeps, and the rest as found on the images that are in neither set: see `dpmac_usps`."""
     if math.isinf(epsilon):
-        plain = MacSetting("usps", 80, 100, 0.001, linearly(80), 1e6, gain=1.0, middle=1.0)
-        setting = replace(plain, mu=1000.0, z_steps=1, z_rate=1.0, z_optimizer="sweep")
-        return _few(setting) if quick else setting
+        epochs = 6 if quick else 80
+        return MacSetting(
+            "usps", epochs, 100, 0.001, linearly(epochs), 1e6, gain=1.0, middle=1.0,
+            mu=1000.0, z_steps=1, z_rate=1.0, z_optimizer="sweep",
+        )  # fmt: skip
     epochs, rate, decay = _USPS_OURS[epsilon]
-    setting = MacSetting(
+    epochs = 20 if quick else epochs
+    return MacSetting(
         "usps", epochs, 1000, rate, linearly(epochs), (1.0, 1.2, 3.0, 3.0, 1.2, 1.0), epsilon=epsilon,
         optimizer="sgd", momentum=0.9, weight_decay=decay, gain=0.7, middle=0.5,
         shares=(2.5, 2.0, 1.0, 1.0, 2.0, 2.5), mu=100.0, z_steps=1, z_rate=1.0, z_optimizer="sweep",
     )  # fmt: skip
-    return _few(setting) if quick else setting
 
 
 def autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
-    """DP-SGD as the paper compares it: the learning rate times the noise of a sum over clip norm and batch size."""
+    """DP-SGD as the paper compares it, its learning rate read over its clip norm."""
     _, noise, size = _USPS_NOISE.get(epsilon, (None, None, 500))
-    setting = MacSetting("usps", 100, size, 0.03, "constant:start=1", 0.01, "dpsgd", noise, optimizer="sgd", gain=1.0)
-    return _few(setting) if quick else setting
+    rate, epochs = (0.03 if noise is None else 0.03 / 0.01), 20 if quick else 100
+    return MacSetting("usps", epochs, size, rate, "constant:start=1", 0.01, "dpsgd", noise, optimizer="sgd", gain=1.0)
 
 
 def tuned_autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
-    """DP-SGD from our setting's weights with its batches, epochs, learning rates and weight decay."""
-    own = tuned_autoencoder(epsilon)
-    setting = MacSetting(
-        "usps", own.epochs, own.batch_size, own.rate, own.learning_rates, 1.0, "dpsgd", epsilon=own.epsilon,
+    """DP-SGD from our setting's weights with its batches, epochs and weight decay; clip norm and rate of its own."""
+    own = tuned_autoencoder(epsilon, quick)
+    rate = own.rate if math.isinf(epsilon) else 0.05
+    return MacSetting(
+        "usps", own.epochs, own.batch_size, rate, own.learning_rates, 3.0, "dpsgd", epsilon=own.epsilon,
         optimizer=own.optimizer, momentum=own.momentum, weight_decay=own.weight_decay, gain=own.gain, middle=own.middle,
     )  # fmt: skip
-    return _few(setting) if quick else setting
 
 
 def linearly(epochs: int) -> str:
     """The spec of learning rates that fall to 0 over `epochs`."""
     return f"poly:k=1,end=0,period={epochs},start=1"
-
-
-def _few(setting: MacSetting) -> MacSetting:
-    """A tenth of the images in batches of the same share, for fewer epochs."""
-    return replace(setting, first=500, batch_size=setting.batch_size // 10, epochs=min(setting.epochs, 10))

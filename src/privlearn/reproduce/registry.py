@@ -101,8 +101,9 @@ STUDIES = (
     Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
     Study("dpmac-mnist", f"{_HARDER}, Table 1 (a), Figure 3", "DP-MAC's classifier on MNIST", "dpmac_mnist"),
     Study(
-        "dpmac-features", f"{_HARDER}, Figure 5", "what hidden units look for, with and without noise", "dpmac_features"
+        "dpmac-usps", f"{_HARDER}, Table 1 (b), Figure 1", "DP-MAC's autoencoder on USPS, and DP-SGD's", "dpmac_usps"
     ),
+    Study("dpmac-features", f"{_HARDER}, Figure 5", "hidden units' weights, with and without noise", "dpmac_features"),
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
 )
 
