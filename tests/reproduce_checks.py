@@ -11,7 +11,8 @@ import pytest
 import torch
 from checks import CHECKS
 
-from privlearn.reproduce import tasks, yu_runs
+from privlearn.plan import Plan
+from privlearn.reproduce import dpmac_runs, dpmac_settings, tasks, yu_runs
 from privlearn.reproduce.yu_runs import Setting
 from privlearn.reproduce.yu_settings import TABLE_2, mnist, uniform
 
@@ -121,3 +122,93 @@ def check_the_target_includes_the_projection() -> None:
                         clip="flat", clip_norm=0.1, scale="whitened"), 0)  # fmt: skip
     assert found.epsilon is not None
     assert 3.0 * 0.99 < found.epsilon <= 3.0
+
+
+# DP-MAC
+
+
+def _short(claimed: float, **others: object) -> dpmac_runs.MacSetting:
+    """The paper's classifier on few rows, for an epoch."""
+    small = replace(dpmac_settings.classifier(claimed, quick=True), first=600, batch_size=10, epochs=1, z_steps=1)
+    return replace(small, **others)  # type: ignore[arg-type]
+
+
+@reproduces
+def check_runs_of_dpmac_pay_for_their_projection() -> None:
+    """What a run says it spent is its plan's guarantee, projection included, at exactly the noise that was asked for."""
+    for method in ("dpmac", "dpsgd"):
+        setting = _short(8.0, method=method)
+        found = setting.run(0)
+        assert found.noise == setting.noise == 1.0
+        plan = Plan(dpmac_runs._sampler(setting), epochs=1, schedule=dpmac_runs.plan_of(setting).schedule)
+        assert found.epsilon == pytest.approx(dpmac_runs.plan_of(setting).guarantee(1e-5).epsilon, rel=1e-6)
+        assert found.epsilon > plan.guarantee(1e-5).epsilon * 1.05
+
+
+@reproduces
+def check_targets_of_dpmac_include_the_projection() -> None:
+    """A run calibrated to an epsilon ends at it, projection included."""
+    found = _short(2.0, noise=None, epsilon=2.0, pca_noise=8.0).run(0)
+    assert 2.0 * 0.99 < found.epsilon <= 2.0
+
+
+@reproduces
+def check_the_papers_settings_cost_what_is_known() -> None:
+    """Epsilons of Table 2's settings by privacy loss distributions, from an independent script."""
+    for epsilon, expected in ((0.5, 0.2708), (2.0, 1.1003), (8.0, 4.4654)):
+        plan = dpmac_runs.plan_of(dpmac_settings.classifier(epsilon))
+        assert plan.guarantee(1e-5).epsilon == pytest.approx(expected, rel=2e-3)
+    for epsilon, expected in ((1.0, 0.743), (2.0, 1.546), (4.0, 3.162), (8.0, 6.487)):
+        by_dpsgd = dpmac_runs.plan_of(dpmac_settings.autoencoder_by_dpsgd(epsilon))
+        assert by_dpsgd.guarantee(1e-5).epsilon == pytest.approx(expected, rel=4e-3)
+    for epsilon, expected in ((1.0, 0.745), (2.0, 1.539), (4.0, 3.175), (8.0, 6.422)):
+        by_layers = dpmac_runs.plan_of(dpmac_settings.autoencoder(epsilon))
+        assert by_layers.guarantee(1e-5).epsilon == pytest.approx(expected, rel=4e-3)
+
+
+@reproduces
+def check_images_are_split_afresh_and_disjoint() -> None:
+    """5,000 images each, in [0, 1], none in both sets; other seeds, other images."""
+    one, other = dpmac_runs._images(0, None), dpmac_runs._images(1, None)
+    assert len(one.x) == len(one.x_test) == 5000
+    assert float(one.x.min()) == 0.0
+    assert float(one.x.max()) == 1.0
+    assert torch.equal(one.x, one.y)
+    seen, held = ({row.tobytes() for row in rows.numpy()} for rows in (one.x, one.x_test))
+    # A few images are there twice in the data themselves.
+    assert len(seen & held) <= 5
+    assert len(seen & {row.tobytes() for row in other.x.numpy()}) < 3500
+
+
+@reproduces
+def check_errors_are_half_sums_over_pixels() -> None:
+    """The figure of the paper's table: a grey image for one of noughts is 256 / 8 off."""
+    assert float(dpmac_runs.half_squares(torch.full((1, 256), 0.5), torch.zeros(1, 256))) == pytest.approx(32.0)
+
+
+@reproduces
+def check_seeds_of_dpmac_make_pairs() -> None:
+    """Equal seeds share images, weights and noise, whatever the method; unequal ones none of them."""
+    still = dpmac_runs.MacSetting(
+        "usps", 1, 50, 1e-12, "constant:start=1", 1.0, noise=9.0, first=100, z_steps=1, gain=1.0
+    )
+    found = [replace(still, method=method).run(seed) for method in ("dpmac", "dpsgd") for seed in (0, 0, 1)]
+    assert found[0] == found[1]
+    assert found[0].test[0] == pytest.approx(found[3].test[0], rel=1e-6)
+    assert found[0].test[0] != pytest.approx(found[2].test[0], rel=1e-3)
+    louder = replace(still, rate=0.01)
+    assert louder.run(0) == louder.run(0)
+    assert louder.run(0).test != still.run(0).test
+
+
+@reproduces
+def check_runs_without_noise_say_so() -> None:
+    """No epsilon, no noise multiplier, and an error that falls."""
+    for method in ("dpmac", "dpsgd"):
+        plain = dpmac_runs.MacSetting(
+            "usps", 4, 20, 0.003, "constant:start=1", 1e6, method, first=300, z_steps=3, gain=1.0
+        )
+        found = plain.run(0)
+        assert found.epsilon is None
+        assert found.noise is None
+        assert found.test[-1] < found.test[0]

@@ -41,7 +41,7 @@ def test_the_command_writes_three_files(name: str, tmp_path: Path, capsys: pytes
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {"name", "source", "rows"}
     assert printed["name"] == name
-    assert "Yu et al. 2019" in printed["source"]
+    assert printed["source"] == registry.find(name).source
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         f"{name}.{end}" for end in ("json", "md", "png")
     ]

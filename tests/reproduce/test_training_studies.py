@@ -16,15 +16,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.reproduce import registry, seeds, sweep, yu_runs
+from privlearn.reproduce import dpmac_features, registry, seeds, sweep, yu_runs
+from privlearn.reproduce.dpmac_runs import MacOutcome, MacSetting
 from privlearn.reproduce.yu_runs import Outcome, Setting
 from privlearn.schedules import parse
 
-TRAINED = [study.name for study in registry.STUDIES if study.module]
+#: Studies of which every run is made by a sweep.
+TRAINED = [study.name for study in registry.STUDIES if study.module and study.name != "dpmac-features"]
 OUTCOME = Outcome((0.5, 0.75), (), 0.7, (10.0, 9.0), 0.01, 0.5)
 
 
@@ -34,8 +37,16 @@ class MadeUp:
     def __init__(self, *others: Any) -> None:
         pass
 
-    def __call__(self, settings: Iterable[Setting], numbers: Sequence[int]) -> dict[Setting, list[Outcome]]:
-        return {setting: [self._outcome(setting, number) for number in numbers] for setting in settings}
+    def __call__(self, settings: Iterable[Any], numbers: Sequence[int]) -> dict[Any, list[Any]]:
+        made = {Setting: self._outcome, MacSetting: self._outcome_of_dpmac}
+        return {setting: [made[type(setting)](setting, number) for number in numbers] for setting in settings}
+
+    def _outcome_of_dpmac(self, setting: MacSetting, seed: int) -> MacOutcome:
+        draw = np.random.default_rng([seed, len(str(setting))])
+        test = tuple((0.9 + draw.normal(0, 0.01, setting.epochs)).tolist())
+        norms = ((0.01, 0.2, 3.0),) * setting.epochs if setting.method == "dpmac" else ()
+        noise = (setting.noise or 1.5) if setting.private else None
+        return MacOutcome(test, test, noise, None if noise is None else setting.epsilon or 1.0, norms)
 
     def _outcome(self, setting: Setting, seed: int) -> Outcome:
         plain = setting.schedule is None
@@ -85,6 +96,21 @@ def test_the_papers_numbers_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -
     assert papers["step: plain training, as many epochs"] == 0.954
     epochs = {row.label.split(" ")[0]: row.ours for row in rows if row.metric == "epochs"}
     assert epochs == {"uniform": 100, "time": 38, "step": 31, "exponential": 71, "polynomial": 44, "validation": 64}
+
+
+def test_features_are_those_of_the_released_weights(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights behind the projection come back as images that the network sees through it."""
+    monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
+    setting = MacSetting("mnist", 1, 100, 0.01, "constant:start=1", 0.3, noise=1.0, pca_noise=4.0, first=500)
+    network = torch.nn.Sequential(torch.nn.Linear(60, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
+    with torch.no_grad():
+        network[2].weight.zero_()[3, 5] = 1.0  # the fifth unit is what speaks for a 3
+    features = dpmac_features._features(setting, network)
+    task = dpmac_features.task_of(setting)
+    rows = task.rows(0, False).x[:500]
+    directions = dpmac_features.projection(task, 0, rows).get_buffer("components")
+    expected = (rows @ directions) @ network[0].weight[5]
+    assert torch.allclose(rows @ features[1], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_intervals_are_students() -> None:
