@@ -7,7 +7,9 @@ import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
-import mac_checks  # noqa: F401 - registers its checks
+import mac_coefficient_checks  # noqa: F401 - registers its checks
+import mac_run_checks  # noqa: F401
+import mac_sensitivity_checks  # noqa: F401
 import noise_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest

@@ -55,7 +55,7 @@ def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
     import sys
 
     for name, module in list(sys.modules.items()):
-        if (name == "checks" or name.startswith("privlearn")) and module is not None:
+        if (name.endswith("checks") or name.startswith("privlearn")) and module is not None:
             for key, value in list(vars(module).items()):
                 if value is old:
                     patch.setattr(module, key, new)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import mac_checks
+import mac_nets
+import mac_sensitivity_checks
 import pytest
 import torch
-from mac_checks import TANH, made_up, net, settled
+from mac_nets import TANH, made_up, net
+from mac_run_checks import settled
 from torch import Tensor, nn
 
 import privlearn as pv
@@ -175,7 +177,7 @@ def test_a_plan_beyond_the_budget_touches_no_data() -> None:
 def test_thresholds_and_shares_by_layer() -> None:
     assert pv.Derivatives((0.3, 0.1), 2.0).thresholds(2) == [[0.3, 0.1], [2.0, 2.0]]
     assert pv.Derivatives((0.3, 0.1)).clip_norm == 0.3
-    limits = mac_checks.derivatives(net(5, 4, 3), pv.Derivatives((0.3, 0.1), 2.0)).limits()
+    limits = mac_nets.derivatives(net(5, 4, 3), pv.Derivatives((0.3, 0.1), 2.0)).limits()
     assert limits == [[0.3, 1.0], [0.1, 1.0]]  # of C = d2T / 2
     shares = shares_of_parts(pv.Derivatives(0.3, 0.3, shares=(1.0, 2.0)), 2)
     assert shares == pytest.approx([1 / math.sqrt(10)] * 2 + [2 / math.sqrt(10)] * 2)
@@ -287,7 +289,7 @@ def test_activations_of_ones_own() -> None:
 
 @pytest.mark.nightly
 def test_analytic_bounds_hold_in_a_longer_search() -> None:
-    mac_checks.require_bounds_hold(steps=150)
+    mac_sensitivity_checks.require_bounds_hold(steps=150)
 
 
 # The command line
