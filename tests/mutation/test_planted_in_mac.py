@@ -155,9 +155,5 @@ test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = su
 def test_planted_couplings_exceed_the_tolerance_a_hundredfold(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.plant(monkeypatch)
     for dtype, still in STILL.items():
-        moved = [
-            mac_coefficient_checks._moved(dtype, scale, None, own)
-            for scale in (1.0, 1e-3)
-            for own in mac_coefficient_checks.ZSTEPS
-        ]
+        moved = [_moved(dtype, scale, None, own) for scale in (1.0, 1e-3) for own in ZSTEPS]
         assert max(moved) > 100 * still
