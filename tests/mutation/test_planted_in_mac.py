@@ -8,7 +8,7 @@ from pathlib import Path
 import mac_run_checks  # noqa: F401 - registers its checks
 import mac_sensitivity_checks  # noqa: F401
 import pytest
-from mac_coefficient_checks import STILL
+from mac_coefficient_checks import STILL, ZSTEPS, _moved
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
