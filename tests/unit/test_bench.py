@@ -138,3 +138,20 @@ def test_a_sweep_and_its_figures(clipping: ModuleType, tmp_path: Path, capsys: p
     (tmp_path / "sweep.json").write_text(json.dumps(found))
     importlib.import_module("plots").main([str(tmp_path / "sweep.json"), str(tmp_path)])
     assert {path.name for path in tmp_path.glob("*.png")} == {"clipping-batch.png", "clipping-parameters.png"}
+
+
+@pytest.fixture
+def dpmac(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("dpmac")
+
+
+def test_w_steps_find_the_same_sums(dpmac: ModuleType) -> None:
+    cases = dpmac.cases(dpmac.SMOKE)
+    rows = [row for case in cases for row in dpmac.common.measure(case)]
+    assert len(rows) == sum(len(case.variants) for case in cases)
+    require_figures(rows)
+    for case in cases[:-1]:
+        clipped, held, bare = (row.answer for row in rows if row.case == case.name)
+        assert clipped == pytest.approx(held, rel=1e-4)
+        assert bare > clipped * 1.1  # there is something to clip
