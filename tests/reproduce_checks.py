@@ -12,9 +12,12 @@ import torch
 from checks import CHECKS
 
 from privlearn.plan import Plan
-from privlearn.reproduce import dpmac_runs, dpmac_settings, tasks, yu_runs
-from privlearn.reproduce.yu_runs import Setting
-from privlearn.reproduce.yu_settings import TABLE_2, mnist, uniform
+from privlearn.reproduce import tasks
+from privlearn.reproduce.dpmac import runs as dpmac_runs
+from privlearn.reproduce.dpmac import settings as dpmac_settings
+from privlearn.reproduce.yu import runs as yu_runs
+from privlearn.reproduce.yu.runs import Setting
+from privlearn.reproduce.yu.settings import TABLE_2, mnist, uniform
 
 DATA = Path(os.environ.get("PRIVLEARN_DATA") or Path(__file__).parents[2] / "shared" / "data")
 

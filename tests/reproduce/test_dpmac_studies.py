@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from privlearn.reproduce import dpmac_taylor, registry
+from privlearn.reproduce import registry
+from privlearn.reproduce.dpmac import taylor
 
 
 def test_minima_of_expansions_are_near_the_truth_and_move_with_the_noise() -> None:
@@ -15,7 +16,7 @@ def test_minima_of_expansions_are_near_the_truth_and_move_with_the_noise() -> No
     least = "weight with the least objective, exact"
     assert rows["input", least].ours == pytest.approx(-0.7, abs=0.011)
     assert rows["output", least].ours == pytest.approx(0.7, abs=0.011)
-    hidden, output = dpmac_taylor._objectives()
+    hidden, output = taylor._objectives()
     x, z, y = hidden.inputs, hidden.targets, output.targets
     linear = float(((math.log(2) - z) * x).sum())  # 2 s (f - z) x with s = 1/2
     curvature = float(((1 / 4 + (math.log(2) - z) / 4) * x * x).sum())

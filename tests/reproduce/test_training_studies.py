@@ -21,9 +21,11 @@ from scipy import stats
 
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.reproduce import dpmac_features, registry, seeds, sweep, yu_runs
-from privlearn.reproduce.dpmac_runs import MacOutcome, MacSetting
-from privlearn.reproduce.yu_runs import Outcome, Setting
+from privlearn.reproduce import registry, seeds, sweep
+from privlearn.reproduce.dpmac import features as features_study
+from privlearn.reproduce.dpmac.runs import MacOutcome, MacSetting
+from privlearn.reproduce.yu import runs as yu_runs
+from privlearn.reproduce.yu.runs import Outcome, Setting
 from privlearn.schedules import parse
 
 #: Studies of which every run is made by a sweep.
@@ -105,10 +107,10 @@ def test_features_are_those_of_the_released_weights(data_dir: Path, monkeypatch:
     network = torch.nn.Sequential(torch.nn.Linear(60, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
     with torch.no_grad():
         network[2].weight.zero_()[3, 5] = 1.0  # the fifth unit is what speaks for a 3
-    features = dpmac_features._features(setting, network)
-    task = dpmac_features.task_of(setting)
+    features = features_study._features(setting, network)
+    task = features_study.task_of(setting)
     rows = task.rows(0, False).x[:500]
-    directions = dpmac_features.projection(task, 0, rows).get_buffer("components")
+    directions = features_study.projection(task, 0, rows).get_buffer("components")
     expected = (rows @ directions) @ network[0].weight[5]
     assert torch.allclose(rows @ features[1], expected, rtol=1e-3, atol=1e-4)
 

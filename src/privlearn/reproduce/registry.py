@@ -1,4 +1,4 @@
-"""The studies by name.
+"""The studies by name: a folder for each paper.
 
 A study that only computes is a module with a function `run(quick, seeds)` that returns `Findings`. Studies that train share
 modules: `run(name, quick, seeds, sweep)` does one of them with the runs that `sweep` makes or remembers.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privlearn.reproduce.findings import Findings
 
 _YU, _HARDER = "Yu et al. 2019", "Harder et al. 2019"
-_SCHEDULES, _SWEEPS, _TASKS = "yu_schedules", "yu_sweeps", "yu_tasks"
+_SCHEDULES, _SWEEPS, _TASKS = "yu.schedules", "yu.sweeps", "yu.small_tasks"
 
 
 @final
@@ -30,7 +30,7 @@ class Study:
         name: what the command line calls it.
         source: paper, and where in it.
         what: one line on what it shows.
-        module: where it is, if it trains; a study that only computes has a module of its own name.
+        module: where it is, if it trains; a study that only computes has a module of its own name, `yu-fig1` being `yu.fig1`.
     """
 
     name: str
@@ -64,7 +64,9 @@ class Study:
                 count(name, number)
         found: Findings
         if self.module is None:
-            found = import_module(f"privlearn.reproduce.{self.name.replace('-', '_')}").run(quick, seeds)
+            found = import_module(f"privlearn.reproduce.{self.name.replace('-', '.', 1).replace('-', '_')}").run(
+                quick, seeds
+            )
             return found
         from privlearn.reproduce.sweep import Sweep
 
@@ -83,7 +85,7 @@ STUDIES = (
         "yu-table2",
         f"{_YU}, Table II",
         "accuracy by schedule under one budget, and what decay itself does",
-        "yu_table2",
+        "yu.table2",
     ),
     Study("yu-table3", f"{_YU}, Table III", "decay rates that spend a budget in a given number of epochs"),
     Study("yu-fig4", f"{_YU}, Figure 4", "the noise over training under each schedule", _SCHEDULES),
@@ -99,11 +101,11 @@ STUDIES = (
     Study("yu-fig14", f"{_YU}, Figure 14", "uniform, exponential and validation-driven noise on Cancer", _TASKS),
     Study("yu-fig15", f"{_YU}, Figure 15", "uniform, exponential and validation-driven noise on CIFAR-10", _TASKS),
     Study("yu-layers", f"{_YU}, Table IV (appendix D)", "accuracy by the number of hidden layers", _SWEEPS),
-    Study("dpmac-mnist", f"{_HARDER}, Table 1 (a), Figure 3", "DP-MAC's classifier on MNIST", "dpmac_mnist"),
+    Study("dpmac-mnist", f"{_HARDER}, Table 1 (a), Figure 3", "DP-MAC's classifier on MNIST", "dpmac.mnist"),
     Study(
-        "dpmac-usps", f"{_HARDER}, Table 1 (b), Figure 1", "DP-MAC's autoencoder on USPS, and DP-SGD's", "dpmac_usps"
+        "dpmac-usps", f"{_HARDER}, Table 1 (b), Figure 1", "DP-MAC's autoencoder on USPS, and DP-SGD's", "dpmac.usps"
     ),
-    Study("dpmac-features", f"{_HARDER}, Figure 5", "hidden units' weights, with and without noise", "dpmac_features"),
+    Study("dpmac-features", f"{_HARDER}, Figure 5", "hidden units' weights, with and without noise", "dpmac.features"),
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
 )
 

@@ -14,8 +14,8 @@ from privlearn.reproduce.seeds import UNPROTECTED, gap_closed, interval, mean_ro
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.tasks import TASKS
 from privlearn.reproduce.writer import table
-from privlearn.reproduce.yu_runs import Outcome, Setting
-from privlearn.reproduce.yu_settings import PLAIN, SMALL_TASKS, with_noise
+from privlearn.reproduce.yu.runs import Outcome, Setting
+from privlearn.reproduce.yu.settings import PLAIN, SMALL_TASKS, with_noise
 
 _TASK = {"yu-fig14": "cancer", "yu-fig15": "cifar10"}
 _SEEDS = {"cancer": 50, "cifar10": 3}

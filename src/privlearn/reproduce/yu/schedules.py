@@ -12,9 +12,9 @@ from privlearn.reproduce import plots
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import mean_row
 from privlearn.reproduce.sweep import Sweep
-from privlearn.reproduce.yu_runs import Outcome
-from privlearn.reproduce.yu_settings import RHO, TABLE_2, mnist
-from privlearn.reproduce.yu_table2 import QUICK_SEEDS, SEEDS, end, train_end, written
+from privlearn.reproduce.yu.runs import Outcome
+from privlearn.reproduce.yu.settings import RHO, TABLE_2, mnist
+from privlearn.reproduce.yu.table2 import QUICK_SEEDS, SEEDS, end, train_end, written
 from privlearn.sampling import Shuffle
 from privlearn.schedules import parse
 

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from privlearn.reproduce import plots
-from privlearn.reproduce.dpmac_runs import MacOutcome, MacSetting
-from privlearn.reproduce.dpmac_settings import (
+from privlearn.reproduce.dpmac.runs import MacOutcome, MacSetting
+from privlearn.reproduce.dpmac.settings import (
     USPS_PAPER,
     autoencoder,
     autoencoder_by_dpsgd,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from privlearn.reproduce.dpmac_runs import MacSetting
+from privlearn.reproduce.dpmac.runs import MacSetting
 
 #: Table 1 (a): by epsilon, test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et al. 2017) and DP-MAC.
 MNIST_PAPER: dict[float, dict[str, tuple[float, int]]] = {
@@ -43,7 +43,7 @@ def falling(decay: float) -> str:
 
 
 def tuned_classifier(epsilon: float, quick: bool = False) -> MacSetting:
-    """The best that was found on the last 5,000 training images: see `dpmac_mnist`."""
+    """The best that was found on the last 5,000 training images: see `mnist`."""
     setting = calibrated(classifier(epsilon, quick), epsilon)
     return replace(setting, shares=(2.0, 1.0), mu=100.0, z_steps=1, z_rate=1.0, z_optimizer="sweep")
 
@@ -66,7 +66,7 @@ def autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
 
 
 def tuned_autoencoder(epsilon: float, quick: bool = False) -> MacSetting:
-    """Sweeps, and the rest as found on the images that are in neither set: see `dpmac_usps`."""
+    """Sweeps, and the rest as found on the images that are in neither set: see `usps`."""
     if math.isinf(epsilon):
         epochs = 6 if quick else 80
         return MacSetting(

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from privlearn.accounting import accountant
 from privlearn.reproduce import plots
-from privlearn.reproduce.dpmac_runs import DELTA, MacOutcome, MacSetting, plan_of
-from privlearn.reproduce.dpmac_settings import (
+from privlearn.reproduce.dpmac.runs import DELTA, MacOutcome, MacSetting, plan_of
+from privlearn.reproduce.dpmac.settings import (
     MNIST_PAPER,
     calibrated,
     classifier,

@@ -17,8 +17,8 @@ from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import UNPROTECTED, gap_closed, interval, mean_row, percent, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.writer import table
-from privlearn.reproduce.yu_runs import Outcome, Setting
-from privlearn.reproduce.yu_settings import PARTITION, RHO, TABLE_2, mnist, uniform
+from privlearn.reproduce.yu.runs import Outcome, Setting
+from privlearn.reproduce.yu.settings import PARTITION, RHO, TABLE_2, mnist, uniform
 from privlearn.sampling import Partition, Shuffle
 from privlearn.schedules import parse
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.reproduce import plots
-from privlearn.reproduce.dpmac_runs import MacSetting, task_of, train
-from privlearn.reproduce.dpmac_settings import classifier_without_noise, tuned_classifier
+from privlearn.reproduce.dpmac.runs import MacSetting, task_of, train
+from privlearn.reproduce.dpmac.settings import classifier_without_noise, tuned_classifier
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.tasks import projection

@@ -22,7 +22,7 @@ from privlearn.methods.mac.coordinates import Coordinates
 from privlearn.models import build
 from privlearn.plan import Plan
 from privlearn.reproduce.tasks import TASKS, Rows, features
-from privlearn.reproduce.yu_runs import accuracy
+from privlearn.reproduce.yu.runs import accuracy
 from privlearn.rng import Streams
 from privlearn.sampling import FixedOrder, Partition, Poisson, Sampler
 from privlearn.schedules import Constant, parse_rates

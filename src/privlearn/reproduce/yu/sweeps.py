@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from privlearn.reproduce import plots
-from privlearn.reproduce import yu_settings as settings
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import UNPROTECTED, interval, mean_row, signed, verdict
 from privlearn.reproduce.sweep import Sweep
 from privlearn.reproduce.writer import table
-from privlearn.reproduce.yu_runs import Outcome, Setting
+from privlearn.reproduce.yu import settings
+from privlearn.reproduce.yu.runs import Outcome, Setting
 
 _SEEDS, _QUICK_SEEDS = 3, 1
 _COLOURS = (plots.GREY, plots.ORANGE, plots.GREEN, plots.BLUE, plots.PURPLE, plots.RED)

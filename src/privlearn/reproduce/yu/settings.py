@@ -9,8 +9,8 @@ from typing import final
 from privlearn.accounting.budget import Budget
 from privlearn.plan import Plan
 from privlearn.reproduce.tasks import TASKS
-from privlearn.reproduce.yu_runs import Setting
-from privlearn.reproduce.yu_table3 import EPOCHS, PAPER
+from privlearn.reproduce.yu.runs import Setting
+from privlearn.reproduce.yu.table3 import EPOCHS, PAPER
 from privlearn.sampling import Shuffle
 from privlearn.schedules import Exponential, parse, spec
 
