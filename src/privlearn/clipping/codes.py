@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.ensembles import Ball, Box, Codes, ConfidentVotes, Votes
+from privlearn.clipping.ensembles import Box, Codes, ConfidentVotes, Votes
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
 
@@ -85,8 +85,8 @@ class CodeSums:
 
     @property
     def origin(self) -> Tensor:
-        """The code of the centre, which was taken off every code; public."""
-        return self._origin
+        """The centre's own code, as the encoder has it, to be added to means of codes; public."""
+        return self._encoder.encode(self._centre[None]).double()[0]
 
     def add(self, predictions: Tensor | None) -> None:
         """Add what one teacher says to every query: targets of shape (queries, *shape), or None if it says nothing.
@@ -140,7 +140,7 @@ class VoteCounts:
         self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64)
 
     def add(self, predictions: Tensor | None) -> None:
-        """Add one teacher's votes: classes of shape (queries,), or scores of shape (queries, classes), of which the largest wins.
+        """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the largest wins.
 
         A class that there isn't, a number that is no whole one and scores that are not all finite are no vote.
 
@@ -172,7 +172,8 @@ class VoteCounts:
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
     """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`."""
     lengths = torch.linalg.vector_norm(codes, dim=1, keepdim=True)
-    return codes * (radius / lengths.clamp(min=radius))
+    clipped: Tensor = codes * (radius / lengths.clamp(min=radius))
+    return clipped
 
 
 def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
@@ -203,15 +204,15 @@ def _require_box(aggregate: Box, encoder: Encoder) -> None:
     numbers = math.prod(encoder.shape)
     if numbers != aggregate.dimensions:
         raise BadInput(
-            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have {numbers} numbers: "
-            f"give pv.Box(dimensions={numbers})"
+            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have {numbers} "
+            f"numbers: give pv.Box(dimensions={numbers})"
         )
 
 
 def _require_shape(predictions: Tensor, expected: Sequence[int]) -> None:
     if tuple(predictions.shape) != tuple(expected):
         raise BadInput(
-            f"a teacher's predictions have shape {tuple(predictions.shape)}: expected {tuple(expected)}, a row for each query, as "
-            "from every other teacher. Nothing was charged",
+            f"predictions have shape {tuple(predictions.shape)}: expected {tuple(expected)}, a row for each query, "
+            "as from every other teacher. Nothing was charged",
             shape=tuple(predictions.shape),
         )

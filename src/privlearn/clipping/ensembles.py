@@ -116,4 +116,5 @@ class ConfidentVotes:
 #: What a plan can ask for.
 Aggregate = Ball | Box | Votes | ConfidentVotes
 #: Those whose answers are codes, and those whose answers are classes.
-Codes, Classes = Ball | Box, Votes | ConfidentVotes
+Codes = Ball | Box
+Classes = Votes | ConfidentVotes
