@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.ensembles import ConfidentVotes, Votes
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble.aggregator import Answers, ask, collect
@@ -74,7 +73,7 @@ def pate(
     sums, silent = collect(plan, teachers, reducer, raw[: plan.queries], streams, progress)
     ledger.approve(plan.event(), plan.adjacency, plan.unit)
     try:
-        targets, answered = ask(plan, sums, reducer, ledger, streams)
+        targets, answered, scores = ask(plan, sums, reducer, ledger, streams)
     finally:
         ledger.settle()
 
@@ -82,8 +81,7 @@ def pate(
     with torch.no_grad():
         for transform in transforms:
             inputs = transform(inputs)
-    classes = plan.aggregate.classes if isinstance(plan.aggregate, Votes | ConfidentVotes) else None
-    network = student(Answers(inputs, targets, answered, classes))
+    network = student(Answers(inputs, targets, answered, scores, plan.teachers / plan.noise_std**2))
     if not isinstance(network, nn.Module):
         raise BadInput(f"the student is a {type(network).__name__}: expected a trained torch.nn.Module")
     return Result(

@@ -7,6 +7,7 @@ modules.
 
 from privlearn.teachers.recipes import Estimator, Network, Predictor, Recipe
 from privlearn.teachers.source import Given, Teachers
+from privlearn.teachers.spreading import Neighbourhood, Spreading
 from privlearn.teachers.trained import Trained
 
-__all__ = ["Estimator", "Given", "Network", "Predictor", "Recipe", "Teachers", "Trained"]
+__all__ = ["Estimator", "Given", "Neighbourhood", "Network", "Predictor", "Recipe", "Spreading", "Teachers", "Trained"]

@@ -32,17 +32,41 @@ class Answers:
         inputs: all public inputs, shape (pool, ...); the first ones were asked about.
         targets: what was recovered for each query, in order: targets of shape (queries, *shape), or classes (queries,).
         answered: which queries have an answer, shape (queries,); the targets of the others mean nothing.
-        classes: how many there are, for votes; None for other targets.
+        scores: for votes the noisy counts that were released, shape (queries, classes), 0 where there is no answer; None for
+            other targets.
+        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
     """
 
     inputs: Tensor
     targets: Tensor
     answered: Tensor
-    classes: int | None
+    scores: Tensor | None = None
+    expected: float = 1.0
+
+    @property
+    def classes(self) -> int | None:
+        """How many there are, for votes; None for other targets."""
+        return None if self.scores is None else self.scores.shape[1]
 
     def learnable(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the queries that have an answer."""
         return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
+
+    def beliefs(self, agreement: float) -> Tensor:
+        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
+
+        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
+
+        Raises:
+            BadInput: answers that are no classes.
+        """
+        if self.scores is None:
+            raise BadInput("these answers are no classes: there are no counts to believe in")
+        apart = agreement - (1 - agreement) / (
+            self.scores.shape[1] - 1
+        )  # the right class's share less that of any other
+        found = (self.scores * (self.expected * apart)).softmax(1)
+        return found * self.answered[:, None]
 
 
 def collect(
@@ -85,8 +109,8 @@ def collect(
 
 def ask(
     plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
-) -> tuple[Tensor, Tensor]:
-    """Release the answers to the plan's queries; returns targets, and which queries have one.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
 
     Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number that is
     returned follows from what was released.
@@ -94,14 +118,14 @@ def ask(
     if isinstance(sums, CodeSums):
         assert reducer is not None
         codes = _codes(plan, sums, ledger, streams)
-        return reducer.decode(codes.float()), torch.ones(plan.queries, dtype=torch.bool)
+        return reducer.decode(codes.float()), torch.ones(plan.queries, dtype=torch.bool), None
     if isinstance(plan.aggregate, ConfidentVotes):
-        return _confident(plan, plan.aggregate, sums, ledger, streams)
-    counts = [
-        _released(sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams)
-        for query in range(plan.queries)
-    ]
-    return torch.stack(counts).argmax(1), torch.ones(plan.queries, dtype=torch.bool)
+        counts, answered = _confident(plan, plan.aggregate, sums, ledger, streams)
+        return counts.argmax(1), answered, counts
+    counts = torch.zeros_like(sums.counts)
+    for query in range(plan.queries):
+        counts[query] = _released(sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams)
+    return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
 
 
 def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) -> Tensor:
@@ -117,13 +141,13 @@ def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) ->
 def _confident(
     plan: PatePlan, aggregate: ConfidentVotes, counts: VoteCounts, ledger: Account, streams: Streams
 ) -> tuple[Tensor, Tensor]:
-    """Answers to the queries on which the teachers agree, until as many were given as the plan pays for.
+    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan pays for.
 
     The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
     """
     assert plan.limit is not None
     account = opened(plan.limit, ledger, plan.adjacency)
-    targets, answered = torch.zeros(plan.queries, dtype=torch.int64), torch.zeros(plan.queries, dtype=torch.bool)
+    found, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
     for query in range(plan.queries):
         if int(answered.sum()) == aggregate.answers:
             break
@@ -131,9 +155,9 @@ def _confident(
         if float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold:
             continue
         votes = counts.bounded(query, _sample(plan), plan.adjacency)
-        targets[query] = _released(votes, plan.noise, account, streams).argmax()
+        found[query] = _released(votes, plan.noise, account, streams)
         answered[query] = True
-    return targets, answered
+    return found, answered
 
 
 def _released(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:

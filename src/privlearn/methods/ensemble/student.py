@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privlearn._validate import between, count, one_of, positive
+from privlearn._validate import between, count, one_of, positive, probability
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.teachers.spreading import Neighbourhood
 
 #: From inputs and answers to a trained module, which takes inputs of that shape.
 StudentRecipe = Callable[[Answers], nn.Module]
@@ -28,53 +29,39 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @final
 @dataclass(frozen=True)
 class Spread:
-    """Spreads labels from the answered inputs to all public ones, along their nearest neighbours, before the student learns.
+    """Spreads labels from the answered inputs to all public ones before the student learns.
 
     Label spreading (Zhou et al. 2004) on the principal components of the public inputs. Noisy answers are outvoted by
-    their neighbours, and inputs without an answer get one, as a probability of each class.
+    those to similar inputs, and inputs without an answer get one.
 
     Attributes:
         components: principal components of the inputs that distances are taken in; 0: the inputs themselves.
         neighbours: how many neighbours an input is connected to.
         alpha: how much of its label an input takes from its neighbours, in (0, 1).
+        agreement: how many of the teachers are expected to agree, as a share: how far a noisy count can be believed.
     """
 
     components: int = 50
     neighbours: int = 10
-    alpha: float = 0.5
+    alpha: float = 0.95
+    agreement: float = 0.8
 
     def __post_init__(self) -> None:
         count("components", self.components, least=0), count("neighbours", self.neighbours)
-        between("alpha", self.alpha, 1e-9, 1 - 1e-9)
+        between("alpha", self.alpha, 1e-9, 1 - 1e-9), probability("agreement", self.agreement)
 
     def __call__(self, answers: Answers) -> tuple[Tensor, Tensor]:
-        """All inputs, and for each the probabilities of the classes.
+        """All inputs, and the class of each.
 
         Raises:
             BadInput: answers that are no classes.
         """
-        from sklearn.decomposition import PCA
-        from sklearn.semi_supervised import LabelSpreading
-
         if answers.classes is None:
             raise BadInput("labels are spread, and these answers are no classes: leave out spread=")
-        rows = answers.inputs.flatten(1).numpy()
-        kept = min(self.components, *rows.shape)
-        if kept:
-            rows = PCA(kept, random_state=0).fit_transform(rows)
-        labels = np.full(len(rows), -1)
-        labels[: len(answers.targets)] = np.where(answers.answered, answers.targets, -1)
-        probabilities = np.full((len(rows), answers.classes), 1 / answers.classes)
-        if (labels >= 0).any():
-            near = min(self.neighbours, len(rows) - 1)
-            spreading = LabelSpreading(kernel="knn", n_neighbors=near, alpha=self.alpha, max_iter=100)
-            found = spreading.fit(rows, labels)
-            # An input that no label reaches has no distribution of its own: it stays at "any".
-            reached = np.nan_to_num(found.label_distributions_).sum(1) > 0
-            own = np.zeros((len(rows), answers.classes))
-            own[:, found.classes_.astype(np.int64)] = np.nan_to_num(found.label_distributions_)
-            probabilities[reached] = own[reached]
-        return answers.inputs, torch.from_numpy(probabilities).float()
+        near = Neighbourhood(answers.inputs, self.components, self.neighbours)
+        beliefs = np.zeros((len(answers.inputs), answers.classes))
+        beliefs[: len(answers.targets)] = answers.beliefs(self.agreement).numpy()
+        return answers.inputs, torch.from_numpy(near.spread(beliefs, self.alpha).argmax(1))
 
 
 @final
@@ -89,6 +76,7 @@ class Student:
         batch_size: inputs in a step of Adam.
         learning_rate: of Adam.
         spread: how answers reach inputs without one; None: only answered ones are learned from.
+        augment: changes each batch of inputs before a step, at random, say; None: they are learned from as they are.
         seed: of the order of inputs; public.
     """
 
@@ -98,6 +86,7 @@ class Student:
     batch_size: int = 128
     learning_rate: float = 1e-3
     spread: Spread | None = None
+    augment: Callable[[Tensor], Tensor] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -130,12 +119,17 @@ class Student:
             module.train()
             for _ in range(self.epochs):
                 for rows in torch.randperm(len(inputs)).split(self.batch_size):  # type: ignore[no-untyped-call]
+                    own = inputs[rows] if self.augment is None else self.augment(inputs[rows])
                     descent.zero_grad()
-                    compare(module(inputs[rows]), targets[rows]).backward()  # type: ignore[no-untyped-call]
+                    compare(module(own), targets[rows]).backward()  # type: ignore[no-untyped-call]
                     descent.step()
         return module.eval()
 
     def describe(self) -> dict[str, Any]:
         """Its public numbers, for certificates."""
-        numbers = {name: value for name, value in vars(self).items() if name not in ("make", "spread")}
-        return {**numbers, "spread": None if self.spread is None else dict(vars(self.spread))}
+        numbers = {name: value for name, value in vars(self).items() if name not in ("make", "spread", "augment")}
+        return {
+            **numbers,
+            "augmented": self.augment is not None,
+            "spread": None if self.spread is None else dict(vars(self.spread)),
+        }
