@@ -9,6 +9,7 @@ import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
 import mac_checks  # noqa: F401 - registers its checks
 import noise_checks  # noqa: F401 - registers its checks
+import pate_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import reproduce_checks  # noqa: F401 - registers its checks

@@ -71,7 +71,8 @@ class Neighbourhood:
         found = found / np.maximum(found.sum(0), 1e-300)
         whole = found.sum(1, keepdims=True)
         evenly: NDArray[np.float64] = np.full_like(found, 1 / beliefs.shape[1])
-        return np.divide(found, whole, out=evenly, where=whole > 0)
+        np.divide(found, whole, out=evenly, where=whole > 0)
+        return evenly
 
 
 @final
