@@ -7,6 +7,7 @@ import json
 import math
 import random
 import tempfile
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -483,6 +484,28 @@ def check_interrupted_teachers_go_on() -> None:
         other = teachers.Trained(private(seed=1), recipe, 5, folder=Path(folder) / "own")
         must_raise(BadInput, lambda: list(other.answers(asked, Streams.new(2))))
         assert (Path(folder) / "own").stat().st_mode & 0o077 == 0
+
+
+@check
+def check_one_teacher_is_held_at_a_time() -> None:
+    """Each teacher's answers are gone when the next teacher answers: memory does not grow with their number."""
+    alive: list[weakref.ref[Any]] = []
+    held: list[int] = []
+
+    def recipe(x: Tensor, y: Tensor) -> Any:
+        def predict(inputs: Tensor) -> Any:
+            held.append(sum(each() is not None for each in alive))
+            found = np.zeros((len(inputs), *SIZE), dtype=np.float32)  # becomes a tensor without a copy
+            alive.append(weakref.ref(found))
+            return found
+
+        return predict
+
+    plan = pv.PatePlan(5, 12, pv.Ball(1.0), noise_multiplier=5.0)
+    trained = teachers.Trained(private(), recipe, 12)
+    aggregator.collect(plan, trained, reducers.Identity(SIZE), torch.zeros(5, 4), Streams.new(0))
+    assert len(held) == 13
+    assert max(held) <= 1, held
 
 
 @check

@@ -98,6 +98,8 @@ MUTANTS = [
            "check_given_predictions_are_read_one_by_one"),
     Mutant("a folder of other records is taken", TEACH + "trained:Trained._resumed", "facts[\"digest\"] == digest", "True",
            "check_interrupted_teachers_go_on"),
+    Mutant("all teachers' answers are held", ASK + "collect", "teachers.answers(inputs, streams, progress)",
+           "list(teachers.answers(inputs, streams, progress))", "check_one_teacher_is_held_at_a_time"),
     # Reducers
     Mutant("reducers are fitted on private data", REDUCE + "reducer:public_targets", "or not public.public", "",
            "check_reducers_are_fitted_on_public_data"),

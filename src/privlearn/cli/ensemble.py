@@ -33,7 +33,8 @@ _TEACHERS, _QUERIES = 250, 1000
 #: What only other methods take, with the value that says that it was not given.
 _ALIEN: dict[str, object] = {
     "tune": None, "pca": None, "pca_noise": None, "schedule": "constant", "sampling": "poisson", "batch_size": None,
-    "epochs": None, "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None, "optimizer": None, "learning_rate": None,
+    "epochs": None, "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None,
+    "optimizer": None, "learning_rate": None,
     "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
     "precision": "float32",
 }  # fmt: skip
@@ -89,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             teachers,
             None,
             pool,
-            Student(lambda shape: network, spread=Spread()),
+            Student(lambda shape: network, epochs=20, spread=Spread()),
             ledger=ledger,
             streams=streams,
             progress=progress,
