@@ -640,7 +640,7 @@ def check_what_is_published_is_what_was_asked() -> None:
             more = pv.Votes(3) if isinstance(aggregate, pv.Votes) else replace(aggregate, answers=20)
             lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": {"kind": more.kind, **vars(more)}}
             if isinstance(aggregate, pv.Votes):
-                lies |= {"queries": 60, "aggregate": {"kind": "guesses"}}
+                lies = {"noise_multiplier": 0.1, "queries": 60}
             for name, value in lies.items():
                 lie = replace(result, settings={**result.settings, name: value})
                 told = pv.verify(pv.publish(lie, Path(folder) / f"lie-{name}", model_spec="linear", classes=3))
