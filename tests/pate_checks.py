@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
 import random
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -606,6 +609,40 @@ def check_autoencoders_code_into_the_ball() -> None:
         "nothing was learned"
     )
     assert error(learned[0.6], 0.6) < error(learned[0.0], 0.6), "it was trained without the noise"
+
+
+@check
+def check_neighbours_leave_the_same_traces() -> None:
+    """A record more or less, broken or fatal to its teacher: what is said, charged, drawn and stated is the same."""
+    data = private()
+    others = [
+        replace(data, x=data.x[1:], y=data.y[1:]),
+        replace(data, x=np.where(np.arange(60)[:, None] == 7, np.nan, data.x)),
+        replace(data, y=np.where(np.arange(60) == 7, 2**40, data.y)),
+    ]
+    made_up = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    plan = pv.PatePlan(10, 6, pv.Votes(3)).calibrate(epsilon=5.0, delta=1e-5)
+    student = pv.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
+
+    def recipe(x: Tensor, y: Tensor) -> Any:
+        if not bool(x.isfinite().all()):
+            warnings.warn("a secret", stacklevel=1)
+            raise ValueError("a secret")
+        return lambda inputs: torch.full((len(inputs),), int(y.max()))
+
+    def traces(own: pv.Dataset) -> Any:
+        streams, out, done = Streams.new(0), io.StringIO(), []
+        with redirect_stdout(out), redirect_stderr(out), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            result = pv.pate(plan, teachers.Trained(own, recipe, 6), None, made_up, student, streams=streams,
+                             progress=lambda *own: done.append(own))  # fmt: skip
+        shapes = {name: value.shape for name, value in result.model.state_dict().items()}
+        return result.settings, result.ledger.event, streams.noise.position, out.getvalue(), len(said), done, shapes
+
+    expected = traces(data)
+    assert expected[3:5] == ("", 0)
+    for other in others:
+        assert traces(other) == expected
 
 
 # Certificates

@@ -100,6 +100,10 @@ MUTANTS = [
            "check_interrupted_teachers_go_on"),
     Mutant("all teachers' answers are held", ASK + "collect", "teachers.answers(inputs, streams, progress)",
            "list(teachers.answers(inputs, streams, progress))", "check_one_teacher_is_held_at_a_time"),
+    Mutant("a teacher's warnings are shown", TEACH + "recipes:isolated", 'warnings.simplefilter("ignore")', "pass",
+           "check_neighbours_leave_the_same_traces"),
+    Mutant("how many teachers failed is stated", P + "methods.pate:pate", "len(raw), streams)",
+           "len(raw) + silent, streams)", "check_neighbours_leave_the_same_traces"),
     # Reducers
     Mutant("reducers are fitted on private data", REDUCE + "reducer:public_targets", "or not public.public", "",
            "check_reducers_are_fitted_on_public_data"),
