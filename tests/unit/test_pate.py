@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from pate_checks import ADD, SIZE, Said, private, public, released, run
+from pate_checks import ADD, SIZE, Said, public, released
+from teachers_checks import private, run
 from torch import Tensor, nn
 
 import privlearn as pv
