@@ -11,10 +11,12 @@ import mac_coefficient_checks  # noqa: F401 - registers its checks
 import mac_run_checks  # noqa: F401
 import mac_sensitivity_checks  # noqa: F401
 import noise_checks  # noqa: F401 - registers its checks
+import pate_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
+import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks
 from checks import CHECKS

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privlearn import errors as errors
     from privlearn import models as models
+    from privlearn import reducers as reducers
     from privlearn import schedules as schedules
+    from privlearn import teachers as teachers
     from privlearn.accounting.accountant import Guarantee as Guarantee
     from privlearn.accounting.adjacency import Adjacency as Adjacency
     from privlearn.accounting.budget import Budget as Budget
     from privlearn.accounting.ledger import Ledger as Ledger
     from privlearn.accounting.unit import Unit as Unit
     from privlearn.clipping.augmentation import Augmentation as Augmentation
+    from privlearn.clipping.ensembles import Ball as Ball
+    from privlearn.clipping.ensembles import Box as Box
+    from privlearn.clipping.ensembles import ConfidentVotes as ConfidentVotes
+    from privlearn.clipping.ensembles import Votes as Votes
     from privlearn.clipping.layerwise import Analytic as Analytic
     from privlearn.clipping.layerwise import Derivatives as Derivatives
     from privlearn.clipping.layerwise import Histogram as Histogram
@@ -34,7 +40,11 @@ if TYPE_CHECKING:
     from privlearn.methods.candidates import Candidate as Candidate
     from privlearn.methods.dpmac import dpmac as dpmac
     from privlearn.methods.dpsgd import dpsgd as dpsgd
+    from privlearn.methods.ensemble.plan import PatePlan as PatePlan
+    from privlearn.methods.ensemble.student import Spread as Spread
+    from privlearn.methods.ensemble.student import Student as Student
     from privlearn.methods.mac.coordinates import Coordinates as Coordinates
+    from privlearn.methods.pate import pate as pate
     from privlearn.methods.result import Result as Result
     from privlearn.methods.stopping import RandomStopping as RandomStopping
     from privlearn.methods.tune import tune as tune
@@ -56,9 +66,12 @@ _HOMES = {
     "Analytic": "clipping.layerwise",
     "Augmentation": "clipping.augmentation",
     "Automatic": "clipping.styles",
+    "Ball": "clipping.ensembles",
     "Blocks": "methods.blocks",
+    "Box": "clipping.ensembles",
     "Budget": "accounting.budget",
     "Candidate": "methods.candidates",
+    "ConfidentVotes": "clipping.ensembles",
     "Coordinates": "methods.mac.coordinates",
     "Dataset": "data",
     "Derivatives": "clipping.layerwise",
@@ -70,6 +83,7 @@ _HOMES = {
     "Ledger": "accounting.ledger",
     "PCA": "mechanisms.pca",
     "Partition": "sampling",
+    "PatePlan": "methods.ensemble.plan",
     "PerLayer": "clipping.styles",
     "Plan": "plan",
     "Poisson": "sampling",
@@ -77,17 +91,21 @@ _HOMES = {
     "RandomStopping": "methods.stopping",
     "Result": "methods.result",
     "Shuffle": "sampling",
+    "Spread": "methods.ensemble.student",
     "Streams": "rng",
+    "Student": "methods.ensemble.student",
     "Unit": "accounting.unit",
+    "Votes": "clipping.ensembles",
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
     "load": "data",
+    "pate": "methods.pate",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
     "tune": "methods.tune",
     "verify": "publishing.verification",
 }
-_MODULES = ("errors", "models", "schedules")
+_MODULES = ("errors", "models", "reducers", "schedules", "teachers")
 
 __all__ = [*_HOMES, *_MODULES]
 

@@ -28,6 +28,7 @@ _TRAINING_ONLY = {
     "--method", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
     "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
+    "--teachers", "--queries", "--teacher", "--threshold", "--answers",
 }  # fmt: skip
 
 
@@ -260,7 +261,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--schema", metavar="F.toml", help="bounds, categories and classes of a .csv or .parquet file")
     group.add_argument("--test-data", metavar="PATH", help="a file of the same columns to test on, not protected")
     group.add_argument("--public", metavar="NAME_OR_PATH", help="rows of the same form that you declare public, for "
-                       "--schedule validation: not protected")  # fmt: skip
+                       "--schedule validation and pate: not protected")  # fmt: skip
     group.add_argument("--classes", type=int, metavar="K", help="declared number of classes, for an .npz")
     group.add_argument("--range", type=_range, metavar="LO,HI", help="declared range of the inputs, for an .npz")
 
@@ -304,7 +305,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac"], help="(default: dpsgd)")
+    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac", "pate"], help="(default: dpsgd)")
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
@@ -320,6 +321,17 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         help="for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
     )
     group.add_argument("--z-rate", type=float, metavar="L", help="for dpmac: their learning rate (default: 0.003)")
+    group.add_argument("--teachers", type=int, metavar="K", help="for pate: how many there are (default: 250)")
+    group.add_argument(
+        "--queries", type=int, metavar="N", help="for pate: public inputs that are asked (default: 1000)"
+    )
+    group.add_argument(
+        "--teacher", metavar="SPEC", help="for pate: spreading (default), logistic, forest, mlp:100, cnn"
+    )
+    group.add_argument(
+        "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
+    )
+    group.add_argument("--answers", type=int, metavar="N", help="for pate, with --threshold: queries answered at most")
     group.add_argument(
         "--microbatch",
         type=_microbatch,

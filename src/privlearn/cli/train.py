@@ -16,7 +16,7 @@ from torch import nn
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import mac, screen, training
+from privlearn.cli import ensemble, mac, screen, training
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import NAMES, Dataset, load
@@ -36,6 +36,9 @@ from privlearn.rng import Streams
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     mac.require_combinable(options)
+    ensemble.require_combinable(options)
+    if options.method == "pate":
+        return ensemble.run(options)
     if options.tune is not None:
         return import_module("privlearn.cli.tuned").run(options)  # type: ignore[no-any-return]
     started = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Any
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in
-from privlearn.publishing import tuned
+from privlearn.publishing import ensemble, tuned
 from privlearn.publishing.certificate import header
 
 _VERBS = {
@@ -65,7 +65,8 @@ def write(
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
         lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
-    lines += tuned.card_lines(settings) + _training(guarantee, settings, data, model)
+    training = ensemble.card_lines if ensemble.is_ensemble(settings) else _training
+    lines += tuned.card_lines(settings) + training(guarantee, settings, data, model)
     lines += [
         "## Use",
         "",

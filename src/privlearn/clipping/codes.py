@@ -1,0 +1,218 @@
+"""Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher can change them.
+
+Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or none at
+all, counts there as one that gave the public centre (for votes: nothing), and nothing says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.ensembles import Box, Codes, ConfidentVotes, Votes
+from privlearn.errors import BadInput
+from privlearn.sampling import Sample
+
+#: Above this many numbers in a target the bound by |A^T A|, a matrix of that size, is not computed.
+_GRAM = 2000
+#: Numbers that are encoded at once.
+_BLOCK = 1 << 24
+
+
+class Encoder(Protocol):
+    """What is asked of a reducer: a public map from targets to codes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one target."""
+        ...
+
+    @property
+    def centre(self) -> Tensor:
+        """The public target that stands in for one that can't be used."""
+        ...
+
+    @property
+    def matrix(self) -> Tensor | None:
+        """The linear map (codes, numbers in a target), applied after the centre is taken off; None if it is not linear."""
+        ...
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether codes are the targets themselves, less the centre."""
+        ...
+
+    def encode(self, targets: Tensor) -> Tensor:
+        """Codes of shape (rows, numbers in a code) of targets (rows, *shape)."""
+        ...
+
+
+@final
+class CodeSums:
+    """Adds up the codes of all teachers, each clipped; sensitivity computed here.
+
+    Args:
+        aggregate: what codes are clipped to.
+        encoder: from targets to codes; public.
+        queries: how many there are.
+
+    Raises:
+        BadInput: a box, and an encoder that is not linear or that takes other targets.
+    """
+
+    def __init__(self, aggregate: Codes, encoder: Encoder, queries: int) -> None:
+        self._queries, self._encoder = queries, encoder
+        self.shape = encoder.shape
+        self._box = isinstance(aggregate, Box)
+        centre = encoder.centre.double()
+        if isinstance(aggregate, Box):
+            _require_box(aggregate, encoder)
+            # Inside the box, or taking its place would move a teacher by more than one that is inside.
+            self._centre = centre.nan_to_num().clamp(0, 1)
+            self.sensitivity = box_sensitivity(encoder.matrix, aggregate.dimensions)
+        else:
+            self._centre = centre
+            self.sensitivity = aggregate.sensitivity
+            self._radius = aggregate.radius
+        self._origin = self._encoded(self._centre[None])[0]
+        self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64)
+
+    @property
+    def origin(self) -> Tensor:
+        """The centre's own code, as the encoder has it, to be added to means of codes; public."""
+        return self._encoder.encode(self._centre[None]).double()[0]
+
+    def add(self, predictions: Tensor | None) -> None:
+        """Add what one teacher says to every query: targets of shape (queries, *shape), or None if it says nothing.
+
+        Raises:
+            BadInput: predictions of another shape.
+        """
+        if predictions is None:
+            return
+        _require_shape(predictions, (self._queries, *self.shape))
+        rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
+        for start in range(0, self._queries, rows):
+            own = predictions[start : start + rows]
+            self.sums[start : start + rows] += self._clipped(own)
+
+    def _clipped(self, targets: Tensor) -> Tensor:
+        """The codes of some targets less the centre's, bounded; 0 for those that are not finite."""
+        finite = targets.flatten(1).isfinite().all(1)
+        centre = self._centre.to(targets.dtype if targets.is_floating_point() else torch.float64)
+        own = targets.to(centre.dtype)
+        if not bool(finite.all()):
+            own = torch.where(finite.view(-1, *[1] * (own.dim() - 1)), own, centre)
+        codes = self._encoded(own.clamp(0, 1) if self._box else own) - self._origin
+        if not self._box:
+            codes = clip_to_ball(codes, self._radius)
+        return torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)
+
+    def _encoded(self, targets: Tensor) -> Tensor:
+        """Codes in double precision. A box's rest on the map itself, which is then computed in double precision, too."""
+        if not self._box:
+            return self._encoder.encode(targets).double()
+        matrix, rows = self._encoder.matrix, targets.double().flatten(1)
+        return rows if matrix is None else rows @ matrix.double().T
+
+    def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
+        """The sum of the codes for one query, one tensor of shape (numbers in a code,)."""
+        return Bounded((self.sums[query].clone(),), self.sensitivity, adjacency, sample)
+
+
+@final
+class VoteCounts:
+    """Counts the votes of all teachers; sensitivity computed here.
+
+    Args:
+        aggregate: the classes.
+        queries: how many there are.
+    """
+
+    def __init__(self, aggregate: Votes | ConfidentVotes, queries: int) -> None:
+        self._aggregate, self._queries = aggregate, queries
+        self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64)
+
+    def add(self, predictions: Tensor | None) -> None:
+        """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the largest wins.
+
+        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote.
+
+        Raises:
+            BadInput: predictions of another shape.
+        """
+        if predictions is None:
+            return
+        classes = self._aggregate.classes
+        if predictions.dim() == 2:
+            _require_shape(predictions, (self._queries, classes))
+            votes, valid = predictions.argmax(1), predictions.isfinite().all(1)
+        else:
+            _require_shape(predictions, (self._queries,))
+            numbers = predictions.double()
+            valid = (numbers >= 0) & (numbers < classes) & (numbers == numbers.floor())
+            votes = numbers.where(valid, 0).long()
+        self.counts[torch.arange(self._queries), votes] += valid.double()
+
+    def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
+        """The counts for one query, one tensor of shape (classes,)."""
+        return Bounded((self.counts[query].clone(),), self._aggregate.sensitivity, adjacency, sample)
+
+    def largest(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
+        """The largest count for one query, one tensor of shape (1,): one teacher moves it by 1 at most."""
+        return Bounded((self.counts[query].max().view(1),), ConfidentVotes.test_sensitivity, adjacency, sample)
+
+
+def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
+    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`."""
+    lengths = torch.linalg.vector_norm(codes, dim=1, keepdim=True)
+    clipped: Tensor = codes * (radius / lengths.clamp(min=radius))
+    return clipped
+
+
+def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
+    """An upper bound on |A s| over all s in [-1, 1]^d: the most that one target in [0, 1]^d moves its code.
+
+    The least of sqrt(d) |A|, of the sum of the columns' norms, and, for small d, of the root of the sum of |A^T A|. (The exact
+    maximum takes 2^d trials; what a search finds is no bound.)
+
+    Args:
+        matrix: A, shape (numbers in a code, d); None for the identity.
+        dimensions: d.
+    """
+    if matrix is None:
+        return math.sqrt(dimensions)
+    wide = matrix.double()
+    norm = math.sqrt(max(float(torch.linalg.eigvalsh(wide @ wide.T)[-1]), 0.0))
+    bounds = [math.sqrt(dimensions) * norm, float(torch.linalg.vector_norm(wide, dim=0).sum())]
+    if dimensions <= _GRAM:
+        bounds.append(math.sqrt(float((wide.T @ wide).abs().sum())))
+    return min(bounds) * (1 + 1e-9)
+
+
+def _require_box(aggregate: Box, encoder: Encoder) -> None:
+    if encoder.matrix is None and not encoder.is_identity:
+        raise BadInput(
+            "a box bounds targets, and a code of theirs only through a linear map: use pv.Ball(radius) with this reducer"
+        )
+    numbers = math.prod(encoder.shape)
+    if numbers != aggregate.dimensions:
+        raise BadInput(
+            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have {numbers} "
+            f"numbers: give pv.Box(dimensions={numbers})"
+        )
+
+
+def _require_shape(predictions: Tensor, expected: Sequence[int]) -> None:
+    if tuple(predictions.shape) != tuple(expected):
+        raise BadInput(
+            f"predictions have shape {tuple(predictions.shape)}: expected {tuple(expected)}, a row for each query, "
+            "as from every other teacher. Nothing was charged",
+            shape=tuple(predictions.shape),
+        )

@@ -1,0 +1,1 @@
+"""PATE's parts: the plan, the aggregator and the student."""

@@ -1,0 +1,185 @@
+"""The aggregator: asks the teachers what the plan says, one release for each query, charged before its noise is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from privlearn.accounting.filters import opened
+from privlearn.accounting.ledger import Account
+from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.codes import CodeSums, VoteCounts
+from privlearn.clipping.ensembles import Ball, Box, ConfidentVotes
+from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.methods.ensemble.plan import PatePlan
+from privlearn.reducers.reducer import Reducer
+from privlearn.rng import Streams
+from privlearn.sampling import FullBatch, Sample
+from privlearn.teachers.source import Teachers
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a student learns from: public inputs, and what was released for some of them.
+
+    Attributes:
+        inputs: all public inputs, shape (pool, ...); the first ones were asked about.
+        targets: what was recovered for each query, in order: targets of shape (queries, *shape), or classes (queries,).
+        answered: which queries have an answer, shape (queries,); the targets of the others mean nothing.
+        scores: for votes the noisy counts that were released, shape (queries, classes), 0 where there is no answer; None for
+            other targets.
+        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    answered: Tensor
+    scores: Tensor | None = None
+    expected: float = 1.0
+
+    @property
+    def classes(self) -> int | None:
+        """How many there are, for votes; None for other targets."""
+        return None if self.scores is None else self.scores.shape[1]
+
+    def learnable(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the queries that have an answer."""
+        return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
+
+    def beliefs(self, agreement: float) -> Tensor:
+        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
+
+        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
+
+        Raises:
+            BadInput: answers that are no classes.
+        """
+        if self.scores is None:
+            raise BadInput("these answers are no classes: there are no counts to believe in")
+        apart = agreement - (1 - agreement) / (
+            self.scores.shape[1] - 1
+        )  # the right class's share less that of any other
+        found = (self.scores * (self.expected * apart)).softmax(1)
+        return found * self.answered[:, None]
+
+
+def collect(
+    plan: PatePlan,
+    teachers: Teachers,
+    reducer: Reducer | None,
+    inputs: Tensor,
+    streams: Streams,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[CodeSums | VoteCounts, int]:
+    """Add up what all teachers say to the plan's queries, and count those that had nothing to say; both private.
+
+    One teacher is held at a time. Nothing is released or charged here.
+
+    Args:
+        plan: how many are asked, and how answers are bounded.
+        teachers: the ensemble.
+        reducer: from targets to codes; None for votes.
+        inputs: the public inputs that are asked about, shape (queries, ...).
+        streams: assign records to teachers.
+        progress: called with (teachers done, teachers in all).
+
+    Raises:
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is, or answers
+            of another shape.
+    """
+    if teachers.count != plan.teachers:
+        raise BadInput(
+            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that number, "
+            "so both have to agree. Nothing was charged"
+        )
+    teachers.require_covered(plan.adjacency)
+    sums = _empty(plan, reducer)
+    silent = 0
+    for predictions in teachers.answers(inputs, streams, progress):
+        silent += predictions is None
+        sums.add(predictions)
+    return sums, silent
+
+
+def ask(
+    plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
+
+    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number that is
+    returned follows from what was released.
+    """
+    if isinstance(sums, CodeSums):
+        assert reducer is not None
+        codes = _codes(plan, sums, ledger, streams)
+        return reducer.decode(codes.float()), torch.ones(plan.queries, dtype=torch.bool), None
+    if isinstance(plan.aggregate, ConfidentVotes):
+        counts, answered = _confident(plan, plan.aggregate, sums, ledger, streams)
+        return counts.argmax(1), answered, counts
+    counts = torch.zeros_like(sums.counts)
+    for query in range(plan.queries):
+        counts[query] = _released(sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams)
+    return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
+
+
+def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) -> Tensor:
+    """The noisy mean code of each query."""
+    means = torch.empty_like(sums.sums)
+    for query in range(plan.queries):
+        part = sums.bounded(query, _sample(plan), plan.adjacency)
+        # Divided by the public number of teachers, however many had an answer.
+        means[query] = _released(part, plan.noise, ledger, streams) / plan.teachers
+    return means + sums.origin
+
+
+def _confident(
+    plan: PatePlan, aggregate: ConfidentVotes, counts: VoteCounts, ledger: Account, streams: Streams
+) -> tuple[Tensor, Tensor]:
+    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan pays for.
+
+    The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
+    """
+    assert plan.limit is not None
+    account = opened(plan.limit, ledger, plan.adjacency)
+    found, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
+    for query in range(plan.queries):
+        if int(answered.sum()) == aggregate.answers:
+            break
+        test = counts.largest(query, _sample(plan), plan.adjacency)
+        if float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold:
+            continue
+        votes = counts.bounded(query, _sample(plan), plan.adjacency)
+        found[query] = _released(votes, plan.noise, account, streams)
+        answered[query] = True
+    return found, answered
+
+
+def _released(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:
+    [[value]] = release(part, noise_multiplier=noise, ledger=account, stream=streams.noise)
+    return value
+
+
+def _sample(plan: PatePlan) -> Sample:
+    """One query meets all the data, unsampled, and is good for one release."""
+    [sample] = FullBatch().draw(plan.teachers)
+    return sample
+
+
+def _empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
+    """Where answers are added up."""
+    if isinstance(plan.aggregate, Ball | Box):
+        if not isinstance(reducer, Reducer):
+            raise BadInput(
+                f"reducer is {str(reducer)[:60]}: codes need one, such as pv.reducers.PCA.fit(public) or "
+                "pv.reducers.Identity(shape)"
+            )
+        return CodeSums(plan.aggregate, reducer, plan.queries)
+    if reducer is not None:
+        raise BadInput("votes are counted as they are: leave the reducer out, or ask for codes with pv.Ball(radius)")
+    return VoteCounts(plan.aggregate, plan.queries)

@@ -1,0 +1,57 @@
+"""What the settings of a PATE run say: which events they amount to, and what the card tells of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.events import Event
+from privlearn.methods.ensemble.plan import from_description
+
+_ASKED = {
+    "ball": "the mean of their codes, each clipped to a ball",
+    "box": "the mean of their targets, each number clipped to [0, 1]",
+    "votes": "their votes",
+    "confident-votes": "their votes, where enough of them agree",
+}
+
+
+def is_ensemble(settings: object) -> bool:
+    """Whether the run asked an ensemble of teachers."""
+    return isinstance(settings, dict) and settings.get("method") == "pate"
+
+
+def described(settings: dict[str, Any]) -> Event:
+    """The events that the settings amount to.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: they describe no such run.
+    """
+    return from_description(settings).event()
+
+
+def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
+    """The card's table of how a student was taught."""
+    reducer = settings["reducer"]
+    plan = from_description(settings)
+    asked = f"{settings['queries']} (of {settings['public_inputs']} public inputs), {settings['answered']} answered"
+    return [
+        "## How it was trained",
+        "",
+        "Teachers were trained on disjoint parts of the private records, and asked about public inputs. This model learned "
+        "from their noisy answers alone. That each record was with one teacher is the publisher's word. Public inputs are not "
+        "protected.",
+        "",
+        "| | |",
+        "| --- | --- |",
+        *(f"| {key} | {value} |" for key, value in data.items()),
+        f"| method | {settings['method']} |",
+        f"| network | {model or 'given in Python'} |",
+        f"| teachers | {settings['teachers']} |",
+        f"| queries | {asked} |",
+        f"| released | {_ASKED[plan.aggregate.kind]} |",
+        f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
+        *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),
+        f"| epsilon computed by | {guarantee.method} |",
+        "",
+    ]

@@ -1,0 +1,201 @@
+"""Teachers that are trained here, each on its own shard, streamed and resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privlearn._files import write_durably
+from privlearn._json import loads
+from privlearn._validate import count
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.data.dataset import Dataset
+from privlearn.errors import BadInput
+from privlearn.models import Scale
+from privlearn.rng import Streams
+from privlearn.teachers import shards as sharding
+from privlearn.teachers.recipes import Recipe, rehearse, taught
+from privlearn.teachers.source import Progress, Teachers
+
+_FACTS = "teachers.json"
+
+
+@final
+class Trained(Teachers):
+    """Teachers that are trained here, one after another or several at once; each is forgotten when it has answered.
+
+    Guarantee: one record is with one teacher, and reaches nothing but that teacher's answers. A teacher that can't be trained,
+    or whose shard is empty, has no answers, and nothing says so.
+
+    Args:
+        data: the private records.
+        recipe: how one teacher is trained: `Estimator`, `Network`, or any function recipe(x, y) -> predict.
+        teachers: how many there are, where records are assigned by chance: each to one, independently and uniformly.
+        sites: in its place the id of a site, which is public, for each row: one teacher for each site.
+        shards: in its place the numbers of each teacher's rows.
+        folder: where assignment and answers are kept, for an interrupted run to go on with: as secret as the records.
+        jobs: processes that train at once.
+
+    Raises:
+        BadInput: shards that overlap, none or several of the three ways to make them, or a number out of range.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | tuple[Any, Any],
+        recipe: Recipe,
+        teachers: int | None = None,
+        *,
+        sites: Any = None,
+        shards: Sequence[Any] | None = None,
+        folder: str | Path | None = None,
+        jobs: int = 1,
+    ) -> None:
+        self._data, self._recipe = Dataset.of(data), recipe
+        if not callable(recipe):
+            raise BadInput(
+                f"recipe is {str(recipe)[:60]}: expected Estimator(...), Network(...) or a function of x and y"
+            )
+        if sum(way is not None for way in (teachers, sites, shards)) != 1:
+            raise BadInput(
+                "records need one way to teachers: give teachers=K, or sites= (an id for each row), or shards="
+            )
+        self._place: sharding.Places | None = None
+        if sites is not None:
+            self._place, self._count = sharding.by_site(self._data, sites)
+        elif shards is not None:
+            self._place, self._count = sharding.by_rows(self._data, shards)
+        else:
+            self._count = count("teachers", teachers)  # type: ignore[arg-type]
+        self._sites = sites is not None
+        self._folder, self._jobs = None if folder is None else Path(folder), count("jobs", jobs)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def require_covered(self, adjacency: Adjacency) -> None:
+        """Refuse sites for replace-one neighbours: a record could be replaced by one of another site.
+
+        Raises:
+            BadInput: they are given.
+        """
+        if self._sites and adjacency is Adjacency.REPLACE_ONE:
+            raise BadInput(
+                "a record that is replaced by one of another site changes two teachers, and the plan is for one: use "
+                "add_remove or zero_out neighbours with sites"
+            )
+
+    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+        """Train each teacher and ask it.
+
+        Raises:
+            BadInput: a recipe that fails on made-up rows, or a folder that belongs to something else.
+        """
+        x, y = self._data.tensors()
+        asked = inputs
+        if self._data.low is not None:
+            scale = Scale(*self._data.bounds())
+            x, asked = scale(x), scale(inputs)
+        rehearse(self._recipe, x[:1], y[:1], asked[:1])
+        place, seeds = self._assigned(x, y, asked, streams)
+        done = 0
+        for start in range(0, self._count, self._jobs):
+            for found in self._several(range(start, min(start + self._jobs, self._count)), x, y, asked, place, seeds):
+                yield found
+                done += 1
+                if progress:
+                    progress(done, self._count)
+
+    def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[sharding.Places, list[int]]:
+        """Each row's teacher and each teacher's seed: those of the folder if it was begun before."""
+        if self._folder is not None and (self._folder / _FACTS).exists():
+            return self._resumed(_digest(x, y, asked))
+        place = self._place
+        if place is None:
+            place = sharding.drawn(self._data, self._count, streams.sampling)
+        seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
+        if self._folder is not None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            facts = {"digest": _digest(x, y, asked), "count": self._count, "place": place.tolist(), "seeds": seeds}
+            write_durably(self._folder / _FACTS, json.dumps(facts).encode(), mode=0o600)
+        return place, seeds
+
+    def _resumed(self, digest: str) -> tuple[sharding.Places, list[int]]:
+        assert self._folder is not None
+        try:
+            facts = loads((self._folder / _FACTS).read_bytes())
+            place, seeds = np.asarray(facts["place"], dtype=np.int64), [int(seed) for seed in facts["seeds"]]
+            same = facts["digest"] == digest and facts["count"] == self._count and len(seeds) == self._count
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{self._folder / _FACTS} can't be read: {error}. Give another folder") from error
+        if not same or (self._place is not None and not np.array_equal(place, self._place)):
+            raise BadInput(
+                f"{self._folder} holds the teachers of other records, other queries or another number of teachers: give "
+                "another folder, or the same data"
+            )
+        return place, seeds
+
+    def _several(
+        self, numbers: range, x: Tensor, y: Tensor, asked: Tensor, place: sharding.Places, seeds: list[int]
+    ) -> Iterator[Tensor | None]:
+        """The answers of a few teachers, trained at once; no more are held than that."""
+        left = [number for number in numbers if not (self._path(number) and self._path(number).exists())]  # type: ignore[union-attr]
+        jobs = [
+            (self._recipe, x[rows], y[rows], asked, seeds[number])
+            for number in left
+            for rows in [torch.from_numpy(np.flatnonzero(place == number))]
+        ]
+        if self._jobs == 1 or len(jobs) < 2:
+            found = [taught(*job) for job in jobs]
+        else:
+            from joblib import Parallel, delayed
+
+            found = Parallel(n_jobs=self._jobs)(delayed(taught)(*job) for job in jobs)
+        new = dict(zip(left, found, strict=True))
+        for number in numbers:
+            if number in new:
+                self._keep(number, new[number])
+                yield new.pop(number)
+            else:
+                yield self._kept(number)
+
+    def _path(self, number: int) -> Path | None:
+        return None if self._folder is None else self._folder / f"teacher-{number:06d}.npy"
+
+    def _keep(self, number: int, found: Tensor | None) -> None:
+        """Keep a teacher's answers; no numbers at all if it has none."""
+        path = self._path(number)
+        if path is None:
+            return
+        import io
+
+        content = io.BytesIO()
+        np.save(content, np.empty(0) if found is None else found.numpy())
+        write_durably(path, content.getvalue(), mode=0o600)
+
+    def _kept(self, number: int) -> Tensor | None:
+        path = self._path(number)
+        assert path is not None
+        try:
+            found = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise BadInput(f"{path} can't be read: {error}. Delete it, and the teacher is trained again") from error
+        return torch.from_numpy(found) if found.size else None
+
+
+def _digest(*values: Tensor) -> str:
+    """What tells records and queries from others."""
+    total = hashlib.sha256()
+    for value in values:
+        total.update(f"{value.dtype} {tuple(value.shape)} ".encode())
+        total.update(np.ascontiguousarray(value.cpu().numpy()).data)
+    return total.hexdigest()
