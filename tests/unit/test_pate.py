@@ -311,7 +311,7 @@ def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
     answer = json.loads(capsys.readouterr().out)
     assert (answer["epochs"], answer["steps"], answer["noise_multipliers"]) == (None, None, None)
     assert 8 * (1 - 1e-9) <= answer["epsilon"] <= 8
-    assert 0.4 < answer["test_accuracy"] <= 1
+    assert 0.55 < answer["test_accuracy"] <= 1  # 0.8 to 0.95 in eight runs
     assert not (tmp_path / "m.teachers").exists()
     assert cli.main(["verify", out, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

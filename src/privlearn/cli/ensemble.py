@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import time
 from dataclasses import replace
@@ -30,6 +31,8 @@ from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
 _TEACHERS, _QUERIES = 250, 1000
+#: Of Adam, that a student takes at least.
+_STEPS = 1000
 #: What only other methods take, with the value that says that it was not given.
 _ALIEN: dict[str, object] = {
     "tune": None, "pca": None, "pca_noise": None, "schedule": "constant", "sampling": "poisson", "batch_size": None,
@@ -56,6 +59,12 @@ def require_combinable(options: argparse.Namespace) -> None:
     alien = next((name for name in _OWN if given[name] is not None), None)
     if alien:
         raise BadInput(f"--{alien} is for --method pate: leave it out, or add --method pate")
+
+
+def _student(network: nn.Module, inputs: int) -> Student:
+    """The student: enough steps for a small pool, and not more than 20 epochs of a large one."""
+    made = Student(lambda shape: network, spread=Spread())
+    return replace(made, epochs=max(20, math.ceil(_STEPS / math.ceil(inputs / made.batch_size))))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
             teachers,
             None,
             pool,
-            Student(lambda shape: network, epochs=20, spread=Spread()),
+            _student(network, len(pool.x)),
             ledger=ledger,
             streams=streams,
             progress=progress,
