@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privlearn import sampling
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.activations import RELU, SOFTPLUS, Activation, constants
+from privlearn.clipping.activations import RELU, SOFTPLUS, TANH, Activation
 from privlearn.clipping.layerwise import Layerwise
 from privlearn.methods.mac import batch as batch_module
 from privlearn.methods.mac.coordinates import Coordinates
@@ -22,20 +22,6 @@ from privlearn.methods.mac.network import layers_of
 ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 
 
-def _tanh_slope(u: Tensor) -> Tensor:
-    return 1 - torch.tanh(u) ** 2
-
-
-def _tanh_curvature(u: Tensor) -> Tensor:
-    return -2 * torch.tanh(u) * _tanh_slope(u)
-
-
-#: An activation of the user's own, with bounds found on a grid of six million points and rounded up.
-TANH = Activation(
-    "tanh", torch.tanh, _tanh_slope, _tanh_curvature,
-    lambda radii: constants(radii, product=0.385, slope=1.0, curvature=0.77, rest=0.655, tilt=1.174, bend=1.0, cross=2.01,
-                            constant=1.01),
-)  # fmt: skip
 ACTIVATIONS: dict[str, tuple[Activation, type[nn.Module]]] = {
     "relu": (RELU, nn.ReLU), "softplus": (SOFTPLUS, nn.Softplus), "tanh": (TANH, nn.Tanh),
 }  # fmt: skip

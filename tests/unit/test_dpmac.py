@@ -109,6 +109,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "targets above 1": (lambda: run(data=(made_up(4, 5, 3)[0], 2 * torch.ones(4, 3))), r"targets in \[0, 1\]"),
     "targets below 0": (lambda: run(data=(made_up(4, 5, 3)[0], -torch.ones(4, 3))), r"targets in \[0, 1\]"),
     "targets of NaN": (lambda: run(data=(made_up(4, 5, 3)[0], math.nan * torch.ones(4, 3)), loss="mse"), "not finite"),
+    "labels for the squared error": (
+        lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3])), loss="mse"), "mse takes numbers of shape",
+    ),
     "targets of another size": (lambda: run(data=(made_up(4, 5, 3)[0], torch.ones(4, 2))), "2 numbers for each example"),
     "labels beyond the outputs": (lambda: run(data=(made_up(4, 5, 3)[0], torch.tensor([0, 1, 2, 3]))), "labels from 0 to 3"),
     "targets that are no probabilities": (
@@ -326,8 +329,11 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--method", "dpmac", "--tune", "tune.toml"), "does not go with --tune"),
         (("--method", "dpmac", "--precision", "bf16"), "does not go with --precision bf16"),
         (("--method", "dpmac", "--optimizer", "SGD"), "give --learning-rate"),
-        (("--method", "dpmac", "--z-rate", -1), "rate of the coordinates is -1.0"),
-        (("--method", "pate"), "invalid choice: 'pate'"),
+        (("--method", "dpmac", "--z-steps", 3, "--z-rate", -1), "rate of the coordinates is -1.0"),
+        (("--method", "dpmac", "--z-steps", 0), "steps of the coordinates is 0"),
+        (("--method", "dpmac", "--z-rate", 0.1), "add --z-steps 30"),
+        (("--method", "dpmac", "--model", "cnn"), "is not for this method"),
+        (("--method", "voting"), "invalid choice: 'voting'"),
     ],
 )
 def test_options_that_do_not_fit(

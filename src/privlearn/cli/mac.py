@@ -22,11 +22,12 @@ from privlearn.methods.result import Result
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 
-#: The paper's settings for its classifier (Harder et al. 2019, Table 2).
+#: The paper's settings for its classifier (Harder et al. 2019, Table 2): threshold, learning rate of its 1,800 steps, batches.
 _THRESHOLD, _RATE, _BATCHES, _LEAST_BATCH = 0.3, 0.01, 60, 256
-_Z_STEPS, _Z_RATE = 30, 0.003
+_Z_RATE = 0.003
 #: With sweeps, which need a large one.
 _MU = 100.0
+_STEPS, _LARGEST_RATE = 1800, 0.05
 
 
 def require_combinable(options: argparse.Namespace) -> None:
@@ -36,10 +37,14 @@ def require_combinable(options: argparse.Namespace) -> None:
         BadInput: naming the first of them.
     """
     if options.method != "dpmac":
-        alien = next((f"--{name.replace('_', '-')}" for name in ("z_steps", "z_rate") if vars(options)[name]), None)
+        alien = next(
+            (f"--{name.replace('_', '-')}" for name in ("z_steps", "z_rate") if vars(options)[name] is not None), None
+        )
         if alien:
             raise BadInput(f"{alien} is for --method dpmac: leave it out, or add --method dpmac")
         return
+    if options.z_rate is not None and options.z_steps is None:
+        raise BadInput("--z-rate is that of Adam's steps on the coordinates: add --z-steps 30, or leave it out")
     for given, option in (
         (options.tune is not None, "--tune, which trains by dpsgd"),
         (options.public is not None, "--public, which is for validation schedules"),
@@ -64,11 +69,17 @@ def mac_plan(options: argparse.Namespace, examples: int) -> Plan:
     return replace(plan, clip=Derivatives(_THRESHOLD if options.clip_norm is None else options.clip_norm))
 
 
+def _rate(plan: Plan, examples: int) -> float:
+    """Adam's learning rate: the paper's for as many steps as it takes, and more for fewer; of public numbers alone."""
+    steps = plan.epochs * plan.sampling.steps(examples)
+    return min(_LARGEST_RATE, _RATE * max(1.0, math.sqrt(_STEPS / steps)))
+
+
 def _coordinates(options: argparse.Namespace) -> tuple[Coordinates, float]:
-    """How coordinates are fitted, and the mu that goes with it: one sweep, or the paper's way if steps or a rate are given."""
-    if options.z_steps is None and options.z_rate is None:
+    """How coordinates are fitted, and the mu that goes with it: one sweep, or the paper's way where steps are given."""
+    if options.z_steps is None:
         return Coordinates(), _MU
-    return Coordinates(options.z_steps or _Z_STEPS, options.z_rate or _Z_RATE, "adam"), 1.0
+    return Coordinates(options.z_steps, _Z_RATE if options.z_rate is None else options.z_rate, "adam"), 1.0
 
 
 def _rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
@@ -91,7 +102,8 @@ def train(
         raise BadInput(
             "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave out --optimizer"
         )
-    own = argparse.Namespace(**vars(options) | {"learning_rate": options.learning_rate or _RATE})
+    rate = _rate(plan, options.examples or data.examples)
+    own = argparse.Namespace(**vars(options) | {"learning_rate": options.learning_rate or rate})
     coordinates, mu = _coordinates(options)
     classes = data.classes
     assert classes is not None

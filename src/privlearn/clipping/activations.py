@@ -128,8 +128,24 @@ def _step(u: Tensor) -> Tensor:
     return (u > 0).to(u.dtype)
 
 
+def _tanh_slope(u: Tensor) -> Tensor:
+    return 1 - torch.tanh(u).square()
+
+
+def _tanh_curvature(u: Tensor) -> Tensor:
+    return -2 * torch.tanh(u) * _tanh_slope(u)
+
+
+def _tanh_suprema(radii: Tensor) -> Suprema:
+    """For all arguments: 2 / (3 sqrt(3)), twice that, and what a search over a fine grid finds, each rounded up."""
+    return constants(
+        radii, product=0.385, slope=1.0, curvature=0.77, rest=0.655, tilt=1.174, bend=1.0, cross=2.01, constant=1.01
+    )
+
+
 RELU = Activation("relu", torch.relu, _step, torch.zeros_like, _linear_suprema)
 SOFTPLUS = Activation("softplus", F.softplus, torch.sigmoid, _softplus_curvature, _softplus_suprema)
+TANH = Activation("tanh", torch.tanh, _tanh_slope, _tanh_curvature, _tanh_suprema)
 IDENTITY = Activation("identity", lambda u: u, torch.ones_like, torch.zeros_like, _linear_suprema)
 #: ln 2, softplus at 0.
 LN2 = math.log(2)

@@ -99,6 +99,9 @@ class Derivatives:
     kind: ClassVar[str] = "derivatives"
 
     def __post_init__(self) -> None:
+        for name in ("first", "second", "shares"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, value in (("first", self.first), ("second", self.second)):
             for number in () if value is None else value if isinstance(value, tuple) else (value,):
                 between(f"the threshold {name}", number, *_NORMS)
@@ -132,6 +135,8 @@ class Derivatives:
 @dataclass(frozen=True)
 class Analytic:
     """Bound derivatives by the weights and by what a layer can see, in place of clipping (Harder et al. 2019, appendices).
+
+    With noise `Derivatives` trains far better: these bounds are for the worst example, and large where weights are.
 
     The bounds are `analytic`'s, which correct the printed ones. They hold because inputs, auxiliary coordinates and targets
     really are projected onto balls of these radii, for each example by itself.

@@ -34,7 +34,7 @@ class PrivateDiagnostics(Mapping[str, Any]):
         return len(self._figures)
 
     def __repr__(self) -> str:
-        return f"PrivateDiagnostics({', '.join(self._figures)}: not covered by the guarantee)"
+        return f"PrivateDiagnostics with [{', '.join(map(repr, self._figures))}]: not covered by the guarantee"
 
 
 @final

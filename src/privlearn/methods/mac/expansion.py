@@ -103,6 +103,11 @@ def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
                 f"labels from 0 to {outputs - 1}"
             )
         return F.one_hot(y.long(), outputs).to(like)
+    if output is SQUARED and y.dim() == 1 and not y.is_floating_point() and outputs > 1:
+        raise BadInput(
+            f"targets are whole numbers of shape (rows,), and the network has {outputs} outputs: mse takes numbers of shape "
+            "(rows, outputs), not labels; for an autoencoder, the inputs themselves: (x, x.flatten(1))"
+        )
     found = y.flatten(1) if y.dim() > 1 else y[:, None]
     if found.shape[1] != outputs:
         raise BadInput(

@@ -10,16 +10,16 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from privlearn.clipping.activations import RELU, SOFTPLUS, Activation
+from privlearn.clipping.activations import RELU, SOFTPLUS, TANH, Activation
 from privlearn.errors import BadInput
 from privlearn.models import require_shaped
 
 #: Activation functions by the class of their module.
 Activations = Mapping[type[nn.Module], Activation]
-KNOWN: Activations = {nn.ReLU: RELU, nn.Softplus: SOFTPLUS}
+KNOWN: Activations = {nn.ReLU: RELU, nn.Softplus: SOFTPLUS, nn.Tanh: TANH}
 _EXPECTED = (
-    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU or Softplus between them, and a "
-    "Linear layer last (a Flatten may come first), such as --model mlp:300"
+    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU, Softplus or Tanh between them "
+    "(or an Activation of your own, in activations=), and a Linear layer last (a Flatten may come first), such as mlp:300"
 )
 
 
@@ -87,7 +87,8 @@ def layers_of(model: nn.Module, activations: Activations | None = None) -> list[
         elif type(module) in known and linears and between[-1] is None:
             between[-1] = _activation(module, known, name)
         elif not (type(module) is nn.Flatten and not linears) and type(module) is not nn.Identity:
-            raise BadInput(f"{type(module).__name__} at {name!r} of the model is not for this method: {_EXPECTED}")
+            where = f"at {name!r} of the model" if name else "that the model is"
+            raise BadInput(f"the {type(module).__name__} {where} is not for this method: {_EXPECTED}")
     if not linears or between[-1] is not None:
         found = "no Linear layer" if not linears else f"an activation, {between[-1].name}, last"  # type: ignore[union-attr]
         raise BadInput(f"the model has {found}, and the loss takes what a Linear layer gives: {_EXPECTED}")

@@ -26,9 +26,11 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
     settings |= {f"epsilon {epsilon:g}": tuned_classifier(epsilon, quick) for epsilon in _EPSILONS}
     rows: list[Row] = []
     found: dict[str, list[Tensor]] = {}
+    accuracies: dict[str, float] = {}
     for label, setting in settings.items():
         outcome, network = train(setting, 0)
         found[label] = _features(setting, network)
+        accuracies[label] = outcome.test[-1]
         rows += [
             Row(label, "test accuracy", outcome.test[-1]),
             Row(label, "contrast: mean over the shown features of their deviation over pixels",
@@ -39,18 +41,19 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
     figure, axes = plots.panels("The most significant hidden unit of each label", 9, 8, len(settings), len(_LABELS))
     for ax, (label, digit) in zip(axes, ((label, digit) for label in settings for digit in _LABELS), strict=True):
         image = found[label][_LABELS.index(digit)].reshape(_SIDE, _SIDE)
-        ax.imshow(image, cmap="gray", vmin=-_limit(found), vmax=_limit(found))
+        ax.imshow(image, cmap="gray", vmin=-_limit(found[label]), vmax=_limit(found[label]))
         ax.set_xticks([])
         ax.set_yticks([])
         ax.grid(False)
         if label == next(iter(settings)):
             ax.set_title(str(digit), fontsize=10)
         if digit == _LABELS[0]:
-            ax.set_ylabel(label, fontsize=10)
+            ax.set_ylabel(f"{label}\naccuracy {accuracies[label]:.3f}", fontsize=9)
     notes = (
         "Weights of hidden units, brought back from the projected features to pixels. For each label it is the unit with the "
-        "largest product of its output weight for the label and the length of its own weights. One seed; all images have one "
-        "grey scale. Images of private networks are functions of what was released: they cost nothing more.",
+        "largest product of its output weight for the label and the length of its own weights. One seed; each row has a grey "
+        "scale of its own, to the largest weights in it. Images of private networks are functions of what was released: they "
+        "cost nothing more.",
         "All features lie in the private projection's 60 directions, also those without noise: see epsilon 8.",
     )
     return Findings(tuple(rows), figure, notes)
@@ -67,9 +70,9 @@ def _features(setting: MacSetting, network: nn.Module) -> list[Tensor]:
         return [weights[significant[digit].argmax()] for digit in _LABELS]
 
 
-def _limit(found: dict[str, list[Tensor]]) -> float:
-    """The end of the grey scale."""
-    return float(np.percentile(np.abs(np.concatenate([each.numpy() for own in found.values() for each in own])), 99.5))
+def _limit(features: list[Tensor]) -> float:
+    """The end of the grey scale of one network's features."""
+    return float(np.percentile(np.abs(np.concatenate([each.numpy() for each in features])), 99.5))
 
 
 def _high(feature: Tensor) -> float:
