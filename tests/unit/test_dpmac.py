@@ -332,7 +332,6 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
         (("--method", "dpmac", "--z-steps", 3, "--z-rate", -1), "rate of the coordinates is -1.0"),
         (("--method", "dpmac", "--z-steps", 0), "steps of the coordinates is 0"),
         (("--method", "dpmac", "--z-rate", 0.1), "add --z-steps 30"),
-        (("--method", "dpmac", "--model", "cnn"), "is not for this method"),
         (("--method", "voting"), "invalid choice: 'voting'"),
     ],
 )
