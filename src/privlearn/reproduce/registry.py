@@ -110,6 +110,7 @@ STUDIES = (
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
     Study("pate-pca", f"{_FAY}, eq. 6 and 7", "the loss of principal components under noise, computed and measured"),
     Study("pate-activation", f"{_FAY}, Figures 1 and 2", "the bottleneck's activation fills the unit ball"),
+    Study("pate-mnist", f"{_PAPERNOT}, Table 1", "students of noisy votes on MNIST", "pate.mnist"),
 )
 
 

@@ -159,7 +159,9 @@ def _disks(axes: list[Axes], draws: int) -> None:
     radius = np.sqrt(np.random.default_rng(2).random(draws))
     uniform = normal / np.linalg.norm(normal, axis=1, keepdims=True) * radius[:, None]
     per_cell = draws * (edges[1] - edges[0]) ** 2 / math.pi
-    counts = [np.histogram2d(*points.T, bins=(edges, edges))[0] / per_cell for points in (ours, uniform)]
+    counts = [
+        np.histogram2d(points[:, 0], points[:, 1], bins=[edges, edges])[0] / per_cell for points in (ours, uniform)
+    ]
     titles = ("Figure 2: activations, l = 2", "uniform", "absolute difference")
     for ax, values, title in zip(axes, (*counts, np.abs(counts[0] - counts[1])), titles, strict=True):
         shown = ax.imshow(values.T, origin="lower", extent=(-1, 1, -1, 1), vmin=0, vmax=1.5, cmap=_HOT)

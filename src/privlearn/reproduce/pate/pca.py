@@ -89,9 +89,9 @@ def run(quick: bool, seeds: int | None) -> Findings:
 def _about(seeds: int) -> str:
     return (
         f"USPS images as targets of 256 numbers, drawn afresh for each seed ({seeds}): components are found on 1,000 public "
-        f"ones, and others, {_QUERIES} to a release, are what all {_TEACHERS} teachers answer, so that the mean of the teachers "
-        "has the distribution of the public targets, as the paper supposes. Answers go through the aggregator: codes clipped to "
-        f"the radius of the public ones, {_QUERIES} releases at delta {_DELTA:g}, exact composition. The paper gives the "
+        f"ones, and others, {_QUERIES} to a release, are what all {_TEACHERS} teachers answer. So their mean "
+        "has the distribution of the public targets, as the paper supposes. Answers go through the aggregator: codes clipped "
+        f"to the radius of the public ones, {_QUERIES} releases at delta {_DELTA:g}, exact composition. The paper gives the "
         "formula and no figures; in the column *paper* there is the noise by its eq. 15, and eq. 6 worked out by hand."
     )
 
