@@ -119,8 +119,8 @@ def _public(runs: _Runs) -> str:
     best = min(float(np.mean([one.students[at] for one in mine])) for mine in runs.values() for at in range(len(WAYS)))
     return (
         "**What is public may do better alone.** A regression on the 1,000 public images and their targets has a test error "
-        f"of {alone:.1f}; the best student here has {best:.1f}. The paper's reducers, too, are fitted on labels of public rows. "
-        "The study compares reducers: where there are as many public targets as here, use them."
+        f"of {alone:.1f}; the best student here has {best:.1f}. The paper's reducers, too, are fitted on labels of public "
+        "rows. The study compares reducers: where there are as many public targets as here, use them."
     )
 
 
@@ -151,10 +151,18 @@ def _by_epsilon(ax: Axes, count: int, epsilons: Sequence[float], runs: _Runs) ->
         ax.errorbar(epsilons, errors.mean(1), spread, fmt="o-", markersize=4, color=colour, label=way)
     first = runs[count, epsilons[0]]
     ax.axhline(
-        np.mean([one.mean for one in first]), color="black", linestyle=":", linewidth=1, label="the public mean image"
+        float(np.mean([one.mean for one in first])),
+        color="black",
+        linestyle=":",
+        linewidth=1,
+        label="the public mean image",
     )
     ax.axhline(
-        np.mean([one.public for one in first]), color="black", linestyle="--", linewidth=1, label="public targets alone"
+        float(np.mean([one.public for one in first])),
+        color="black",
+        linestyle="--",
+        linewidth=1,
+        label="public targets alone",
     )
     ax.set_xscale("log")
     ax.set_xticks(list(epsilons))
@@ -171,7 +179,7 @@ def _by_length(ax: Axes, count: int, epsilons: Sequence[float], runs: _Runs) -> 
         ax.plot(LENGTHS, curve[:-1], "o", markersize=3, color=colour, label=f"epsilon {epsilon:g}")
         ax.plot(LENGTHS, np.mean([one.expected for one in mine], axis=0), color=colour, linewidth=1)
         ax.plot(
-            [max(1, np.mean([one.rule for one in mine]))],
+            [max(1.0, float(np.mean([one.rule for one in mine])))],
             [curve[-1]],
             "o",
             markersize=9,
