@@ -20,6 +20,8 @@ from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Ste
 
 NAMES = [study.name for study in registry.STUDIES]
 COMPUTED = [study.name for study in registry.STUDIES if study.module is None]
+#: Those of them that look at a data set.
+ON_DATA = ("pate-pca",)
 ROW = {"label", "metric", "paper", "ours", "ours_std", "seeds"}
 
 
@@ -36,7 +38,15 @@ def ours(name: str, label: str, metric: str) -> float:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
-def test_the_command_writes_three_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_three_files(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name in ON_DATA:
+        monkeypatch.setenv("PRIVLEARN_DATA", str(request.getfixturevalue("data_dir")))
     options = ["reproduce", name, "--quick", "--seeds", "2", "--out", str(tmp_path / "out"), "--json"]
     assert main(options) == 0
     printed = json.loads(capsys.readouterr().out)

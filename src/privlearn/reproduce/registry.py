@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privlearn.reproduce.findings import Findings
 
 _YU, _HARDER = "Yu et al. 2019", "Harder et al. 2019"
+_FAY, _PAPERNOT = "Fay et al. 2020", "Papernot et al. 2018"
 _SCHEDULES, _SWEEPS, _TASKS = "yu.schedules", "yu.sweeps", "yu.small_tasks"
 
 
@@ -107,6 +108,10 @@ STUDIES = (
     ),
     Study("dpmac-features", f"{_HARDER}, Figure 5", "hidden units' weights, with and without noise", "dpmac.features"),
     Study("dpmac-taylor", f"{_HARDER}, Figure 4", "one weight's objective, its expansions, and noise"),
+    Study("pate-pca", f"{_FAY}, eq. 6 and 7", "the loss of principal components under noise, computed and measured"),
+    Study("pate-activation", f"{_FAY}, Figures 1 and 2", "the bottleneck's activation fills the unit ball"),
+    Study("pate-mnist", f"{_PAPERNOT}, Table 1", "students of noisy votes on MNIST", "pate.mnist"),
+    Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "pate.vectors"),
 )
 
 
