@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     from privlearn.clipping.styles import Quantile as Quantile
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
+    from privlearn.mechanisms.features import Select as Select
     from privlearn.mechanisms.pca import PCA as PCA
     from privlearn.mechanisms.release import release as release
     from privlearn.methods.blocks import Blocks as Blocks
     from privlearn.methods.candidates import Candidate as Candidate
     from privlearn.methods.dpmac import dpmac as dpmac
     from privlearn.methods.dpsgd import dpsgd as dpsgd
+    from privlearn.methods.features.fisher import fisher as fisher
+    from privlearn.methods.features.plan import FeaturesPlan as FeaturesPlan
+    from privlearn.methods.features.rows import release_features as release_features
+    from privlearn.methods.features.select import select_features as select_features
     from privlearn.methods.mac.coordinates import Coordinates as Coordinates
     from privlearn.methods.result import Result as Result
     from privlearn.methods.stopping import RandomStopping as RandomStopping
@@ -62,6 +67,7 @@ _HOMES = {
     "Coordinates": "methods.mac.coordinates",
     "Dataset": "data",
     "Derivatives": "clipping.layerwise",
+    "FeaturesPlan": "methods.features.plan",
     "FixedOrder": "sampling",
     "Flat": "clipping.styles",
     "FullBatch": "sampling",
@@ -76,14 +82,18 @@ _HOMES = {
     "Quantile": "clipping.styles",
     "RandomStopping": "methods.stopping",
     "Result": "methods.result",
+    "Select": "mechanisms.features",
     "Shuffle": "sampling",
     "Streams": "rng",
     "Unit": "accounting.unit",
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
+    "fisher": "methods.features.fisher",
     "load": "data",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
+    "release_features": "methods.features.rows",
+    "select_features": "methods.features.select",
     "tune": "methods.tune",
     "verify": "publishing.verification",
 }
