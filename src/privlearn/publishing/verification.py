@@ -17,7 +17,7 @@ from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter,
 from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing import tuned
+from privlearn.publishing import features, tuned
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
@@ -196,7 +196,8 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
     try:
         settings = certificate["settings"]
         described = tally(tuned.described(settings, described_run))
-        unfollowed = _unfollowed(settings, Adjacency.parse(certificate["claim"]["adjacency"]))
+        adjacency = Adjacency.parse(certificate["claim"]["adjacency"])
+        unfollowed = [] if features.is_features(settings) else _unfollowed(settings, adjacency)
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
     counted = tally(event)
@@ -207,7 +208,9 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
 
 def described_run(settings: dict[str, Any]) -> Event:
     """The events that the settings of a run amount to: with a filter its limit, whatever was spent of it."""
-    before = [Gaussian(part["noise_multiplier"]) for part in settings["before"] if part["kind"] != "histogram"]
+    if features.is_features(settings):
+        return features.described(settings)
+    before = [features.earlier(part) for part in settings["before"] if part["kind"] != "histogram"]
     during = [from_json(settings["filter"])] if "filter" in settings else [_epochs(settings)]
     return compose([*before, *during])
 
@@ -297,7 +300,8 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
         )
-    if found.adjacency is Adjacency.ADD_REMOVE and settings.get("examples_declared") is not True:
+    counted = not features.is_features(settings)  # whose certificate has no number of examples
+    if counted and found.adjacency is Adjacency.ADD_REMOVE and settings.get("examples_declared") is not True:
         warnings.append(
             "the number of examples was taken from the data and stands in this certificate: it is not protected, though "
             "the neighbours differ in it"

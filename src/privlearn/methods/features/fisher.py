@@ -1,7 +1,7 @@
 """Fisher's independence classifier from released statistics: post-processing, for any number of classes.
 
-The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled variances S^2 and shares pi:
-linear in x, the log-posterior (up to what all classes share) of normal features that are independent within a class.
+The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled variances S^2 and
+shares pi: linear in x, the log-posterior (up to what all classes share) of normal features, independent within a class.
 """
 
 from __future__ import annotations

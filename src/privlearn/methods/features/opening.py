@@ -103,8 +103,8 @@ def _require_fit(plan: FeaturesPlan, data: Dataset) -> None:
     """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent."""
     if data.groups is not None:
         raise BadInput(
-            "the data carry person ids (groups), and features are selected by rows: leave out groups, or declare the most rows "
-            "of one person with FeaturesPlan(group_size=K)"
+            "the data carry person ids (groups), and features are selected by rows: leave out groups, or declare the most "
+            "rows of one person with FeaturesPlan(group_size=K)"
         )
     kind = np.asarray(data.x[:0]).dtype.kind
     features = math.prod(data.x.shape[1:])

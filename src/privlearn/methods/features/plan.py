@@ -39,7 +39,8 @@ class FeaturesPlan:
         keep: how many features are kept; all of them: nothing is selected, or paid for selecting.
         row_norm: L2 norm R that rows are clipped to. Public: it may not be read off the data.
         coordinate_bound: bound B on single numbers, which selection by Gumbel noise needs; None: none is declared.
-        kept_norm: L2 norm that rows of kept features are clipped to; by default R, or B sqrt(keep) if that is less.
+        kept_norm: L2 norm that rows of kept features are clipped to, where these are released by themselves; by default
+            R sqrt(keep / features), or B sqrt(keep) if that is less.
         purpose: `classifier` (a Fisher classifier from released statistics), `selection` (which features, and the
             statistics that tell), or `rows` (noisy rows of the kept features, with labels).
         criterion: `distance` (the largest between class means) or `t` (that over its standard error).
@@ -72,7 +73,7 @@ class FeaturesPlan:
     labels: str = "public"
     adjacency: Adjacency | None = None
     split: tuple[float, float, float] = SPLIT
-    selection_share: float = 0.5
+    selection_share: float = 0.2
     label_share: float = 0.3
     least_count: float = LEAST_COUNT
     least_variance: float = 1e-3
@@ -102,7 +103,7 @@ class FeaturesPlan:
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or usual)))
         if self.purpose == "rows" and self.neighbours is Adjacency.ADD_REMOVE:
             raise BadInput(
-                "rows are released one by one, so that their number is known: there is no guarantee for add_remove neighbours. "
+                "rows are released one by one, so that their number is known: nothing holds for add_remove neighbours. "
                 "Expected adjacency zero_out or replace_one"
             )
 
@@ -162,8 +163,8 @@ class FeaturesPlan:
         """What rows of kept features are clipped to."""
         if self.kept_norm is not None:
             return float(self.kept_norm)
-        box = math.inf if self.coordinate_bound is None else self.coordinate_bound * math.sqrt(self.keep)
-        return min(float(self.row_norm), box)
+        each = self.row_norm / math.sqrt(self.features)
+        return math.sqrt(self.keep) * min(each, math.inf if self.coordinate_bound is None else self.coordinate_bound)
 
     @property
     def in_one_release(self) -> bool:

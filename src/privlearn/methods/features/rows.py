@@ -50,8 +50,8 @@ class ReleasedRows:
     def classifier(self) -> Result:
         """Fisher's classifier from the noisy rows: post-processing. It is for rows without noise.
 
-        Variances are those of the noisy rows: what tells features apart in them is the signal beside that. Randomised labels are
-        undone in expectation.
+        Variances are those of the noisy rows: what tells features apart in them is the signal beside that. Randomised
+        labels are undone in expectation.
         """
         front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm))]
         return classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
@@ -82,10 +82,10 @@ def release_features(
 ) -> ReleasedRows:
     """Choose features, and release every row of them once, with noise.
 
-    Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of rows, and
-    their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release of all rows
-    (each is in it once), and randomised response for the labels unless they are declared public. Choosing features by all rows
-    needs somebody who is trusted with them: this is not local privacy.
+    Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of
+    rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release of
+    all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing features
+    by all rows needs somebody who is trusted with them: this is not local privacy.
 
     Args:
         plan: for the purpose `rows`.

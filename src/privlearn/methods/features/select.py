@@ -48,10 +48,10 @@ def select_features(
 ) -> Selected:
     """Choose the plan's number of features.
 
-    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged exactly
-    `plan.event()`. Labels and shapes are looked at once, for whoever holds the data, before anything is spent. From then on a
-    row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class has a floor: nothing is said
-    about any of them.
+    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
+    exactly `plan.event()`. Labels and shapes are looked at once, for whoever holds the data, before anything is spent. From
+    then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class has a floor:
+    nothing is said about any of them.
 
     Args:
         plan: for the purpose `selection`.
