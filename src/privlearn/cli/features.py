@@ -47,8 +47,8 @@ def require_combinable(options: argparse.Namespace) -> None:
         alien = next((name for name, usual in _ALIEN.items() if given[name] != usual), None)
         if alien is not None:
             raise BadInput(
-                f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics in "
-                "one go. Leave it out, or train by dpsgd"
+                f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
+                "in one go. Leave it out, or train by dpsgd"
             )
         return
     if options.keep is not None:

@@ -216,7 +216,7 @@ class Select:
         if self.coordinate_bound is None or self.criterion == "t" or self.way == "means":
             return False
         # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases alone
-        # compose exactly, and with Gumbel noise among them the whole needs an eighth more.
+        # compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
         return self.way == "gumbel" or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
 
     @property
