@@ -65,8 +65,7 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "indices_")
         if input_features is None:
             input_features = [f"x{place}" for place in range(self.n_features_in_)]
-        names: NDArray[Any] = np.asarray(input_features, dtype=object)
-        return names[self.indices_]
+        return np.array([input_features[place] for place in self.indices_], dtype=object)
 
 
 @final

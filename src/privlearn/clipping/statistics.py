@@ -26,7 +26,7 @@ from privlearn.sampling import Sample
 #: What may be asked for, in the order in which it is handed out.
 PARTS = ("counts", "sums", "moments")
 #: Numbers in a block of rows.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 18
 #: What is left of a norm so that rounding a row to single precision can't take it beyond.
 _ROOM = 1 - 2.0**-20
 
