@@ -71,9 +71,9 @@ class Statistics:
         return found.clamp(min=max(least_variance, self.moment_std / everybody))
 
     def squares(self, least_count: float) -> Tensor:
-        """Squares of class means without the noise's part in them, shape (classes, features)."""
+        """Squares of class means without the noise's part in them, shape (classes, features): unbiased, maybe below 0."""
         noise = (self.sum_std / self.counts.clamp(min=least_count)) ** 2
-        return (self.means(least_count) ** 2 - noise[:, None]).clamp(min=0)
+        return self.means(least_count) ** 2 - noise[:, None]
 
 
 def release_statistics(
