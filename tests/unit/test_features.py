@@ -20,13 +20,14 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Composed, Repeated, Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.methods.features.literal import literal_release
+from privlearn.publishing import features as published
 from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "more features than there are": (lambda: settled(keep=5), ("5 features", "of 4")),
     "no bound on rows": (lambda: settled(row_norm=None), ("row_norm is None", "read off")),
-    "a bound of 0": (lambda: settled(row_norm=0.0), ("row_norm is 0.0", "above 0")),
+    "a bound of 0": (lambda: settled(row_norm=0.0), ("row_norm is 0.0", "from 1e-12")),
     "Gumbel noise without a bound": (
         lambda: settled(coordinate_bound=None, way="gumbel"), ("coordinate_bound", "way='means'"),
     ),
@@ -38,7 +39,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "one class": (lambda: settled(classes=1), ("classes is 1", "at least 2")),
     "a split of two": (lambda: settled(split=(0.5, 0.5)), ("three numbers",)),
-    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0",)),
+    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0", "from 1e-06")),
     "all of it for selecting": (lambda: settled(selection_share=1.0), ("selection_share is 1.0", "(0, 1)")),
     "no noise yet": (lambda: settled(noise_multiplier=None).event(), ("no noise yet", "calibrate")),
     "a plan for something else": (
@@ -139,14 +140,14 @@ def test_fewer_features_are_better_under_noise() -> None:
     accuracy = {}
     for keep in (20, 400):
         plan = pv.FeaturesPlan(
-            2, 400, keep, 11.0, 1.0, purpose="rows", kept_norm=0.55 * math.sqrt(keep), noise_multiplier=0.9
+            2, 400, keep, 11.0, 1.0, purpose="rows", kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0
         )
         result = pv.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
         fresh, labels = toy(1, n=1000, p=400)
         with torch.no_grad():
             accuracy[keep] = float((result.model(fresh).argmax(1) == labels).float().mean())
     assert accuracy[20] > 0.9, accuracy
-    assert accuracy[20] > accuracy[400] + 0.02, accuracy
+    assert accuracy[20] > accuracy[400] + 0.1, accuracy
 
 
 def test_noise_on_a_grid() -> None:
@@ -170,6 +171,21 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     search = GridSearchCV(DPFisherClassifier(second, ledger), {"plan": [second]}, cv=2, error_score="raise")
     with pytest.raises(pv.errors.BudgetExceeded):
         search.fit(x[:, :20], y)
+
+
+def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
+    """Whoever verifies reads what strangers wrote: nothing but the errors that `verify` reports."""
+    plan, before = settled().describe(), {"kind": "select", **vars(pv.Select(2, 3.0, K, 1.0, 0.5))}
+    absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
+    refused = 0
+    for read, numbers in ((published.described, plan), (published.earlier, before)):
+        for name in numbers:
+            for value in absurd:
+                try:
+                    read({**numbers, name: value})
+                except (pv.errors.PrivlearnError, KeyError, TypeError, ValueError, AttributeError):
+                    refused += 1
+    assert refused > 200
 
 
 # The command line

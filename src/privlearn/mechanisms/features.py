@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from privlearn._validate import count, one_of, positive
+from privlearn._validate import between, count, one_of
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Gaussian, Repeated, Selection, compose
 from privlearn.accounting.ledger import Account
@@ -28,6 +28,10 @@ SPLIT = (0.05, 0.65, 0.30)
 LEAST_COUNT = 10.0
 #: By how much Gumbel noise must be the better one to be chosen.
 _IN_FAVOUR = 1.25
+#: Bounds on rows and floors beyond these are none.
+SIZES = (1e-12, 1e12)
+#: Noise multipliers and parts of a split beyond these mean nothing in practice, and would overflow.
+_NOISE, _PARTS = (1e-6, 1e12), (1e-6, 1e6)
 _CRITERIA, _WAYS = ("distance", "t"), ("auto", "means", "gumbel")
 
 
@@ -193,17 +197,17 @@ class Select:
     def __post_init__(self) -> None:
         count("keep", self.keep, most=10**9)
         count("classes", self.classes, least=2, most=10**6)
-        positive("the selection's noise_multiplier", self.noise_multiplier)
-        positive("row_norm", self.row_norm)
-        positive("least_count", self.least_count)
+        between("the selection's noise_multiplier", self.noise_multiplier, *_NOISE)
+        between("row_norm", self.row_norm, *SIZES)
+        between("least_count", self.least_count, *SIZES)
         one_of("criterion", self.criterion, _CRITERIA)
         one_of("way", self.way, _WAYS)
         if not isinstance(self.split, tuple) or len(self.split) != len(SPLIT):
             raise BadInput(f"split is {self.split!r}: expected three numbers, such as {SPLIT}")
         for part in self.split:
-            positive("a part of the split", part)
+            between("a part of the split", part, *_PARTS)
         if self.coordinate_bound is not None:
-            positive("coordinate_bound", self.coordinate_bound)
+            between("coordinate_bound", self.coordinate_bound, *SIZES)
         if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion == "t"):
             raise BadInput(
                 "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are divided by "

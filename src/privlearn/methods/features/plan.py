@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from privlearn._validate import count, one_of, positive, probability
+from privlearn._validate import between, count, one_of, probability
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -15,7 +15,7 @@ from privlearn.accounting.calibrate import solve_noise
 from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedResponse, compose
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
-from privlearn.mechanisms.features import LEAST_COUNT, SPLIT, Select
+from privlearn.mechanisms.features import LEAST_COUNT, SIZES, SPLIT, Select
 
 _PURPOSES = ("classifier", "selection", "rows")
 _LABELS = ("public", "randomised")
@@ -91,14 +91,14 @@ class FeaturesPlan:
                 "private data. Longer rows are clipped to it"
             )
         if self.kept_norm is not None:
-            positive("kept_norm", self.kept_norm)
+            between("kept_norm", self.kept_norm, *SIZES)
         for name in ("selection_share", "label_share"):
             probability(name, getattr(self, name), open_top=True)
-        positive("least_variance", self.least_variance)
+        between("least_variance", self.least_variance, *SIZES)
         Unit(self.group_size)
         self._select(1.0).require_fit(self.features)
         if self.noise_multiplier is not None:
-            positive("noise_multiplier", self.noise_multiplier)
+            between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
         usual = Adjacency.ZERO_OUT if self.purpose == "rows" else Adjacency.ADD_REMOVE
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or usual)))
         if self.purpose == "rows" and self.neighbours is Adjacency.ADD_REMOVE:
