@@ -261,17 +261,17 @@ def check_one_shot_selection_has_the_stated_law() -> None:
     ledger, stream = Ledger(), pv.Streams.new(3).noise
     draws = [
         selection_module.select_top(scores, 2, epsilon=0.8, ledger=ledger, stream=stream).tolist()
-        for _ in range(20_000)
+        for _ in range(8_000)
     ]
     weight = torch.exp(-0.8 * scores.values / (2 * 0.5))
     law = weight / weight.sum()
     for place in range(3):
         share = sum(draw[0] == place for draw in draws) / len(draws)
-        assert abs(share - float(law[place])) < 0.015, (place, share, law)
+        assert abs(share - float(law[place])) < 0.02, (place, share, law)
     second = sum(draw == [0, 1] for draw in draws) / len(draws)
-    assert abs(second - float(law[0] * law[1] / (law[1] + law[2]))) < 0.015
+    assert abs(second - float(law[0] * law[1] / (law[1] + law[2]))) < 0.02
     assert all(len(set(draw)) == 2 for draw in draws[:100])
-    assert tally(ledger.event) == {Selection(0.8): 40_000}
+    assert tally(ledger.event) == {Selection(0.8): 16_000}
 
 
 @check
