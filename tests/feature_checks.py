@@ -260,8 +260,7 @@ def check_one_shot_selection_has_the_stated_law() -> None:
     scores = statistics_module.Scores(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), 0.5, False, ADD)
     ledger, stream = Ledger(), pv.Streams.new(3).noise
     draws = [
-        selection_module.select_top(scores, 2, epsilon=0.8, ledger=ledger, stream=stream).tolist()
-        for _ in range(8_000)
+        selection_module.select_top(scores, 2, epsilon=0.8, ledger=ledger, stream=stream).tolist() for _ in range(8_000)
     ]
     weight = torch.exp(-0.8 * scores.values / (2 * 0.5))
     law = weight / weight.sum()
