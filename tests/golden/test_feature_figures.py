@@ -31,7 +31,7 @@ def test_gumbel_noise_of_one_shot_selection() -> None:
     assert epsilon == pytest.approx(0.1264911, abs=1e-7)
     assert gumbel_scale(1 / 500, epsilon) == pytest.approx(0.0316228, abs=1e-7)
     assert gumbel_scale(1 / 500, epsilon) == pytest.approx(math.sqrt(50 / (2 * 0.1)) / 500)
-    select = Select(50, math.sqrt(0.5 / 0.1), 2, 1.0, 1.0, way="gumbel", split=(1e-12, 0.5, 0.5))
+    select = Select(50, math.sqrt(0.5 / 0.1), 2, 1.0, 1.0, way="gumbel", split=(1e-6, 0.5, 0.5))
     assert select.draw_epsilon == pytest.approx(epsilon)
 
 

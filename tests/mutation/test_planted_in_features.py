@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import feature_checks  # noqa: F401 - registers the checks
+import feature_run_checks  # noqa: F401 - registers the checks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of

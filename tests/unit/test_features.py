@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from feature_checks import K, settled, some_rows, toy
+from feature_checks import K, settled, some_rows
+from feature_run_checks import toy
 
 import privlearn as pv
 from privlearn import cli
