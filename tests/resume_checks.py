@@ -61,7 +61,7 @@ class Run:
     sampling: sampling.Sampler = POISSON
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5)
     clip: Any = FLAT
-    before: tuple[pv.PCA, ...] = ()
+    before: tuple[pv.PCA | pv.Select, ...] = ()
     schedule: Any = FALLING
     discrete: bool = False
     epochs: int = 3
@@ -120,12 +120,13 @@ def weights(result: pv.Result) -> Tensor:
     return torch.cat([value.flatten().double() for value in result.model.state_dict().values()])
 
 
+SELECT = pv.Select(3, 4.0, 3, 1.0, 0.2, way="gumbel")
 RUNS = [
     Run(),
     Run(optimizer=lambda p: torch.optim.Adam(p, lr=0.01), sampling=sampling.Partition(4)),
     Run(optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True), sampling=sampling.Shuffle(5)),
     Run(clip=pv.Quantile(0.1), before=(pv.PCA(3, 4.0),)),
-    Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True),
+    Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True, before=(SELECT,)),
     Run(sampling=sampling.FullBatch(), clip=pv.PerLayer(0.1)),
 ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import accounting_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
+import feature_checks  # noqa: F401 - registers its checks
+import feature_run_checks  # noqa: F401
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
 import mac_coefficient_checks  # noqa: F401 - registers its checks

@@ -34,6 +34,7 @@ from privlearn.mechanisms import pca
 from privlearn.mechanisms import release as release_module
 from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.methods import validating
+from privlearn.methods.features import rows as feature_rows
 from privlearn.methods.mac import steps
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
@@ -163,7 +164,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (dpsgd_module, steps, pca, validating):
+        for module in (release_module, dpsgd_module, steps, pca, validating, feature_rows):
             stack.enter_context(mock.patch.object(module, "release", release))
         yield
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privlearn.clipping.styles import Quantile as Quantile
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
+    from privlearn.mechanisms.features import Select as Select
     from privlearn.mechanisms.pca import PCA as PCA
     from privlearn.mechanisms.release import release as release
     from privlearn.methods.blocks import Blocks as Blocks
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from privlearn.methods.ensemble.plan import PatePlan as PatePlan
     from privlearn.methods.ensemble.student import Spread as Spread
     from privlearn.methods.ensemble.student import Student as Student
+    from privlearn.methods.features.fisher import fisher as fisher
+    from privlearn.methods.features.plan import FeaturesPlan as FeaturesPlan
+    from privlearn.methods.features.rows import release_features as release_features
+    from privlearn.methods.features.select import select_features as select_features
     from privlearn.methods.mac.coordinates import Coordinates as Coordinates
     from privlearn.methods.pate import pate as pate
     from privlearn.methods.result import Result as Result
@@ -75,6 +80,7 @@ _HOMES = {
     "Coordinates": "methods.mac.coordinates",
     "Dataset": "data",
     "Derivatives": "clipping.layerwise",
+    "FeaturesPlan": "methods.features.plan",
     "FixedOrder": "sampling",
     "Flat": "clipping.styles",
     "FullBatch": "sampling",
@@ -90,6 +96,7 @@ _HOMES = {
     "Quantile": "clipping.styles",
     "RandomStopping": "methods.stopping",
     "Result": "methods.result",
+    "Select": "mechanisms.features",
     "Shuffle": "sampling",
     "Spread": "methods.ensemble.student",
     "Streams": "rng",
@@ -98,10 +105,13 @@ _HOMES = {
     "Votes": "clipping.ensembles",
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
+    "fisher": "methods.features.fisher",
     "load": "data",
     "pate": "methods.pate",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
+    "release_features": "methods.features.rows",
+    "select_features": "methods.features.select",
     "tune": "methods.tune",
     "verify": "publishing.verification",
 }

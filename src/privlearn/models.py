@@ -71,6 +71,34 @@ class Project(nn.Module):
         return cast(Tensor, kept / lengths * math.sqrt(kept.shape[1]))
 
 
+@final
+class Keep(nn.Module):
+    """The features at `indices`, of flattened rows."""
+
+    def __init__(self, indices: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("indices", indices)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pick from `x`, shape (batch, ...), to shape (batch, kept)."""
+        return x.flatten(1)[:, self.get_buffer("indices")]
+
+
+@final
+class ClipRows(nn.Module):
+    """Flatten rows, and scale those longer than `norm` down to it."""
+
+    def __init__(self, norm: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("norm", norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Clip `x`, shape (batch, ...), to shape (batch, features)."""
+        rows, norm = x.flatten(1), self.get_buffer("norm")
+        rows = rows.to(norm)
+        return cast(Tensor, rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm)))
+
+
 def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:
     """Build the network that `spec` names, with initial weights drawn from `rng`.
 

@@ -27,6 +27,7 @@ from privlearn.accounting.unit import Unit
 from privlearn.clipping.layerwise import Derivatives, Layerwise
 from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select
 from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
@@ -79,7 +80,7 @@ class Plan:
     clip: Clip | Layerwise = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
-    before: tuple[PCA, ...] = ()
+    before: tuple[PCA | Select, ...] = ()
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
@@ -94,7 +95,7 @@ class Plan:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
-        if not isinstance(self.before, tuple) or not all(isinstance(release, PCA) for release in self.before):
+        if not isinstance(self.before, tuple) or not all(isinstance(release, PCA | Select) for release in self.before):
             raise BadInput(f"before is {self.before!r}: expected a tuple of releases, such as (pv.PCA(60, 16.0),)")
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(
@@ -108,6 +109,8 @@ class Plan:
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
         require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
         Unit(self.group_size, self.rows_per_person)
+        if self.rows_per_person is not None and any(isinstance(release, Select) for release in self.before):
+            raise BadInput("features are selected by rows, and the plan's examples are persons: leave out pv.Select")
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
         if self.filter is not None:
@@ -174,7 +177,7 @@ class Plan:
         """Every release that is no epoch's, as plain values, for certificates."""
         learned = self.clip.learned if isinstance(self.clip, Derivatives) else None
         return [
-            *({"kind": "pca", **vars(release)} for release in self.before),
+            *({"kind": release.kind, **vars(release)} for release in self.before),
             *([{"kind": "histogram", **vars(learned)}] if learned else []),
         ]
 

@@ -155,3 +155,16 @@ def test_w_steps_find_the_same_sums(dpmac: ModuleType) -> None:
         clipped, held, bare = (row.answer for row in rows if row.case == case.name)
         assert clipped == pytest.approx(held, rel=1e-4)
         assert bare > clipped * 1.1  # there is something to clip
+
+
+@pytest.fixture
+def features(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("features")
+
+
+def test_one_pass_finds_the_means(features: ModuleType) -> None:
+    case = features.one_pass(features.SMOKE)
+    rows = features.common.measure(case)
+    assert len(rows) == len(case.variants)
+    require_figures(rows)

@@ -115,10 +115,12 @@ def guarantee(event: Event, adjacency: Adjacency, delta: float, group_size: int 
 def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> float:
     """An epsilon that `guarantee` never exceeds and nearly always equals, in one computation: for searches."""
     _require_priceable(event, adjacency, delta)
-    for _, epsilon in _figures(event, delta, group_size):
-        if math.isfinite(epsilon):
-            return epsilon
-    return math.inf
+    found = next((epsilon for _, epsilon in _figures(event, delta, group_size) if math.isfinite(epsilon)), math.inf)
+    total = rho(event)
+    if total is not None and any(isinstance(leaf, Selection) for leaf in tally(event)):
+        # Privacy loss distributions take a selection for any mechanism of that range, at four times its rho.
+        found = min(found, zcdp.epsilon_of_rho(group_size**2 * total, delta))
+    return found
 
 
 def estimates(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:

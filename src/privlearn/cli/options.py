@@ -29,6 +29,7 @@ _TRAINING_ONLY = {
     "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
     "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
     "--teachers", "--queries", "--teacher", "--threshold", "--answers",
+    "--keep", "--select", "--select-share", "--row-norm", "--coordinate-bound", "--criterion",
 }  # fmt: skip
 
 
@@ -305,7 +306,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac", "pate"], help="(default: dpsgd)")
+    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac", "pate", "features"],
+                       help="(default: dpsgd)")  # fmt: skip
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
@@ -332,6 +334,13 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
     )
     group.add_argument("--answers", type=int, metavar="N", help="for pate, with --threshold: queries answered at most")
+    group.add_argument("--keep", type=int, metavar="M", help="for features: how many to keep (default: all)")
+    group.add_argument("--select", type=int, metavar="M", help="before dpsgd: train on M privately selected features")
+    group.add_argument("--select-share", type=float, metavar="F", help="of rho, for --select (default: 0.2)")
+    group.add_argument("--row-norm", type=float, metavar="R", help="for features and --select: declared bound on the "
+                       "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
+    group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
+    group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
     group.add_argument(
         "--microbatch",
         type=_microbatch,

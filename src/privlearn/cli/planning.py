@@ -16,21 +16,24 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import to_json
 from privlearn.clipping import styles
 from privlearn.errors import BadInput, UnsupportedEvent
+from privlearn.mechanisms.features import Select
 from privlearn.mechanisms.pca import PCA
 from privlearn.plan import Plan
 
 
-def make_plan(options: argparse.Namespace, examples: int) -> Plan:
+def make_plan(options: argparse.Namespace, examples: int, before: tuple[Select, ...] = ()) -> Plan:
     """The plan that the options describe, settled: calibrated to a target, or run within it.
 
     Args:
         options: what was given.
         examples: the public number of examples that rates are relative to.
+        before: what comes before training, and before a PCA.
 
     Raises:
         BadInput: numbers out of range, or no target and no noise.
     """
     plan = draft(options, examples)
+    plan = replace(plan, before=(*before, *plan.before))
     target = _target(options)
     if target is None and isinstance(plan.schedule, schedules.Validation):
         raise BadInput(
@@ -108,7 +111,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
-            "before": [{"kind": "pca", **vars(release)} for release in plan.before],
+            "before": [{"kind": release.kind, **vars(release)} for release in plan.before],
             **({"filter": to_json(plan.filter)} if plan.filter else {}),
         },
         "unspent": None

@@ -16,7 +16,7 @@ from torch import nn
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import ensemble, mac, screen, training
+from privlearn.cli import ensemble, features, mac, screen, training
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import NAMES, Dataset, load
@@ -37,8 +37,11 @@ def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     mac.require_combinable(options)
     ensemble.require_combinable(options)
+    features.require_combinable(options)
     if options.method == "pate":
         return ensemble.run(options)
+    if options.method == "features":
+        return features.run(options)
     if options.tune is not None:
         return import_module("privlearn.cli.tuned").run(options)  # type: ignore[no-any-return]
     started = time.perf_counter()
@@ -56,7 +59,11 @@ def run(options: argparse.Namespace) -> int:
     data = training.data_of(options)
     public = None if options.public is None else _public(options, data)
     examples = options.examples or data.examples
-    plan = mac.mac_plan(options, examples) if options.method == "dpmac" else make_plan(options, examples)
+    plan = (
+        mac.mac_plan(options, examples)
+        if options.method == "dpmac"
+        else make_plan(options, examples, features.selection(options, data))
+    )
     require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from privlearn._validate import count, positive
 from privlearn.accounting.adjacency import Adjacency
@@ -37,6 +37,8 @@ class PCA:
     components: int
     noise_multiplier: float
 
+    kind: ClassVar[str] = "pca"
+
     def __post_init__(self) -> None:
         count("components", self.components)
         positive("the PCA's noise_multiplier", self.noise_multiplier)
@@ -64,11 +66,12 @@ class PCA:
         ledger: Account,
         stream: NoiseStream,
         examples: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> Project:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
         `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what each adds
-        is then the mean over its rows.
+        is then the mean over its rows. `labels` are not looked at.
 
         Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
         like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.

@@ -15,6 +15,7 @@ from privlearn.accounting.events import Gaussian, NonPrivate
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.mac.batch import BatchDerivatives
 from privlearn.methods.mac.coordinates import Coordinates
@@ -254,6 +255,8 @@ def _require_fit(
         raise BadInput(
             "dpmac protects rows, and the plan's examples are persons: use dpsgd, or group_size for a declared number of rows"
         )
+    if any(isinstance(earlier, Select) for earlier in plan.before):
+        raise BadInput("dpmac has no selection of features before it: use dpsgd, or pv.PCA")
     learned = bound.learned if isinstance(bound, Derivatives) else None
     if learned and learned.after >= plan.epochs:
         raise BadInput(

@@ -31,6 +31,7 @@ from privlearn.methods.refusals import (
     optimizer_from,
     require_finite,
     require_kinds,
+    require_labels_to_select,
     require_public_numbers,
     require_same_examples,
     require_usable,
@@ -120,6 +121,7 @@ def dpsgd(
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
+    require_labels_to_select(plan, y)
     shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
@@ -165,7 +167,7 @@ def dpsgd(
     )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
-            x = through([run.earlier(earlier, x, persons, plan.neighbours)], x)
+            x = through([run.earlier(earlier, x, persons, plan.neighbours, y)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         account = pace.begin(ledger)

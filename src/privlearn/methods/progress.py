@@ -17,6 +17,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select
 from privlearn.mechanisms.pca import PCA
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.plan import Plan
@@ -143,14 +144,16 @@ class Progress:
                 raise
             self._ledger.settle()
 
-    def earlier(self, release: PCA, x: Tensor, persons: Tensor | None, adjacency: Adjacency) -> nn.Module:
-        """The transform that `release` makes of `x`, or made before the interruption."""
+    def earlier(
+        self, release: PCA | Select, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
+    ) -> nn.Module:
+        """The transform that `release` makes of `x` (and of labels `y`), or made before the interruption."""
         if self._earlier:
             self._ledger.charge(release.event(), adjacency)
-            transform = release.rebuilt(self._earlier.pop(0))
+            transform: nn.Module = release.rebuilt(self._earlier.pop(0))
             self._transforms.append(transform)
         else:
-            transform = release.run(x, adjacency, self._ledger, self._streams.noise, persons)
+            transform = release.run(x, adjacency, self._ledger, self._streams.noise, persons, y)
             self._transforms.append(transform)
             self._save(0)
         return transform

@@ -19,6 +19,7 @@ from privlearn.clipping.styles import Clip
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select, require_classes
 from privlearn.models import first_line
 from privlearn.plan import Plan
 from privlearn.rng import Streams
@@ -89,13 +90,24 @@ def require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule
     features = math.prod(x.shape[1:])
     for earlier in plan.before:
         earlier.require_fit(features)
-        features = earlier.components
+        features = math.prod(earlier.output_shape)
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
             f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
             "relative to"
         )
+
+
+def require_labels_to_select(plan: Plan, y: Tensor) -> None:
+    """Refuse targets that are not the classes by which features are to be selected: for whoever holds the data.
+
+    Raises:
+        BadInput: they are no classes, or others than declared.
+    """
+    for earlier in plan.before:
+        if isinstance(earlier, Select):
+            require_classes(y, earlier.classes)
 
 
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in
-from privlearn.publishing import ensemble, tuned
+from privlearn.publishing import ensemble, features, tuned
 from privlearn.publishing.certificate import header
 
 _VERBS = {
@@ -65,7 +65,9 @@ def write(
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
         lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
-    training = ensemble.card_lines if ensemble.is_ensemble(settings) else _training
+    training = _training
+    for method, own in ((ensemble.is_ensemble, ensemble.card_lines), (features.is_features, features.card_lines)):
+        training = own if method(settings) else training
     lines += tuned.card_lines(settings) + training(guarantee, settings, data, model)
     lines += [
         "## Use",
@@ -187,6 +189,8 @@ def _validation(settings: dict[str, Any]) -> list[str]:
 def _before(part: dict[str, Any]) -> str:
     if part["kind"] == "histogram":
         return f"histogram of derivatives after {part['after']} epochs (noise multiplier {part['noise_multiplier']:g})"
+    if part["kind"] == "select":
+        return f"selection of {part['keep']} features (noise multiplier {part['noise_multiplier']:.4g})"
     return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"
 
 

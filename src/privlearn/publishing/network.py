@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
+#: The transforms that may stand in front of a network, each with the buffer whose shape is stated.
+_KINDS: dict[str, tuple[type[nn.Module], str]] = {
+    "scale": (models.Scale, "low"),
+    "project": (models.Project, "components"),
+    "keep": (models.Keep, "indices"),
+    "clip": (models.ClipRows, "norm"),
+}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def parse(content: bytes) -> dict[str, Any]:
     for part in transforms:
         if not isinstance(part, dict) or set(part) != {"kind", "shape"}:
             raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind and shape")
-        one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], ["scale", "project"])
+        one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], list(_KINDS))
         _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
     return data
 
@@ -138,10 +145,9 @@ def _require_shape(name: str, value: object) -> None:
 
 
 def _describe_transform(module: nn.Module) -> dict[str, Any]:
-    kinds = {models.Scale: ("scale", "low"), models.Project: ("project", "components")}
-    if type(module) in kinds:
-        kind, buffer = kinds[type(module)]
-        return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
+    for kind, (own, buffer) in _KINDS.items():
+        if type(module) is own:
+            return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
 
 
@@ -151,4 +157,8 @@ def _transform(config: Mapping[str, Any]) -> nn.Module:
     shape = config["shape"]
     if config["kind"] == "scale":
         return models.Scale(torch.empty(shape), torch.empty(shape))
+    if config["kind"] == "keep":
+        return models.Keep(torch.empty(shape, dtype=torch.int64))
+    if config["kind"] == "clip":
+        return models.ClipRows(torch.empty(shape))
     return models.Project(torch.empty(shape))

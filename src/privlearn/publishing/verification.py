@@ -17,7 +17,7 @@ from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter,
 from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing import ensemble, tuned
+from privlearn.publishing import ensemble, features, tuned
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
@@ -196,11 +196,9 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
     try:
         settings = certificate["settings"]
         described = tally(tuned.described(settings, described_run))
-        unfollowed = (
-            []
-            if ensemble.is_ensemble(settings)
-            else _unfollowed(settings, Adjacency.parse(certificate["claim"]["adjacency"]))
-        )
+        adjacency = Adjacency.parse(certificate["claim"]["adjacency"])
+        of_batches = not (ensemble.is_ensemble(settings) or features.is_features(settings))
+        unfollowed = _unfollowed(settings, adjacency) if of_batches else []
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
     counted = tally(event)
@@ -213,7 +211,9 @@ def described_run(settings: dict[str, Any]) -> Event:
     """The events that the settings of a run amount to: with a filter its limit, whatever was spent of it."""
     if ensemble.is_ensemble(settings):
         return ensemble.described(settings)
-    before = [Gaussian(part["noise_multiplier"]) for part in settings["before"] if part["kind"] != "histogram"]
+    if features.is_features(settings):
+        return features.described(settings)
+    before = [features.earlier(part) for part in settings["before"] if part["kind"] != "histogram"]
     during = [from_json(settings["filter"])] if "filter" in settings else [_epochs(settings)]
     return compose([*before, *during])
 
@@ -303,7 +303,8 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
         )
-    counted = examples is not None or not ensemble.is_ensemble(settings)  # an ensemble's certificate has no such number
+    # The certificates of ensembles and of feature statistics have no number of examples.
+    counted = not features.is_features(settings) and (examples is not None or not ensemble.is_ensemble(settings))
     if counted and found.adjacency is Adjacency.ADD_REMOVE and settings.get("examples_declared") is not True:
         warnings.append(
             "the number of examples was taken from the data and stands in this certificate: it is not protected, though "

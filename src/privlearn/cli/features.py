@@ -1,0 +1,205 @@
+"""`privlearn train --method features`, and `--select M` in front of DP-SGD: bounds, shares and what goes together."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import Any
+
+from rich.table import Table
+
+from privlearn._validate import probability
+from privlearn.accounting import zcdp
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.budget import Budget
+from privlearn.cli import screen, training
+from privlearn.data import Dataset
+from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select
+from privlearn.methods.features.fisher import fisher
+from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.publishing.bundle import publish
+from privlearn.publishing.folder import require_free
+from privlearn.publishing.keys import read_private
+from privlearn.rng import Streams
+
+#: The part of rho that choosing features takes in front of training.
+_SHARE = 0.2
+#: Rows scaled to [0, 1] are clipped to this times the root of their length.
+_USUAL = 0.5
+#: What a classifier from released statistics has no use for, with the value that means it was not given.
+_ALIEN = {
+    "tune": None, "public": None, "pca": None, "select": None, "batch_size": None, "epochs": None, "clip_norm": None,
+    "optimizer": None, "learning_rate": None, "momentum": None, "lr_schedule": None, "rows_per_person": None, "solve": None,
+    "schedule": "constant", "clip": "flat", "model": "linear", "sampling": "poisson", "resume": False,
+}  # fmt: skip
+
+
+def require_combinable(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        BadInput: naming the first of them.
+    """
+    given = vars(options)
+    if options.method == "features":
+        alien = next((name for name, usual in _ALIEN.items() if given[name] != usual), None)
+        if alien is not None:
+            raise BadInput(
+                f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
+                "in one go. Leave it out, or train by dpsgd"
+            )
+        return
+    if options.keep is not None:
+        raise BadInput("--keep is for --method features: leave it out, or use --select M in front of dpsgd")
+    if options.select is None:
+        for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):
+            if given[name] is not None:
+                raise BadInput(
+                    f"{_option(name)} is for --method features and --select M: leave it out, or add one of them"
+                )
+    elif options.method != "dpsgd" or options.tune is not None:
+        raise BadInput("--select stands in front of --method dpsgd, without --tune: leave one of them out")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def selection(options: argparse.Namespace, data: Dataset) -> tuple[Select, ...]:
+    """The release that `--select M` puts in front of training, with its share of the target."""
+    if options.select is None:
+        return ()
+    if options.epsilon is None and options.rho is None:
+        raise BadInput("--select takes a share of a target: give --epsilon E or --rho R")
+    target = Budget(options.epsilon, options.delta, options.rho, options.group_size)
+    share = probability(
+        "--select-share", _SHARE if options.select_share is None else options.select_share, open_top=True
+    )
+    rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, options.delta)
+    noise = options.group_size / math.sqrt(2 * share * rho)
+    norm, bound = _bounds(options, data)
+    found = Select(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
+    found.require_fit(_features(data))
+    return (found,)
+
+
+def _features(data: Dataset) -> int:
+    return math.prod(data.x.shape[1:])
+
+
+def _classes(data: Dataset) -> int:
+    if data.classes is None:
+        raise BadInput(
+            "features are selected by classes, and the targets of these data are none: declare them with --classes"
+        )
+    return data.classes
+
+
+def _bounds(options: argparse.Namespace, data: Dataset) -> tuple[float, float | None]:
+    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the declared range."""
+    scaled = data.low is not None
+    if options.row_norm is None and not scaled:
+        raise BadInput("these data have no declared range, so rows need a public bound: give --row-norm R")
+    norm = _USUAL * math.sqrt(_features(data)) if options.row_norm is None else options.row_norm
+    usual = 1.0 if scaled else None
+    return norm, usual if options.coordinate_bound is None else options.coordinate_bound
+
+
+def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
+    """The plan of `--method features`, settled.
+
+    Raises:
+        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
+    """
+    target = options.epsilon is not None or options.rho is not None
+    if target is (options.noise_multiplier is not None):
+        raise BadInput(
+            "give what may be spent, --epsilon E or --rho R, or the noise of all together, --noise-multiplier S: one of them"
+        )
+    features = _features(data)
+    norm, bound = _bounds(options, data)
+    plan = FeaturesPlan(
+        _classes(data), features, features if options.keep is None else options.keep, norm, bound,
+        criterion=options.criterion or "distance", noise_multiplier=options.noise_multiplier, group_size=options.group_size,
+        adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
+    )  # fmt: skip
+    if not target:
+        return plan
+    return plan.calibrate(
+        epsilon=options.epsilon, delta=None if options.epsilon is None else options.delta, rho=options.rho
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Release, publish; print where, and what it is worth."""
+    started = time.perf_counter()
+    out = require_free(options.out)
+    key = None if options.sign is None else read_private(options.sign)
+    ledger = (
+        None if options.ledger is None else training.open_ledger(options.ledger, f"{options.data} to {options.out}")
+    )
+    data = training.data_of(options)
+    plan = make_plan(options, data)
+    answer = figures(plan, options.delta)
+    if options.seed is not None:
+        screen.asides.print(
+            "[yellow]warning[/]: with --seed the noise can be taken off by whoever knows the seed: not for data that matter"
+        )
+    screen.asides.print(
+        f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
+        f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
+    )
+    result = fisher(plan, data, ledger=ledger, streams=Streams.new(options.seed, discrete=options.discrete))
+    metrics = training.test_metrics(result.model, data)
+    facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
+    publish(result, out, delta=options.delta, test_metrics=metrics, data=facts, model_spec="linear", classes=plan.classes,
+            sign=key)  # fmt: skip
+    if ledger is not None:
+        together = ledger.guarantee(options.delta)
+        answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
+    answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(out),
+               "seconds": time.perf_counter() - started}  # fmt: skip
+    if options.json:
+        screen.print_json(answer)
+    else:
+        _show(answer, plan)
+    return 0
+
+
+def figures(plan: FeaturesPlan, delta: float) -> dict[str, Any]:
+    """The guarantee of a plan, as the JSON object that scripts rely on."""
+    found = plan.guarantees(delta)
+    best = found[0]
+    return {
+        "adjacency": best.adjacency.value,
+        "delta": delta,
+        "epsilon": best.epsilon,
+        "method": best.method,
+        "rho": best.rho,
+        "epochs": None,
+        "steps": None,
+        "noise_multipliers": None,
+        "guarantees": [{"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in found],
+        "group_size": plan.group_size,
+        "plan": plan.describe(),
+    }
+
+
+def _show(answer: dict[str, Any], plan: FeaturesPlan) -> None:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    accuracy = answer["test_accuracy"]
+    for name, value in {
+        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
+        f"{answer['method']})",
+        "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
+        "features": f"{plan.keep} of {plan.features}",
+        "seconds": f"{answer['seconds']:.1f}",
+        "published in": f"[bold]{screen.plain(answer['out'])}[/]",
+    }.items():
+        table.add_row(name, value)
+    screen.answers.print(table)
+    stated = answer["ledger"]["epsilon"] if "ledger" in answer else answer["epsilon"]
+    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
+    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")

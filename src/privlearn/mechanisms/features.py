@@ -1,0 +1,339 @@
+"""Private feature selection: released class statistics, criteria on them, and one-shot selection of the best features."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from privlearn._validate import between, count, one_of
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import Event, Gaussian, Repeated, Selection, compose
+from privlearn.accounting.ledger import Account
+from privlearn.accounting.selection import draw_epsilon
+from privlearn.errors import BadInput
+from privlearn.rng import NoiseStream
+from privlearn.sampling import FullBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.clipping.statistics import Prepare
+    from privlearn.models import Keep
+
+#: How rho is divided among counts, class sums and second moments, where all three are released.
+SPLIT = (0.05, 0.65, 0.30)
+#: Counts below this are taken for it: an empty class has a mean all the same.
+LEAST_COUNT = 10.0
+#: By how much Gumbel noise must be the better one to be chosen.
+_IN_FAVOUR = 1.25
+#: Bounds on rows and floors beyond these are none.
+SIZES = (1e-12, 1e12)
+#: Noise multipliers and parts of a split beyond these mean nothing in practice, and would overflow.
+_NOISE, _PARTS = (1e-6, 1e12), (1e-6, 1e6)
+_CRITERIA, _WAYS = ("distance", "t"), ("auto", "means", "gumbel")
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Statistics:
+    """Released class statistics: free to use. Each has the standard deviation of the noise in one of its numbers.
+
+    Attributes:
+        counts: shape (classes,).
+        sums: shape (classes, features).
+        moments: sums of squares over all classes, shape (features,); None if they were not asked for.
+        sum_std: of the noise in a sum.
+        moment_std: of the noise in a moment.
+    """
+
+    counts: Tensor
+    sums: Tensor
+    moments: Tensor | None
+    sum_std: float
+    moment_std: float
+
+    def of(self, features: Tensor) -> Statistics:
+        """Those of some features alone."""
+        moments = None if self.moments is None else self.moments[features]
+        return Statistics(self.counts, self.sums[:, features], moments, self.sum_std, self.moment_std)
+
+    def means(self, least_count: float) -> Tensor:
+        """Class means, shape (classes, features)."""
+        return self.sums / self.counts.clamp(min=least_count)[:, None]
+
+    def variances(self, least_count: float, least_variance: float = 0.0) -> Tensor:
+        """Variances within classes, pooled, shape (features,), never below what the noise alone would give.
+
+        The mean of squares less the squares of means; of these, the noise's own variance is taken off.
+        """
+        assert self.moments is not None
+        counts = self.counts.clamp(min=least_count)
+        everybody = float(counts.sum())
+        found = self.moments / everybody - (counts / everybody) @ self.squares(least_count)
+        return found.clamp(min=max(least_variance, self.moment_std / everybody))
+
+    def squares(self, least_count: float) -> Tensor:
+        """Squares of class means without the noise's part in them, shape (classes, features): unbiased, maybe below 0."""
+        noise = (self.sum_std / self.counts.clamp(min=least_count)) ** 2
+        return self.means(least_count) ** 2 - noise[:, None]
+
+
+def release_statistics(
+    x: Any,
+    y: Any,
+    *,
+    classes: int,
+    norm: float,
+    adjacency: Adjacency,
+    noise_multiplier: float,
+    ledger: Account,
+    stream: NoiseStream,
+    split: Sequence[float] = SPLIT,
+    counts: Tensor | None = None,
+    moments: bool = True,
+    columns: Tensor | None = None,
+    prepare: Prepare | None = None,
+) -> Statistics:
+    """Release class statistics of all rows jointly, as one `Gaussian(noise_multiplier)`.
+
+    Args:
+        x: rows.
+        y: their classes.
+        classes: how many there are, declared.
+        norm: L2 norm that rows are clipped to.
+        adjacency: the kind of neighbour.
+        noise_multiplier: of the whole.
+        ledger: what is charged.
+        stream: the run's noise stream.
+        split: rho in proportion for counts, sums and moments; what is not released gives its part to the others.
+        counts: counts that were released before; None: they are part of this release.
+        moments: whether second moments are wanted.
+        columns: the features to look at, public or released; None: all.
+        prepare: a public transform of a few rows, each by itself.
+
+    Raises:
+        BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
+    """
+    from privlearn.clipping.statistics import PARTS, class_statistics
+    from privlearn.mechanisms.release import release
+
+    wanted = [counts is None, True, moments]
+    parts = [part for part, own in zip(PARTS, wanted, strict=True) if own]
+    shares = [math.sqrt(own) for own in normalised([s for s, own in zip(split, wanted, strict=True) if own])]
+    (sample,) = FullBatch().draw(len(x))
+    bounded = class_statistics(
+        x, y, sample, adjacency, classes=classes, norm=norm, parts=parts, columns=columns, prepare=prepare
+    )
+    noisy = release(*bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares)
+    values = {part: found[0] for part, found in zip(parts, noisy, strict=True)}
+    stds = {
+        part: noise_multiplier * own.sensitivity / share
+        for part, own, share in zip(parts, bounded, shares, strict=True)
+    }
+    found = values["counts"] if counts is None else counts
+    return Statistics(found, values["sums"], values.get("moments"), stds["sums"], stds.get("moments", 0.0))
+
+
+def normalised(parts: Sequence[float]) -> list[float]:
+    """`parts` in proportion, adding up to 1."""
+    return [part / math.fsum(parts) for part in parts]
+
+
+def ranked(statistics: Statistics, keep: int, criterion: str, least_count: float = LEAST_COUNT) -> Tensor:
+    """The `keep` best features by released statistics, the best first: free.
+
+    `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'| over
+    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled.
+    """
+    means = statistics.means(least_count)
+    if criterion == "distance":
+        return (means.amax(0) - means.amin(0)).topk(keep).indices
+    inverse = 1 / statistics.counts.clamp(min=least_count)
+    best = means.new_zeros(means.shape[1])
+    for one in range(len(means) - 1):
+        apart = (means[one] - means[one + 1 :]).abs() / (inverse[one] + inverse[one + 1 :]).sqrt()[:, None]
+        best = best.maximum(apart.amax(0))
+    return (best / statistics.variances(least_count).clamp(min=1e-300).sqrt()).topk(keep).indices
+
+
+@final
+@dataclass(frozen=True)
+class Select:
+    """A private choice of features, to stand in a plan's `before`: training then sees these alone.
+
+    All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2 noise_multiplier^2):
+
+    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments), of which the best features
+      are taken for free;
+    - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances of means of numbers clipped
+      to [-coordinate_bound, coordinate_bound], with the released counts as denominators. For `distance` alone.
+
+    Attributes:
+        keep: how many features.
+        noise_multiplier: that of the one Gaussian release that would cost as much.
+        classes: the declared number of classes.
+        row_norm: L2 norm that rows are clipped to.
+        coordinate_bound: bound on single numbers; None: none is declared, and selection goes by means.
+        criterion: `distance` or `t`.
+        way: `means`, `gumbel`, or `auto`: gumbel where 1.25 coordinate_bound sqrt(keep) < row_norm, else means.
+        split: how rho is divided among counts, sums and second moments; Gumbel noise gets all but that of the counts.
+        least_count: the floor under counts.
+    """
+
+    keep: int
+    noise_multiplier: float
+    classes: int
+    row_norm: float
+    coordinate_bound: float | None = None
+    criterion: str = "distance"
+    way: str = "auto"
+    split: tuple[float, float, float] = SPLIT
+    least_count: float = LEAST_COUNT
+
+    kind: ClassVar[str] = "select"
+
+    def __post_init__(self) -> None:
+        count("keep", self.keep, most=10**9)
+        count("classes", self.classes, least=2, most=10**6)
+        between("the selection's noise_multiplier", self.noise_multiplier, *_NOISE)
+        between("row_norm", self.row_norm, *SIZES)
+        between("least_count", self.least_count, *SIZES)
+        one_of("criterion", self.criterion, _CRITERIA)
+        one_of("way", self.way, _WAYS)
+        if not isinstance(self.split, tuple) or len(self.split) != len(SPLIT):
+            raise BadInput(f"split is {self.split!r}: expected three numbers, such as {SPLIT}")
+        for part in self.split:
+            between("a part of the split", part, *_PARTS)
+        if self.coordinate_bound is not None:
+            between("coordinate_bound", self.coordinate_bound, *SIZES)
+        if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion == "t"):
+            raise BadInput(
+                "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are divided by "
+                "variances, so that nothing bounds them. Give both, or way='means'"
+            )
+
+    @property
+    def by_gumbel(self) -> bool:
+        """Whether single numbers' bound makes for less noise than the rows' norm; from public numbers alone."""
+        if self.coordinate_bound is None or self.criterion == "t" or self.way == "means":
+            return False
+        # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases alone
+        # compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
+        return self.way == "gumbel" or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of one example with the kept features."""
+        return (self.keep,)
+
+    @property
+    def draw_epsilon(self) -> float:
+        """The range of each of the selections by Gumbel noise."""
+        return draw_epsilon((1 - self._counts_part) * 0.5 / self.noise_multiplier**2, self.keep)
+
+    @property
+    def _counts_part(self) -> float:
+        return self.split[0] / math.fsum(self.split)
+
+    @property
+    def _counts_noise(self) -> float:
+        return self.noise_multiplier / math.sqrt(self._counts_part)
+
+    def event(self) -> Event:
+        """What it costs."""
+        if not self.by_gumbel:
+            return Gaussian(self.noise_multiplier)
+        return compose([Gaussian(self._counts_noise), Repeated(Selection(self.draw_epsilon), self.keep)])
+
+    def require_fit(self, features: int) -> None:
+        """Raise `BadInput` if there are fewer features than are to be kept."""
+        if self.keep > features:
+            raise BadInput(f"{self.keep} features are to be kept of {features}: choose at most {features}")
+
+    def chosen(
+        self,
+        x: Any,
+        y: Any,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        *,
+        moments: bool | None = None,
+        prepare: Prepare | None = None,
+    ) -> tuple[Tensor, Statistics | Tensor]:
+        """The chosen features, the best first, and what was released beside them: statistics of all features, or counts.
+
+        `moments` says whether second moments are released; by default where the criterion needs them.
+        """
+        if self.by_gumbel:
+            return self._by_gumbel(x, y, adjacency, ledger, stream, prepare)
+        statistics = release_statistics(
+            x, y, classes=self.classes, norm=self.row_norm, adjacency=adjacency, noise_multiplier=self.noise_multiplier,
+            ledger=ledger, stream=stream, split=self.split, moments=self.criterion == "t" if moments is None else moments,
+            prepare=prepare,
+        )  # fmt: skip
+        return ranked(statistics, self.keep, self.criterion, self.least_count), statistics
+
+    def _by_gumbel(
+        self, x: Any, y: Any, adjacency: Adjacency, ledger: Account, stream: NoiseStream, prepare: Prepare | None
+    ) -> tuple[Tensor, Tensor]:
+        from privlearn.clipping.statistics import box_sums
+        from privlearn.mechanisms.release import release
+        from privlearn.mechanisms.selection import select_top
+
+        assert self.coordinate_bound is not None
+        (sample,) = FullBatch().draw(len(x))
+        boxed = box_sums(x, y, sample, adjacency, classes=self.classes, bound=self.coordinate_bound, prepare=prepare)
+        ((counts,),) = release(boxed.counts, noise_multiplier=self._counts_noise, ledger=ledger, stream=stream)
+        scores = boxed.distances(counts.clamp(min=self.least_count))
+        return select_top(scores, self.keep, epsilon=self.draw_epsilon, ledger=ledger, stream=stream), counts
+
+    def run(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Keep:
+        """Choose features of `x`, shape (rows, ...), by the classes in `labels`, and return the transform that keeps them.
+
+        Raises:
+            BadInput: fewer features than are to be kept; rows of persons, or no labels.
+            BudgetExceeded: by the ledger.
+        """
+        from privlearn.models import Keep
+
+        rows = x.flatten(1)
+        self.require_fit(rows.shape[1])  # before anything is charged
+        if examples is not None or labels is None:
+            raise BadInput(
+                "features are selected by rows with a class each: expected labels, and rows that are examples"
+            )
+        require_classes(labels, self.classes)
+        return Keep(self.chosen(rows, labels, adjacency, ledger, stream)[0])
+
+    def rebuilt(self, state: dict[str, Tensor]) -> Keep:
+        """The transform whose `state_dict` was saved."""
+        from privlearn.models import Keep
+
+        return Keep(state["indices"])
+
+
+def require_classes(y: Any, classes: int) -> None:
+    """Raise `BadInput` unless the targets are declared classes: for whoever holds the data, before anything is spent."""
+    import numpy as np
+
+    labels = np.asarray(y)
+    if labels.dtype.kind not in "iub" or labels.ndim != 1:
+        raise BadInput(
+            f"the targets are {labels.dtype} values of shape {labels.shape}: expected one whole number for each row, its class"
+        )
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise BadInput(
+            f"there are labels from {labels.min()} to {labels.max()}: expected whole numbers from 0 to {classes - 1}, the "
+            f"{classes} declared classes"
+        )

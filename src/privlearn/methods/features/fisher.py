@@ -1,0 +1,106 @@
+"""Fisher's independence classifier from released statistics: post-processing, for any number of classes.
+
+The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled variances S^2 and
+shares pi: linear in x, the log-posterior (up to what all classes share) of normal features, independent within a class.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.accounting.ledger import Ledger
+from privlearn.mechanisms.features import Statistics, ranked, release_statistics
+from privlearn.methods.features.opening import LabelledRows, Opened, Origin, opened
+from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.models import ClipRows, Keep
+from privlearn.rng import Streams
+
+
+def fisher(
+    plan: FeaturesPlan,
+    dataset: LabelledRows,
+    *,
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
+) -> Result:
+    """Release statistics of the classes, and make a classifier of them.
+
+    Guarantee: as for `select_features`; the returned model is made from released numbers alone.
+
+    Args:
+        plan: for the purpose `classifier`.
+        dataset: as for `select_features`.
+        ledger: what to charge; by default a new one with the plan's budget.
+        streams: the random streams; by default new ones.
+
+    Returns:
+        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as the statistics'
+        rows were clipped, keeps the chosen features, and gives a score for each class.
+
+    Raises:
+        BudgetExceeded, BadInput: as `select_features`.
+    """
+    with opened(plan, "classifier", dataset, ledger, streams) as rows:
+        transforms, statistics = _released(plan, rows)
+    return classifier(plan, rows.origin, transforms, statistics, rows.ledger)
+
+
+def classifier(
+    plan: FeaturesPlan, origin: Origin, transforms: list[nn.Module], statistics: Statistics, ledger: Ledger
+) -> Result:
+    """The classifier from released statistics, behind the public transforms that its features come through."""
+    weight, bias = fisher_weights(statistics, plan)
+    linear = nn.Linear(plan.keep, plan.classes)
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    scale = [] if origin.scale is None else [origin.scale]
+    return Result(
+        model=nn.Sequential(
+            *scale, *transforms, nn.Sequential(nn.Flatten(), linear)
+        ).eval(),  # as models.build("linear")
+        ledger=ledger,
+        adjacency=plan.neighbours,
+        delta=plan.budget.delta if plan.budget else None,
+        budget=plan.budget,
+        method="features",
+        settings=plan.describe() | {"noise": "on a grid" if origin.discrete else "floating point"},
+        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
+        | ({"schema": origin.schema} if origin.schema else {}),
+        seeded=origin.seeded,
+        private_diagnostics=PrivateDiagnostics({}),
+    )
+
+
+def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
+    """What stands in front of the classifier, and the statistics of the features that it sees."""
+    stream = rows.stream
+    if plan.in_one_release:
+        whole = release_statistics(
+            rows.x, rows.y, classes=plan.classes, norm=plan.row_norm, adjacency=plan.neighbours,
+            noise_multiplier=plan.noise, ledger=rows.ledger, stream=stream, split=plan.split, prepare=rows.prepare,
+        )  # fmt: skip
+        clip = ClipRows(torch.tensor(float(plan.row_norm)))
+        if not plan.selects:
+            return [clip], whole
+        best = ranked(whole, plan.keep, plan.criterion, plan.least_count)
+        return [clip, Keep(best)], whole.of(best)
+    best, counts = plan.selection.chosen(rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare)
+    assert isinstance(counts, Tensor)
+    kept = release_statistics(
+        rows.x, rows.y, classes=plan.classes, norm=plan.rest_norm, adjacency=plan.neighbours,
+        noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream, split=plan.split, counts=counts, columns=best,
+        prepare=rows.prepare,
+    )  # fmt: skip
+    return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
+
+
+def fisher_weights(statistics: Statistics, plan: FeaturesPlan) -> tuple[Tensor, Tensor]:
+    """The classifier's weights, shape (classes, features), and biases, shape (classes,)."""
+    counts = statistics.counts.clamp(min=plan.least_count)
+    floor = plan.least_variance * plan.row_norm**2 / plan.features
+    variances = statistics.variances(plan.least_count, floor)
+    bias = (counts / counts.sum()).log() - (statistics.squares(plan.least_count) / variances).sum(1) / 2
+    return statistics.means(plan.least_count) / variances, bias

@@ -1,0 +1,245 @@
+"""The plan of a feature selection or release: public numbers that fix its events before any data is touched; never torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from privlearn._validate import between, count, one_of, probability
+from privlearn.accounting import accountant
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.calibrate import solve_noise
+from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedResponse, compose
+from privlearn.accounting.unit import Unit
+from privlearn.errors import BadInput
+from privlearn.mechanisms.features import LEAST_COUNT, SIZES, SPLIT, Select
+
+_PURPOSES = ("classifier", "selection", "rows")
+_LABELS = ("public", "randomised")
+_FIELDS = (
+    "classes", "features", "keep", "row_norm", "coordinate_bound", "kept_norm", "purpose", "criterion", "way", "labels",
+    "split", "selection_share", "label_share", "least_count", "least_variance", "noise_multiplier",
+)  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class FeaturesPlan:
+    """What is to be released of some features, and how privately, as public numbers; its event tree is known beforehand.
+
+    One number, `noise_multiplier`, fixes the noise of all parts: together they cost rho = 1 / (2 noise_multiplier^2), and each
+    part a stated share of that.
+
+    Attributes:
+        classes: the declared number of classes.
+        features: the number of numbers in a row.
+        keep: how many features are kept; all of them: nothing is selected, or paid for selecting.
+        row_norm: L2 norm R that rows are clipped to. Public: it may not be read off the data.
+        coordinate_bound: bound B on single numbers, which selection by Gumbel noise needs; None: none is declared.
+        kept_norm: L2 norm that rows of kept features are clipped to, where these are released by themselves; by default
+            R sqrt(keep / features), or B sqrt(keep) if that is less.
+        purpose: `classifier` (a Fisher classifier from released statistics), `selection` (which features, and the
+            statistics that tell), or `rows` (noisy rows of the kept features, with labels).
+        criterion: `distance` (the largest between class means) or `t` (that over its standard error).
+        way: `means`, `gumbel`, or `auto`: what makes for less noise by public numbers alone (see `Select`).
+        labels: of released rows: `public` (they are declared not to be private: the guarantee is for the features, and
+            neighbours have the same labels), or `randomised` (each is true with a stated probability).
+        adjacency: the kind of neighbour. Rows are released one by one, so their number is public: zero-out or replace-one.
+        split: rho in parts for counts, class sums and second moments.
+        selection_share: the part of rho for selecting, where what comes after does not use the same release.
+        label_share: the part of the rest for randomised labels.
+        least_count: the floor under counts.
+        least_variance: the floor under variances within classes, as a part of row_norm^2 / features.
+        noise_multiplier: that of the one Gaussian release that would cost as much; None: `calibrate` solves for it.
+        budget: what the plan was calibrated to; the limit of the ledger.
+        group_size: the declared, public number of examples that one person has at most.
+
+    Raises:
+        BadInput: a number out of range, bounds that are missing, or add/remove neighbours for released rows.
+    """
+
+    classes: int
+    features: int
+    keep: int
+    row_norm: float
+    coordinate_bound: float | None = None
+    kept_norm: float | None = None
+    purpose: str = "classifier"
+    criterion: str = "distance"
+    way: str = "auto"
+    labels: str = "public"
+    adjacency: Adjacency | None = None
+    split: tuple[float, float, float] = SPLIT
+    selection_share: float = 0.2
+    label_share: float = 0.3
+    least_count: float = LEAST_COUNT
+    least_variance: float = 1e-3
+    noise_multiplier: float | None = None
+    budget: Budget | None = None
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        one_of("purpose", self.purpose, _PURPOSES)
+        one_of("labels", self.labels, _LABELS)
+        count("features", self.features, most=10**9)
+        if not isinstance(self.row_norm, int | float):
+            raise BadInput(
+                f"row_norm is {self.row_norm!r}: expected a public bound on the L2 norm of rows, which may not be read off "
+                "private data. Longer rows are clipped to it"
+            )
+        if self.kept_norm is not None:
+            between("kept_norm", self.kept_norm, *SIZES)
+        for name in ("selection_share", "label_share"):
+            probability(name, getattr(self, name), open_top=True)
+        between("least_variance", self.least_variance, *SIZES)
+        Unit(self.group_size)
+        self._select(1.0).require_fit(self.features)
+        if self.noise_multiplier is not None:
+            between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
+        usual = Adjacency.ZERO_OUT if self.purpose == "rows" else Adjacency.ADD_REMOVE
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency or usual)))
+        if self.purpose == "rows" and self.neighbours is Adjacency.ADD_REMOVE:
+            raise BadInput(
+                "rows are released one by one, so that their number is known: nothing holds for add_remove neighbours. "
+                "Expected adjacency zero_out or replace_one"
+            )
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The plan's adjacency, settled."""
+        assert self.adjacency is not None
+        return self.adjacency
+
+    @property
+    def unit(self) -> Unit:
+        """Whose data are protected."""
+        return Unit(self.group_size)
+
+    @property
+    def noise(self) -> float:
+        """The noise multiplier of the whole.
+
+        Raises:
+            BadInput: it was not solved for yet.
+        """
+        if self.noise_multiplier is None:
+            raise BadInput(
+                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or noise_multiplier="
+            )
+        return self.noise_multiplier
+
+    @property
+    def selects(self) -> bool:
+        """Whether some features are left out."""
+        return self.keep < self.features
+
+    @property
+    def selection(self) -> Select:
+        """The release by which features are chosen, its noise settled.
+
+        By means for a classifier it is the one release of all: the same statistics serve both.
+        """
+        return self._select(self._noise_of(self._selection_part))
+
+    @property
+    def rest_noise(self) -> float:
+        """The noise multiplier of what is released of the kept features alone: statistics or rows."""
+        rest = 1.0 - self._selection_part if self.selects else 1.0
+        return self._noise_of(rest * (1.0 - self._label_part))
+
+    @property
+    def label_epsilon(self) -> float | None:
+        """The epsilon of randomised response; None where labels are not randomised."""
+        if not self._label_part:
+            return None
+        rest = 1.0 - self._selection_part if self.selects else 1.0
+        return math.sqrt(rest * self._label_part) / self.noise  # rho = epsilon^2 / 2
+
+    @property
+    def rest_norm(self) -> float:
+        """What rows of kept features are clipped to."""
+        if self.kept_norm is not None:
+            return float(self.kept_norm)
+        each = self.row_norm / math.sqrt(self.features)
+        return math.sqrt(self.keep) * min(each, math.inf if self.coordinate_bound is None else self.coordinate_bound)
+
+    @property
+    def in_one_release(self) -> bool:
+        """Whether the statistics that features are chosen by are all that is released."""
+        return self.purpose == "selection" or (self.purpose == "classifier" and not self.selection.by_gumbel)
+
+    def event(self) -> Composed:
+        """Everything that will be charged, in order.
+
+        Raises:
+            BadInput: the noise was not solved for yet.
+        """
+        if self.in_one_release:
+            return compose([self.selection.event()])
+        parts: list[Event] = [self.selection.event()] if self.selects else []
+        parts.append(Gaussian(self.rest_noise))
+        if self.label_epsilon is not None:
+            parts.append(RandomisedResponse(self.label_epsilon, self.classes))
+        return compose(parts)
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The tightest sound guarantee at `delta`."""
+        return self.guarantees(delta)[0]
+
+    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
+        """Every sound guarantee at `delta`, the tightest first."""
+        return accountant.guarantees(self.event(), self.neighbours, delta, self.group_size)
+
+    def calibrate(
+        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
+    ) -> FeaturesPlan:
+        """Solve for the noise that meets a target: what is spent ends at most at it, and within 0.3% of it.
+
+        Raises:
+            BadInput: a target out of range.
+        """
+        budget = Budget(epsilon, delta, rho, self.group_size)
+
+        def spent(noise: float) -> float:
+            return budget.spent(replace(self, noise_multiplier=noise).event(), self.neighbours)
+
+        return replace(self, noise_multiplier=solve_noise(spent, budget.limit, start=3.0), budget=budget)
+
+    def describe(self) -> dict[str, Any]:
+        """Its public numbers, for certificates."""
+        return {name: getattr(self, name) for name in _FIELDS} | {"adjacency": self.neighbours.value}
+
+    @property
+    def _selection_part(self) -> float:
+        """The part of rho for selecting."""
+        only = self.purpose == "selection" or (self.purpose == "classifier" and not self._select(1.0).by_gumbel)
+        return 1.0 if only else self.selection_share
+
+    @property
+    def _label_part(self) -> float:
+        """The part of the rest for labels."""
+        return self.label_share if self.purpose == "rows" and self.labels == "randomised" else 0.0
+
+    def _noise_of(self, part: float) -> float:
+        return self.noise / math.sqrt(part)
+
+    def _select(self, noise: float) -> Select:
+        way = self.way if self.selects else "means"  # all features need no Gumbel noise
+        return Select(
+            self.keep, noise, self.classes, self.row_norm, self.coordinate_bound, self.criterion, way, self.split,
+            self.least_count,
+        )  # fmt: skip
+
+
+def from_description(settings: dict[str, Any]) -> FeaturesPlan:
+    """The plan that `describe` described.
+
+    Raises:
+        BadInput: no plan's numbers.
+        KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
+    """
+    numbers = {name: settings[name] for name in _FIELDS}
+    return FeaturesPlan(**numbers | {"split": tuple(numbers["split"]), "adjacency": settings["adjacency"]})

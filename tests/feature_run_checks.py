@@ -1,0 +1,269 @@
+"""Named checks of what is chosen, made of it and published of features; mutations must make them fail."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from checks import check, must_raise
+from feature_checks import ADD, EVERY_PLAN, STRANGE, ZERO, B, K, R, carried_out, settled, some_rows, with_last
+from torch import Tensor
+from transcripts import require_alike, transcript
+
+import privlearn as pv
+from privlearn.accounting import zcdp
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import Gaussian, tally, walk
+from privlearn.accounting.ledger import Ledger
+from privlearn.errors import BudgetExceeded, UnsupportedEvent
+from privlearn.mechanisms import features as mechanism
+from privlearn.mechanisms import randomised as randomised_module
+from privlearn.mechanisms.features import Select, Statistics
+from privlearn.methods.features import rows as rows_module
+from privlearn.methods.features.fisher import fisher_weights
+from privlearn.methods.features.literal import literal_release
+from privlearn.publishing import bundle, verification
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
+
+# What is chosen, and what is made of it
+
+
+@check
+def check_distances_and_t_statistics_choose_what_they_say() -> None:
+    """Against class means and variances computed one by one, for three classes of different sizes."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.tensor([0] * 30 + [1] * 50 + [2] * 90)
+    x = torch.randn(170, 6, generator=generator, dtype=torch.float64) * torch.tensor([1, 5, 1, 0.1, 2, 1.0])
+    x += y[:, None] * torch.tensor([0.0, 1.5, 0.3, 0.1, 0.9, 0.0])
+    groups = [x[y == one] for one in range(3)]
+    means = [group.mean(0) for group in groups]
+    within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / 170
+    sums = torch.stack([group.sum(0) for group in groups])
+    counts = torch.tensor([len(group) for group in groups]).double()
+    found = Statistics(counts, sums, x.square().sum(0), 0.0, 0.0)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    distance = torch.stack([(means[a] - means[b]).abs() for a, b in pairs]).amax(0)
+    t = torch.stack(
+        [(means[a] - means[b]).abs() / (within * (1 / counts[a] + 1 / counts[b])).sqrt() for a, b in pairs]
+    ).amax(0)
+    assert mechanism.ranked(found, 6, "distance").tolist() == distance.argsort(descending=True).tolist()
+    assert mechanism.ranked(found, 6, "t").tolist() == t.argsort(descending=True).tolist()
+    assert mechanism.ranked(found, 2, "t").tolist() != mechanism.ranked(found, 2, "distance").tolist()
+
+
+def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Tensor]:
+    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2; numbers within [-1, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2 * n, p, generator=generator) / 2
+    y = torch.arange(2 * n) % 2
+    x[:, :m] += 0.5 - y[:, None].float()
+    return x.clamp(-1, 1), y
+
+
+@check
+def check_recall_is_that_of_the_design() -> None:
+    """Of 20 features among 2000, 400 rows a class, rho 0.5: by means 0.95, by Gumbel noise all of them."""
+    recalls = {}
+    for way in ("means", "gumbel"):
+        found = []
+        for seed in range(3):
+            plan = pv.FeaturesPlan(2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", way=way).calibrate(rho=0.5)
+            chosen = pv.select_features(plan, toy(seed), streams=pv.Streams.new(seed)).indices
+            found.append(float((chosen < 20).float().mean()))
+        recalls[way] = sum(found) / len(found)
+    assert recalls["gumbel"] == 1.0, recalls
+    assert 0.85 <= recalls["means"] <= 1.0, recalls
+    usual = pv.FeaturesPlan(2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", noise_multiplier=1.0)
+    assert usual.selection.by_gumbel
+    assert not replace(usual, keep=1500).selection.by_gumbel
+
+
+@check
+def check_the_fisher_classifier_is_the_independence_rule() -> None:
+    """Without noise its scores are log-posteriors of independent normal features, up to what all classes share."""
+    x, y = some_rows(300)
+    x = (x / (1 + x.abs())) + y[:, None] * torch.tensor([0.5, 0.0, 0.2, 0.0])
+    plan = settled(keep=4, row_norm=5.0, noise_multiplier=1e-6, coordinate_bound=None)
+    model = pv.fisher(plan, (x, y), streams=pv.Streams.new(0)).model
+    groups = [x[y == one] for one in range(K)]
+    within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / len(x)
+    truth = torch.stack(
+        [
+            math.log(len(group) / len(x)) + torch.distributions.Normal(group.mean(0), within.sqrt()).log_prob(x).sum(1)
+            for group in groups
+        ],
+        dim=1,
+    )
+    scores = model(x).detach().double()
+    apart = (scores - scores[:, :1]) - (truth - truth[:, :1])
+    assert float(apart.abs().max()) < 1e-2, apart.abs().max()
+
+
+@check
+def check_empty_classes_and_constant_features_meet_a_floor() -> None:
+    """No rows of a class, a feature that never moves, nothing finite at all: finite weights, and never an error."""
+    x, y = some_rows(30)
+    x[:, 1] = 0.25
+    cases = [(x, torch.zeros(30, dtype=torch.int64)), (torch.full((30, 4), math.nan), y), (x, y)]
+    for plan in (*EVERY_PLAN[::3], settled(noise_multiplier=1e-4, keep=4), settled(noise_multiplier=1e3)):
+        for data in cases:
+            found = carried_out(plan, data)
+            if plan.purpose != "selection":
+                model = found.model if plan.purpose == "classifier" else found.classifier().model
+                assert all(bool(value.isfinite().all()) for value in model.state_dict().values()), plan
+                assert bool(model(torch.randn(5, 4)).isfinite().all())
+    nothing = Statistics(torch.zeros(2), torch.zeros(2, 4), torch.zeros(4), 0.0, 0.0)
+    weight, bias = fisher_weights(nothing, settled())
+    assert bool(weight.isfinite().all())
+    assert bool(bias.isfinite().all())
+
+
+@check
+def check_randomised_labels_are_undone_in_expectation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 6000 + [1] * 3000 + [2] * 3000)
+    told = randomised_module.randomised(
+        y, torch.ones_like(y).bool(), epsilon=1.0, categories=3, adjacency=ZERO, ledger=Ledger(),
+        stream=pv.Streams.new(1).noise,
+    )  # fmt: skip
+    values = torch.randn(12000, generator=generator).double() + y
+    found = torch.stack([values[told == one].sum() for one in range(3)])
+    true = torch.stack([values[y == one].sum() for one in range(3)])
+    assert float((rows_module._undone(found, 1.0) - true).abs().max()) < 600
+    assert float((found - true).abs().max()) > 1500
+
+
+# What leaves, and what is said of it
+
+
+def data_with(last: Any, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+    if last is None and adjacency is not ADD:
+        last = (torch.full((4,), math.nan, dtype=torch.float64), 0)
+    return with_last(last)
+
+
+@check
+def check_neighbouring_feature_releases_look_the_same() -> None:
+    """By record and replay, for every purpose, kind of neighbour and row: published files too."""
+    plans = [
+        plan for plan in EVERY_PLAN if plan.way == "means" and plan.labels == "public" and plan.criterion == "distance"
+    ]
+    for number, plan in enumerate(plans):
+
+        def training(data: Any, plan: pv.FeaturesPlan = plan) -> Any:
+            def run(streams: Any, folder: Path) -> None:
+                seen: list[Any] = streams.noise._seen
+                result = carried_out(plan, data, streams=streams)
+                seen.append(("ledger", result.ledger.event, repr(result.ledger)))
+                if plan.purpose == "selection":
+                    seen.append(result.indices.tolist())
+                    return
+                model = result if plan.purpose == "classifier" else result.classifier()
+                bundle.publish(model, folder / "model", delta=1e-5, model_spec="linear", classes=K)
+
+            return run
+
+        base = transcript(training(data_with(None, plan.neighbours)))
+        assert base.released, base.seen[-3:]
+        for place in range(len(STRANGE)):
+            if number < 2 or (place + number) % 3 == 0:
+                row, label = STRANGE[place]
+                # Where labels are public, neighbours have the same.
+                last = torch.tensor(row, dtype=torch.float64), 0 if plan.purpose == "rows" else label
+                found = transcript(training(data_with(last, plan.neighbours)), replay=base)
+                require_alike(base, found, (plan, row))
+
+
+@check
+def check_feature_certificates_are_recomputed() -> None:
+    """A published classifier verifies and predicts the same; another keep, bound of the label or share is found."""
+    x, y = some_rows(60)
+    for plan in (settled(), settled(way="gumbel"), settled(purpose="rows", labels="randomised")):
+        result = carried_out(plan, (x, y))
+        result = result.classifier() if plan.purpose == "rows" else result
+        with tempfile.TemporaryDirectory() as name:
+            out = bundle.publish(result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K)
+            found = verification.verify(out)
+            assert found.ok, found.problems
+            assert not any("number of examples" in warning for warning in found.warnings)
+            assert "features kept | 2 of 4" in (out / "README.md").read_text()
+            model, _ = bundle.load(out)
+        assert torch.equal(model(x.float()), result.model(x.float()))
+        settings = {"method": "features", **result.settings}
+        assert verification.described_run(settings) == result.ledger.event
+        for forged in ({"noise_multiplier": 2.0}, *({"selection_share": 0.4} for _ in range(not plan.in_one_release))):
+            assert verification.described_run({**settings, **forged}) != result.ledger.event
+
+
+@check
+def check_the_literal_release_is_never_published() -> None:
+    x, y = some_rows(60)
+    for unsquared in (False, True):
+        found = literal_release((x, y), classes=K, keep=2, epsilon=1.0, delta=1e-5, unsquared=unsquared)
+        with tempfile.TemporaryDirectory() as name:
+            model, out = found.classifier(), Path(name) / "model"
+            must_raise(UnsupportedEvent, lambda model=model, out=out: bundle.publish(model, out, delta=1e-5))  # type: ignore[misc]
+            assert not list(Path(name).iterdir())
+    assert all(reason in str(literal_release.__doc__) for reason in ("1.", "2.", "3.", "4.", "5.", "6.", "NonPrivate"))
+
+
+# In front of training, and in scikit-learn
+
+
+@check
+def check_a_selection_before_training_is_in_the_price() -> None:
+    """Its event comes first, its transform is published, and a ledger has both; labels of other classes are refused first."""
+    x, y = some_rows(30)
+    x = x.float() / (1 + x.float().abs())
+    for way in ("means", "gumbel"):
+        select = Select(2, 4.0, K, R, B, way=way)
+        plan = pv.Plan(
+            pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=(select,), examples=30
+        )
+        assert math.isclose(zcdp.rho(select.event()), 0.5 / 16)
+        assert next(walk(plan.event())) == next(walk(select.event()))
+        result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), (x, y),
+                          streams=pv.Streams.new(0))  # fmt: skip
+        assert result.ledger.event == plan.event()
+        with tempfile.TemporaryDirectory() as name:
+            out = bundle.publish(result, Path(name) / "model", delta=1e-5)
+            assert verification.verify(out).ok
+            assert "selection of 2 features" in (out / "README.md").read_text()
+        settings = {"method": "dpsgd", **result.settings}
+        assert verification.described_run(settings) == plan.event()
+        ledger = Ledger()
+        wrong = lambda plan=plan, ledger=ledger: pv.dpsgd(  # noqa: E731
+            plan, torch.nn.Linear(2, 9), torch.nn.CrossEntropyLoss(reduction="none"), (x, y + 3), ledger=ledger
+        )
+        must_raise(pv.errors.BadInput, wrong)
+        assert not list(walk(ledger.event))
+
+
+@check
+def check_estimators_share_their_ledger() -> None:
+    """Clones, pipelines and grid searches charge the one ledger that was given; none is refused, pickling is."""
+    from sklearn.base import clone
+    from sklearn.pipeline import make_pipeline
+
+    x, y = some_rows(60)
+    first = settled(purpose="selection", way="means", noise_multiplier=5.0)
+    second = settled(features=2, keep=2, noise_multiplier=6.0, coordinate_bound=None)
+    ledger = Ledger()
+    line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger))
+    for twin in (line, clone(line), copy.deepcopy(line)):
+        assert all(step.ledger is ledger for _, step in twin.steps)
+        twin.fit(x.numpy(), y.numpy())
+        assert twin.predict(x.numpy()).shape == (60,)
+    assert tally(ledger.event) == {Gaussian(5.0): 3, Gaussian(6.0): 3}
+    must_raise(TypeError, lambda: pickle.dumps(line))
+    for lonely in (DPFeatureSelector(first), DPFisherClassifier(second), DPFisherClassifier(ledger=ledger)):
+        must_raise(pv.errors.BadInput, lambda lonely=lonely: lonely.fit(x.numpy(), y.numpy()))  # type: ignore[misc]
+    tight = Ledger(pv.Budget(rho=0.5 / 25 * 1.5))
+    selector = DPFeatureSelector(first, tight).fit(x.numpy(), y.numpy())
+    must_raise(BudgetExceeded, lambda: clone(selector).fit(x.numpy(), y.numpy()))

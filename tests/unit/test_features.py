@@ -1,0 +1,244 @@
+"""Feature selection and release: what is refused, what the options do, and what comes out of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feature_checks import K, settled, some_rows
+from feature_run_checks import toy
+
+import privlearn as pv
+from privlearn import cli
+from privlearn.accounting.accountant import epsilon_bound, guarantee
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.events import Composed, Repeated, Selection
+from privlearn.errors import AdjacencyMismatch, BadInput
+from privlearn.methods.features.literal import literal_release
+from privlearn.publishing import features as published
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
+
+X, Y = some_rows()
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "more features than there are": (lambda: settled(keep=5), ("5 features", "of 4")),
+    "no bound on rows": (lambda: settled(row_norm=None), ("row_norm is None", "read off")),
+    "a bound of 0": (lambda: settled(row_norm=0.0), ("row_norm is 0.0", "from 1e-12")),
+    "Gumbel noise without a bound": (
+        lambda: settled(coordinate_bound=None, way="gumbel"), ("coordinate_bound", "way='means'"),
+    ),
+    "Gumbel noise on t statistics": (lambda: settled(criterion="t", way="gumbel"), ("criterion='distance'",)),
+    "an unknown criterion": (lambda: settled(criterion="f"), ("criterion is 'f'", "distance, t")),
+    "an unknown purpose": (lambda: settled(purpose="fun"), ("purpose is 'fun'", "classifier")),
+    "rows of a secret number": (
+        lambda: settled(purpose="rows", adjacency=Adjacency.ADD_REMOVE), ("add_remove", "zero_out or replace_one"),
+    ),
+    "one class": (lambda: settled(classes=1), ("classes is 1", "at least 2")),
+    "a split of two": (lambda: settled(split=(0.5, 0.5)), ("three numbers",)),
+    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0", "from 1e-06")),
+    "all of it for selecting": (lambda: settled(selection_share=1.0), ("selection_share is 1.0", "(0, 1)")),
+    "no noise yet": (lambda: settled(noise_multiplier=None).event(), ("no noise yet", "calibrate")),
+    "a plan for something else": (
+        lambda: pv.select_features(settled(), (X, Y)), ("for 'classifier'", "purpose='selection'"),
+    ),
+    "no plan": (lambda: pv.fisher("plan", (X, Y)), ("plan is 'plan'", "FeaturesPlan")),  # type: ignore[arg-type]
+    "a label beyond the classes": (lambda: pv.fisher(settled(), (X, Y + 1)), ("labels from 1 to 3", "0 to 2")),
+    "a label below": (lambda: pv.fisher(settled(), (X, Y - 1)), ("labels from -1 to 1",)),
+    "targets that are no classes": (lambda: pv.fisher(settled(), (X, Y.double())), ("float64", "its class")),
+    "other classes than the plan's": (
+        lambda: pv.fisher(settled(), pv.Dataset(X, Y, classes=4)), ("4 classes and the plan 3",),
+    ),
+    "rows of another length": (lambda: pv.fisher(settled(), (X[:, :3], Y)), ("3 features", "the plan says 4")),
+    "no rows": (lambda: pv.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
+    "rows of persons": (
+        lambda: pv.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)), ("person ids", "group_size=K"),
+    ),
+    "a selection of persons' rows before training": (
+        lambda: pv.Plan(pv.Poisson(0.1), before=(pv.Select(2, 3.0, K, 1.0),), rows_per_person=2), ("persons", "pv.Select"),
+    ),
+    "a selection before dpmac": (
+        lambda: pv.dpmac(
+            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.Select(2, 3.0, K, 1.0),), clip=pv.Derivatives(0.3)),
+            torch.nn.Linear(2, K), "binary_cross_entropy", (X, Y),
+        ), ("dpmac", "pv.PCA"),
+    ),
+    "more features than there are before training": (
+        lambda: pv.dpsgd(
+            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.Select(5, 3.0, K, 1.0),)), torch.nn.Linear(5, K),
+            torch.nn.CrossEntropyLoss(reduction="none"), (X, Y),
+        ), ("5 features", "of 4"),
+    ),
+    "the literal release of more features than there are": (
+        lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5), ("9 features", "of 4"),
+    ),
+    "other features in scikit-learn": (
+        lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]), ("4 features",),
+    ),
+    "other features to predict": (
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused_in_one_message(case: str) -> None:
+    act, said = REFUSED[case]
+    with pytest.raises(BadInput) as error:
+        act()
+    for words in said:
+        assert words in str(error.value), error.value
+
+
+def test_kinds_of_neighbour_do_not_mix_on_a_ledger() -> None:
+    ledger = pv.Ledger()
+    pv.fisher(settled(), (X, Y), ledger=ledger)
+    with pytest.raises(AdjacencyMismatch):
+        pv.release_features(settled(purpose="rows"), (X, Y), ledger=ledger)
+
+
+def test_data_of_any_kind_make_the_same_classifier() -> None:
+    x, y = X / 100, Y
+    plan = settled()
+    kinds = [
+        (x, y),
+        (x.numpy(), y.numpy()),
+        (x.view(-1, 2, 2), y),
+        torch.utils.data.TensorDataset(x, y),
+        pv.Dataset(x, y, classes=K),
+    ]
+    found = [pv.fisher(plan, data, streams=pv.Streams.new(0)).model for data in kinds]
+    for model in found[1:]:
+        assert torch.allclose(model(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
+    bounded = pv.fisher(plan, pv.Dataset(x, y, low=-1.0, high=1.0), streams=pv.Streams.new(0)).model
+    assert torch.allclose(bounded(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
+
+
+def test_searches_price_selections_as_tightly_as_guarantees() -> None:
+    plan = settled(way="gumbel", noise_multiplier=None).calibrate(epsilon=2.0, delta=1e-5)
+    assert 2.0 * 0.997 <= plan.guarantee(1e-5).epsilon <= 2.0
+    for event in (Repeated(Selection(0.1), 30), plan.event(), Composed((Selection(2.0),))):
+        for size in (1, 3):
+            exact = guarantee(event, Adjacency.ADD_REMOVE, 1e-5, size).epsilon
+            assert exact <= epsilon_bound(event, Adjacency.ADD_REMOVE, 1e-5, size) * (1 + 1e-12)
+
+
+def test_groups_are_paid_for() -> None:
+    one = settled(noise_multiplier=None).calibrate(epsilon=2.0, delta=1e-5)
+    three = settled(noise_multiplier=None, group_size=3).calibrate(epsilon=2.0, delta=1e-5)
+    assert three.noise == pytest.approx(3 * one.noise, rel=3e-3)
+    result = pv.fisher(three, (X, Y))
+    assert result.ledger.guarantee(1e-5).group_size == 3
+
+
+def test_fewer_features_are_better_under_noise() -> None:
+    """Noisy rows of the toy model: the chosen few beat all, and the classifier comes near the closed form."""
+    x, y = toy(0, n=1500, p=400)
+    accuracy = {}
+    for keep in (20, 400):
+        plan = pv.FeaturesPlan(
+            2, 400, keep, 11.0, 1.0, purpose="rows", kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0
+        )
+        result = pv.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
+        fresh, labels = toy(1, n=1000, p=400)
+        with torch.no_grad():
+            accuracy[keep] = float((result.model(fresh).argmax(1) == labels).float().mean())
+    assert accuracy[20] > 0.9, accuracy
+    assert accuracy[20] > accuracy[400] + 0.1, accuracy
+
+
+def test_noise_on_a_grid() -> None:
+    result = pv.fisher(settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True))
+    assert result.settings["noise"] == "on a grid"
+
+
+def test_a_pipeline_of_selection_and_classifier() -> None:
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    x, y = (part.numpy() for part in toy(0, n=300, p=50))
+    first = pv.FeaturesPlan(2, 50, 20, 4.0, 1.0, purpose="selection").calibrate(rho=0.4)
+    second = pv.FeaturesPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
+    ledger = pv.Ledger(pv.Budget(rho=0.8))
+    line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger)).fit(x, y)
+    assert line.score(x, y) > 0.9
+    assert line.predict_proba(x).shape == (600, 2)
+    assert line[-1].decision_function(x[:, :20]).shape == (600,)
+    assert len(line[0].get_feature_names_out()) == 20
+    search = GridSearchCV(DPFisherClassifier(second, ledger), {"plan": [second]}, cv=2, error_score="raise")
+    with pytest.raises(pv.errors.BudgetExceeded):
+        search.fit(x[:, :20], y)
+
+
+def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
+    """Whoever verifies reads what strangers wrote: nothing but the errors that `verify` reports."""
+    plan, before = settled().describe(), {"kind": "select", **vars(pv.Select(2, 3.0, K, 1.0, 0.5))}
+    absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
+    refused = 0
+    for read, numbers in ((published.described, plan), (published.earlier, before)):
+        for name in numbers:
+            for value in absurd:
+                try:
+                    read({**numbers, name: value})
+                except (pv.errors.PrivlearnError, KeyError, TypeError, ValueError, AttributeError):
+                    refused += 1
+    assert refused > 200
+
+
+# The command line
+
+
+def told(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert cli.main(["train", "--data", "digits", "--json", *options]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_classifier_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model"
+    answer = told(capsys, "--method", "features", "--epsilon", "3", "--keep", "40", "--out", str(out), "--seed", "1")
+    assert answer["epochs"] is answer["steps"] is answer["noise_multipliers"] is None
+    assert 2.99 <= answer["epsilon"] <= 3
+    assert answer["test_accuracy"] > 0.85
+    assert pv.verify(out).ok
+    assert cli.main(["predict", str(out), "--data", "digits", "--out", str(tmp_path / "p.csv")]) == 0
+    capsys.readouterr()
+
+
+def test_a_selection_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ledger.json"
+    answer = told(
+        capsys, "--select", "30", "--epsilon", "6", "--epochs", "5", "--out", str(tmp_path / "model"), "--seed", "1",
+        "--ledger", str(file), "--select-share", "0.1",
+    )  # fmt: skip
+    (select,) = answer["plan"]["before"]
+    assert select["kind"] == "select"
+    assert answer["ledger"]["epsilon"] == pytest.approx(answer["epsilon"])
+    assert answer["test_accuracy"] > 0.7
+    assert pv.verify(tmp_path / "model").ok
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "features", "--keep", "70", "--epsilon", "1"], "70 features"),
+        (["--method", "features", "--epochs", "3", "--epsilon", "1"], "--epochs"),
+        (["--method", "features", "--model", "mlp:9", "--epsilon", "1"], "--model"),
+        (["--method", "features"], "--epsilon E or --rho R"),
+        (["--keep", "3", "--epsilon", "1"], "--select M"),
+        (["--row-norm", "3", "--epsilon", "1"], "--row-norm"),
+        (["--select", "3", "--noise-multiplier", "1"], "--epsilon E or --rho R"),
+        (["--select", "3", "--epsilon", "1", "--method", "dpmac"], "--method dpsgd"),
+        (["--select", "65", "--epsilon", "1"], "65 features"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "--data", "digits", "--out", str(tmp_path / "m"), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
