@@ -30,6 +30,9 @@ from privlearn.mechanisms import release
 TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
          "--batch-size", "64", "--checkpoint-every", "0.03"]  # fmt: skip
 
+#: Epochs for each kill, and the most seconds between two: a fast machine must not be done before it was killed often enough.
+_EPOCHS, _PATIENCE = 15, 0.5
+
 
 def train(drawn: mmap.mmap, *options: str) -> int:
     """One run by the command line, which counts the releases whose noise is about to be drawn in shared memory."""
@@ -68,7 +71,7 @@ def main(folder: Path, most: int, options: list[str]) -> None:
     shutil.rmtree(folder / "warm")
     ledger, model, checkpoint = (folder / name for name in ("ledger", "model", "model.checkpoint"))
     ledger_of_whole, checkpoint_of_whole = folder / "ledger-whole", folder / "whole.checkpoint"
-    epochs = ["--epochs", str(10 * most), *options]
+    epochs = ["--epochs", str(_EPOCHS * most), *options]
     own = [*epochs, "--ledger", str(ledger), "--out", str(model)]
     drawn = mmap.mmap(-1, 8)
     kills = behind = 0
@@ -86,7 +89,7 @@ def main(folder: Path, most: int, options: list[str]) -> None:
                 traceback.print_exc()
             os._exit(code)
         if kills < most:
-            time.sleep(made_up.uniform(0.0, 1.0))
+            time.sleep(made_up.uniform(0.0, _PATIENCE))
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         kills += status == -signal.SIGKILL
@@ -104,7 +107,7 @@ def main(folder: Path, most: int, options: list[str]) -> None:
     names = ["model.safetensors", "privacy.json", "config.json", "README.md"]
     print(json.dumps({
         "kills": kills, "behind": behind, "codes": [status, code], "said": said,
-        "drawn": int.from_bytes(drawn[:8], "little"), "steps": 10 * most * 23,
+        "drawn": int.from_bytes(drawn[:8], "little"), "steps": _EPOCHS * most * 23,
         "differ": [name for name in names if content(model / name) != content(folder / "whole" / name)],
         "files": sorted(path.name for path in folder.iterdir()),
     }))  # fmt: skip
