@@ -92,7 +92,6 @@ def _bars(ax: Axes, setting: VoteSetting, runs: Sequence[VoteOutcome]) -> None:
             at = place + (which - 1) * 0.25
             ax.bar(at, np.mean(reached), 0.22, color=colour, alpha=0.7, label=way if place == 0 else None)
             ax.plot([at] * len(reached), reached, "o", color="black", markersize=3)
-    ax.axhline(0.92, color="black", linewidth=0.7, linestyle="--", label="0.92")
     ax.set_ylim(0.7, 1.0)
     ax.set_xticks(range(len(setting.queries)), [str(number) for number in setting.queries])
     plots.name_axes(ax, "queries", _PLAIN, "students")
