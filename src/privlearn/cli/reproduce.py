@@ -50,8 +50,9 @@ def _list(as_json: bool) -> None:
     if as_json:
         screen.print_json({"studies": [{"name": s.name, "source": s.source, "what": s.what} for s in registry.STUDIES]})
         return
+    name, source = (max(len(getattr(study, field)) for study in registry.STUDIES) for field in ("name", "source"))
     for study in registry.STUDIES:
-        screen.answers.print(f"[bold]{study.name:<12}[/] {study.source:<33} {study.what}", soft_wrap=True)
+        screen.answers.print(f"[bold]{study.name:<{name}}[/]  {study.source:<{source}}  {study.what}", soft_wrap=True)
 
 
 def _table(findings: Findings) -> Table:
