@@ -324,7 +324,7 @@ def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
 def test_confident_votes_and_interrupted_runs_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privlearn.cli import ensemble
+    from privlearn.cli import publication
 
     out = str(tmp_path / "m")
     words = [
@@ -343,7 +343,7 @@ def test_confident_votes_and_interrupted_runs_on_the_command_line(
         out,
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(ensemble, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
+        patch.setattr(publication, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
         assert cli.main(words) == 2
     assert (tmp_path / "m.teachers").is_dir()
     code, said = command(capsys, *words)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import argparse
 import math
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor, nn
 
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.cli import screen, training
+from privlearn.cli.planning import delta_warning, guaranteed
+from privlearn.cli.publication import Publication
 from privlearn.clipping.ensembles import ConfidentVotes, Votes
-from privlearn.data import NAMES, Dataset, load
+from privlearn.data import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.student import Spread, Student
 from privlearn.methods.pate import pate
-from privlearn.publishing.bundle import publish
-from privlearn.publishing.folder import require_free
-from privlearn.publishing.keys import read_private
 from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
@@ -69,20 +65,14 @@ def _student(network: nn.Module, inputs: int) -> Student:
 
 def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
-    started = time.perf_counter()
-    out = require_free(options.out)
-    key = None if options.sign is None else read_private(options.sign)
     folder = _folder(options)
-    ledger = (
-        None if options.ledger is None else training.open_ledger(options.ledger, f"{options.data} to {options.out}")
-    )
+    publication = Publication.begin(options)
     models.require_known(options.model)
     data = training.data_of(options)
     data, pool = _apart(options, data)
     plan = _plan(options, len(pool.x), pool.classes or 0)
-    answer = _figures(plan, options.delta)
-    for warning in (*_warnings(options, data.examples), *(key.warnings if key else ())):
-        screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
+    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe() | {"noise_std": plan.noise_std}}
+    publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
@@ -100,32 +90,14 @@ def run(options: argparse.Namespace) -> int:
             None,
             pool,
             _student(network, len(pool.x)),
-            ledger=ledger,
+            ledger=publication.ledger,
             streams=streams,
             progress=progress,
         )
-    metrics = training.test_metrics(result.model, data)
-    facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
-    publish(
-        result,
-        out,
-        delta=options.delta,
-        test_metrics=metrics,
-        data=facts,
-        model_spec=options.model,
-        classes=classes,
-        sign=key,
-    )
+    answer["answered"] = result.settings["answered"]
+    rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
+    publication.end(result, data, answer, rows, options.model)
     shutil.rmtree(folder, ignore_errors=True)
-    if ledger is not None:
-        together = ledger.guarantee(options.delta)
-        answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
-    answer |= {"answered": result.settings["answered"], "test_metrics": metrics, "test_accuracy": metrics.get("accuracy"),
-               "out": str(out), "seconds": time.perf_counter() - started}  # fmt: skip
-    if options.json:
-        screen.print_json(answer)
-    else:
-        _show(answer, plan)
     return 0
 
 
@@ -146,7 +118,7 @@ def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
     if data.classes is None:
         raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
     if options.public is not None:
-        return data, _public(options, data)
+        return data, training.public_rows(options, data)
     if data.x_test is None or len(data.x_test) < 10:
         raise BadInput(
             "teachers answer about public inputs: give some with --public PATH; the data have no test rows to take"
@@ -157,14 +129,6 @@ def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
     )
     pool = replace(data, x=data.x_test[:cut], y=data.y_test[:cut], x_test=None, y_test=None, groups=None, public=True)
     return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
-
-
-def _public(options: argparse.Namespace, data: Dataset) -> Dataset:
-    if options.public in NAMES:
-        return replace(load(options.public, options.data_dir), public=True)
-    low, high = data.bounds()
-    found = load(options.public, classes=data.classes, value_range=(float(low.min()), float(high.max())))
-    return replace(found, public=True, low=data.low, high=data.high)
 
 
 def _plan(options: argparse.Namespace, pool: int, classes: int) -> PatePlan:
@@ -216,50 +180,3 @@ def _by_adam(network: nn.Module, x: Tensor, y: Tensor) -> None:
             descent.zero_grad()
             nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
             descent.step()
-
-
-def _figures(plan: PatePlan, delta: float) -> dict[str, Any]:
-    """The guarantee of a plan, as the JSON object that scripts rely on."""
-    found = plan.guarantees(delta)
-    best = found[0]
-    return {
-        "adjacency": best.adjacency.value,
-        "delta": delta,
-        "epsilon": best.epsilon,
-        "method": best.method,
-        "rho": best.rho,
-        "epochs": None,
-        "steps": None,
-        "noise_multipliers": None,
-        "guarantees": [{"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in found],
-        "group_size": plan.group_size,
-        "plan": plan.describe() | {"noise_std": plan.noise_std},
-    }
-
-
-def _warnings(options: argparse.Namespace, examples: int) -> list[str]:
-    """What whoever holds the data should know before publishing."""
-    found = []
-    if options.delta * (options.examples or examples) >= 1:
-        found.append(f"delta {options.delta:g} is not below one over the number of examples: that may give one away")
-    if options.seed is not None:
-        found.append("with --seed the noise can be taken off by whoever knows the seed: not for data that matter")
-    return found
-
-
-def _show(answer: dict[str, Any], plan: PatePlan) -> None:
-    table = Table(box=None, padding=(0, 2), show_header=False)
-    accuracy = answer["test_accuracy"]
-    for name, value in {
-        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
-        f"{answer['method']})",
-        "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
-        "teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered",
-        "seconds": f"{answer['seconds']:.1f}",
-        "published in": f"[bold]{screen.plain(answer['out'])}[/]",
-    }.items():
-        table.add_row(name, value)
-    screen.answers.print(table)
-    stated = answer["ledger"]["epsilon"] if "ledger" in answer else answer["epsilon"]
-    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
-    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")

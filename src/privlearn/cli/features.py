@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
-from typing import Any
-
-from rich.table import Table
 
 from privlearn._validate import probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.cli import screen, training
+from privlearn.cli.planning import delta_warning, guaranteed
+from privlearn.cli.publication import Publication
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import Select
 from privlearn.methods.features.fisher import fisher
 from privlearn.methods.features.plan import FeaturesPlan
-from privlearn.publishing.bundle import publish
-from privlearn.publishing.folder import require_free
-from privlearn.publishing.keys import read_private
 from privlearn.rng import Streams
 
 #: The part of rho that choosing features takes in front of training.
@@ -134,72 +129,15 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
 
 def run(options: argparse.Namespace) -> int:
     """Release, publish; print where, and what it is worth."""
-    started = time.perf_counter()
-    out = require_free(options.out)
-    key = None if options.sign is None else read_private(options.sign)
-    ledger = (
-        None if options.ledger is None else training.open_ledger(options.ledger, f"{options.data} to {options.out}")
-    )
+    publication = Publication.begin(options)
     data = training.data_of(options)
     plan = make_plan(options, data)
-    answer = figures(plan, options.delta)
-    if options.seed is not None:
-        screen.asides.print(
-            "[yellow]warning[/]: with --seed the noise can be taken off by whoever knows the seed: not for data that matter"
-        )
+    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()}
+    publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
-    result = fisher(plan, data, ledger=ledger, streams=Streams.new(options.seed, discrete=options.discrete))
-    metrics = training.test_metrics(result.model, data)
-    facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
-    publish(result, out, delta=options.delta, test_metrics=metrics, data=facts, model_spec="linear", classes=plan.classes,
-            sign=key)  # fmt: skip
-    if ledger is not None:
-        together = ledger.guarantee(options.delta)
-        answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
-    answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(out),
-               "seconds": time.perf_counter() - started}  # fmt: skip
-    if options.json:
-        screen.print_json(answer)
-    else:
-        _show(answer, plan)
+    result = fisher(plan, data, ledger=publication.ledger, streams=Streams.new(options.seed, discrete=options.discrete))
+    publication.end(result, data, answer, {"features": f"{plan.keep} of {plan.features}"}, "linear")
     return 0
-
-
-def figures(plan: FeaturesPlan, delta: float) -> dict[str, Any]:
-    """The guarantee of a plan, as the JSON object that scripts rely on."""
-    found = plan.guarantees(delta)
-    best = found[0]
-    return {
-        "adjacency": best.adjacency.value,
-        "delta": delta,
-        "epsilon": best.epsilon,
-        "method": best.method,
-        "rho": best.rho,
-        "epochs": None,
-        "steps": None,
-        "noise_multipliers": None,
-        "guarantees": [{"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in found],
-        "group_size": plan.group_size,
-        "plan": plan.describe(),
-    }
-
-
-def _show(answer: dict[str, Any], plan: FeaturesPlan) -> None:
-    table = Table(box=None, padding=(0, 2), show_header=False)
-    accuracy = answer["test_accuracy"]
-    for name, value in {
-        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
-        f"{answer['method']})",
-        "test accuracy": "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]",
-        "features": f"{plan.keep} of {plan.features}",
-        "seconds": f"{answer['seconds']:.1f}",
-        "published in": f"[bold]{screen.plain(answer['out'])}[/]",
-    }.items():
-        table.add_row(name, value)
-    screen.answers.print(table)
-    stated = answer["ledger"]["epsilon"] if "ledger" in answer else answer["epsilon"]
-    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
-    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")

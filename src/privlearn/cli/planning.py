@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,20 +92,11 @@ def _unknown(options: argparse.Namespace) -> str:
 
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
-    found = plan.guarantees(delta)
-    best = found[0]
     return {
-        "adjacency": best.adjacency.value,
-        "delta": delta,
-        "epsilon": best.epsilon,
-        "method": best.method,
-        "rho": best.rho,
+        **guaranteed(plan.guarantees(delta), _asides(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
-        "guarantees": [_row(guarantee) for guarantee in (*found, *_asides(plan, delta, examples))],
-        "group_size": plan.group_size,
-        **({} if plan.rows_per_person is None else {"rows_per_person": plan.rows_per_person}),
         "plan": {
             "sampling": plan.sampling.describe(),
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
@@ -120,18 +111,48 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     }
 
 
+def guaranteed(bounds: Sequence[Guarantee], asides: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """The part of the JSON object that is the same for every plan; what has no epochs leaves those empty.
+
+    Args:
+        bounds: sound guarantees, the tightest first.
+        asides: what is not claimed.
+    """
+    best = bounds[0]
+    return {
+        "adjacency": best.adjacency.value,
+        "delta": best.delta,
+        "epsilon": best.epsilon,
+        "method": best.method,
+        "rho": best.rho,
+        "epochs": None,
+        "steps": None,
+        "noise_multipliers": None,
+        "guarantees": [
+            {"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in (*bounds, *asides)
+        ],
+        "group_size": best.group_size,
+        **({} if best.rows_per_person is None else {"rows_per_person": best.rows_per_person}),
+    }
+
+
 def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator[str]:
     """What is allowed, and hardly ever meant."""
-    if options.delta * examples >= 1:
-        yield (
-            f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
-            "example and keep to it"
-        )
+    yield from delta_warning(options, examples)
     yield from _idle(plan)
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
             "costs far less"
+        )
+
+
+def delta_warning(options: argparse.Namespace, examples: int) -> Iterator[str]:
+    """A delta that promises nothing."""
+    if options.delta * examples >= 1:
+        yield (
+            f"delta {options.delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
+            "example and keep to it"
         )
 
 
@@ -161,10 +182,6 @@ def _asides(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
         except UnsupportedEvent:
             return
         yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")
-
-
-def _row(guarantee: Guarantee) -> dict[str, Any]:
-    return {"method": guarantee.method, "epsilon": guarantee.epsilon, "kind": guarantee.kind}
 
 
 def _schedule(options: argparse.Namespace) -> schedules.NoiseSchedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from privlearn._validate import positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
-from privlearn.data import Dataset, load
+from privlearn.data import NAMES, Dataset, load
+from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.plan import Plan
@@ -38,6 +40,18 @@ def data_of(options: argparse.Namespace) -> Dataset:
     for aside in data.asides:
         screen.asides.print(aside, markup=False)
     return data
+
+
+def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
+    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get."""
+    if options.public in NAMES:
+        return replace(load(options.public, options.data_dir), public=True)
+    if options.schema is not None and Path(options.public).suffix != ".npz":
+        schema = replace(read_schema(options.schema), person=None)  # whose rows they are does not matter
+        return replace(load(options.public, schema=schema), public=True)
+    low, high = data.bounds()
+    found = load(options.public, classes=data.classes, value_range=(float(low.min()), float(high.max())))
+    return replace(found, public=True, low=data.low, high=data.high)
 
 
 def interrupted(checkpoint: Checkpoint, resume: bool) -> Saved | None:
@@ -75,6 +89,11 @@ def curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> 
             f"the number of {counted} ({present}) is taken from the file and will stand in the certificate, though add_remove "
             "neighbours differ in it: declare a public figure with --examples N"
         )
+    yield from seed_warning(options)
+
+
+def seed_warning(options: argparse.Namespace) -> Iterator[str]:
+    """What whoever fixes the noise should know."""
     if options.seed is not None:
         yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from privlearn._validate import one_of
 from privlearn.cli import screen
 from privlearn.cli.options import as_options, overridden, read_toml
-from privlearn.cli.planning import draft, warnings
+from privlearn.cli.planning import draft, guaranteed, warnings
 from privlearn.errors import BadInput
 from privlearn.methods.blocks import Blocks
 from privlearn.methods.candidates import Candidate
@@ -142,18 +142,8 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
 
 def figures(plan: Tuning, delta: float) -> dict[str, Any]:
     """The guarantee of the whole, and what else is known of it, as the JSON object that scripts rely on."""
-    found = plan.guarantees(delta)
     return {
-        "adjacency": found[0].adjacency.value,
-        "delta": delta,
-        "epsilon": found[0].epsilon,
-        "method": found[0].method,
-        "rho": found[0].rho,
-        "epochs": None,
-        "steps": None,
-        "noise_multipliers": None,
-        "guarantees": [{"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in found],
-        **plan.unit.figures(),
+        **guaranteed(plan.guarantees(delta)),
         "tuning": plan.describe(),
         "unspent": None
         if plan.budget is None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from privlearn._validate import count, positive
-from privlearn.accounting.events import Gaussian, NonPrivate
+from privlearn.accounting.events import NonPrivate
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
@@ -25,6 +25,7 @@ from privlearn.methods.mac.steps import MacSteps
 from privlearn.methods.mac.watch import LayerWatch
 from privlearn.methods.mac.weights import WeightSteps
 from privlearn.methods.progress import Progress, facts
+from privlearn.methods.rates import LearningRates
 from privlearn.methods.refusals import (
     OptimizerFactory,
     device_of,
@@ -144,7 +145,7 @@ def dpmac(
     )
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     descent = optimizer_from(optimizer, parameters)
-    rates = [group["lr"] for group in descent.param_groups]
+    rates = LearningRates(descent, learning_rate_schedule)
     divisor = plan.sampling.expected_batch_size(examples)
     batches = MacSteps(
         derivatives,
@@ -177,21 +178,14 @@ def dpmac(
         for epoch, sigma in enumerate(plan.noise_multipliers()):
             if learned and epoch == learned.after:
                 batches.learn(learned, plan.neighbours, x, y, weighted(epoch))
-            if epoch < run.first[0]:  # released before an interruption
+            if run.released(epoch):
                 ledger.charge(plan.epoch_event(sigma), plan.neighbours)
                 continue
-            run.begin_epoch(epoch)
-            for step, sample in enumerate(plan.sampling.draw(len(x), streams.sampling)):
-                if (epoch, step) < run.first:
-                    sample.spend(Gaussian(sigma), plan.neighbours, ledger)
-                    continue
-                run.save_if_due(step)
-                factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
-                for group, rate in zip(descent.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor
+            for step, sample in run.batches(plan, epoch, sigma, len(x), ledger):
+                rates.at(epoch + step / steps)
                 batches.take(sample, x, y, sigma, weighted(epoch + step / steps))
                 with run.ending_if_it_fails():
-                    require_finite(parameters, rates[0], f"epoch {epoch + 1}, step {step + 1}")
+                    require_finite(parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()

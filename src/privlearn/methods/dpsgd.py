@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._validate import one_of
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.fixed import Fixed
@@ -23,6 +22,7 @@ from privlearn.data.persons import require_groups, rows_of_persons
 from privlearn.mechanisms.release import release
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.progress import Progress, Watch, facts
+from privlearn.methods.rates import LearningRates
 from privlearn.methods.refusals import (
     OptimizerFactory,
     device_of,
@@ -146,7 +146,7 @@ def dpsgd(
         require_scores(network, x.new_zeros(1, *shape).to(device_of(None, network)))
     parameters = list(gradients.parameters.values())
     descent = optimizer_from(optimizer, parameters)
-    rates = [group["lr"] for group in descent.param_groups]
+    rates = LearningRates(descent, learning_rate_schedule)
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
     settings = {
@@ -172,29 +172,22 @@ def dpsgd(
             parameter.grad = total
         account = pace.begin(ledger)
         for epoch, noise_multiplier in pace:
-            if epoch < run.first[0]:  # released before an interruption
+            if run.released(epoch):
                 account.charge(plan.epoch_event(noise_multiplier), plan.neighbours)
                 continue
-            run.begin_epoch(epoch)
-            for step, sample in enumerate(plan.sampling.draw(present, streams.sampling)):
-                if (epoch, step) < run.first:
-                    sample.spend(Gaussian(noise_multiplier), plan.neighbours, account)
-                    continue
-                run.save_if_due(step)
+            for step, sample in run.batches(plan, epoch, noise_multiplier, present, account):
                 watched.begin(len(sample), gradients.clip_norm)
                 clipped_sum = gradients(sample, x, y, out=sums)
                 (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=account, stream=streams.noise)
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
-                factor = learning_rate_schedule(epoch + step / steps) / learning_rate_schedule(0)
-                for group, rate in zip(descent.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor
+                rates.at(epoch + step / steps)
                 descent.step()
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
             fixed.restore(thoroughly=True)
             with run.ending_if_it_fails():
-                require_finite(parameters, rates[0], f"epoch {epoch + 1} of {plan.epochs}")
+                require_finite(parameters, rates.first, f"epoch {epoch + 1} of {plan.epochs}")
             pace.end_epoch(x, y)
         run.end(pace.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.events import Gaussian
+from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import Select
@@ -22,6 +23,7 @@ from privlearn.mechanisms.pca import PCA
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.plan import Plan
 from privlearn.rng import Streams
+from privlearn.sampling import Sample
 
 
 @final
@@ -169,19 +171,35 @@ class Progress:
                 self._file.delete()
             raise
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Remember where the epoch's batches are drawn from."""
-        self._epoch, self._drawn_from = epoch, self._streams.state()["sampling"]
+    def released(self, epoch: int) -> bool:
+        """Whether all of the epoch was released before an interruption: whoever asks charges it, and does nothing else."""
+        return epoch < self.first[0]
 
-    def save_if_due(self, step: int) -> None:
-        """Write a checkpoint, if it is time, before the release of step `step` of this epoch."""
-        if self._file and self._file.due:
-            self._save(step)
+    def batches(
+        self, plan: Plan, epoch: int, noise_multiplier: float, present: int, account: Account
+    ) -> Iterator[tuple[int, Sample]]:
+        """The batches of an epoch that are still to be released, each with its number.
+
+        A batch that was released before an interruption is charged here. Before any other a checkpoint is written, if it
+        is time.
+        """
+        self._begin_epoch(epoch)
+        for step, sample in enumerate(plan.sampling.draw(present, self._streams.sampling)):
+            if (epoch, step) < self.first:
+                sample.spend(Gaussian(noise_multiplier), plan.neighbours, account)
+                continue
+            if self._file and self._file.due:
+                self._save(step)
+            yield step, sample
 
     def end(self, epochs: int) -> None:
         """Write the last checkpoint: nothing is left to release."""
-        self.begin_epoch(epochs)
+        self._begin_epoch(epochs)
         self._save(0)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Remember where the epoch's batches are drawn from."""
+        self._epoch, self._drawn_from = epoch, self._streams.state()["sampling"]
 
     def _save(self, step: int) -> None:
         if self._file is None:
