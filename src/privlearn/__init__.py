@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privlearn.clipping.styles import Quantile as Quantile
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
+    from privlearn.encoders.encoding import with_features as with_features
     from privlearn.mechanisms.features import Select as Select
     from privlearn.mechanisms.pca import PCA as PCA
     from privlearn.mechanisms.release import release as release
@@ -114,6 +115,7 @@ _HOMES = {
     "select_features": "methods.features.select",
     "tune": "methods.tune",
     "verify": "publishing.verification",
+    "with_features": "encoders.encoding",
 }
 _MODULES = ("errors", "models", "reducers", "schedules", "teachers")
 

@@ -35,7 +35,7 @@ _ALIEN: dict[str, object] = {
     "epochs": None, "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None,
     "optimizer": None, "learning_rate": None,
     "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
-    "precision": "float32",
+    "precision": "float32", "features": None, "features_cache": None,
 }  # fmt: skip
 _OWN = ("teachers", "queries", "teacher", "threshold", "answers")
 

@@ -183,6 +183,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--model", metavar="SPEC", help="package.module:function, for a model not built by name")
     _add_key(predict)
+    predict.add_argument("--features", metavar="SPEC", help="package.module:function, for public features made by your own "
+                         "code")  # fmt: skip
     predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
 
     ledger = _command(commands, "ledger", "what was spent on what, by whom, and what remains of a budget")
@@ -310,6 +312,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
                        help="(default: dpsgd)")  # fmt: skip
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
+    group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2 (usual for images with "
+                       "a linear model), raw, or package.module:function, which returns a module")  # fmt: skip
+    group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
+                       "data sets' in the user's cache, others' nowhere)")  # fmt: skip
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model, config = bundle.load(options.folder, options.model, key=options.key)
+    model, config = bundle.load(options.folder, options.model, key=options.key, features=options.features)
     x, schema = _inputs(options)
     _require_same_schema(options, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:

@@ -13,6 +13,7 @@ from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import ensemble, features, mac, screen, training
+from privlearn.cli.encoding import encoded
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.publication import Publication
 from privlearn.cli.reacting import how_it_ended, noisy_validations
@@ -44,7 +45,19 @@ def run(options: argparse.Namespace) -> int:
     publication = Publication.begin(options)
     models.require_known(options.model)
     kind = training.optimizer_kind(options.optimizer or ("Adam" if options.method == "dpmac" else "SGD"))
-    data = training.data_of(options)
+    with encoded(options, training.data_of(options)) as data:
+        return _on_data(options, data, kind, publication, checkpoint, saved)
+
+
+def _on_data(
+    options: argparse.Namespace,
+    data: Dataset,
+    kind: type[torch.optim.Optimizer],
+    publication: Publication,
+    checkpoint: Checkpoint,
+    saved: Saved | None,
+) -> int:
+    """Plan, train and publish."""
     public = None if options.public is None else training.public_rows(options, data)
     examples = options.examples or data.examples
     plan = (

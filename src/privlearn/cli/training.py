@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from privlearn.data import NAMES, Dataset, load
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
+from privlearn.methods.rows import front
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 
@@ -160,9 +161,11 @@ def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
     if data.x_test is None:
         return {}
     x, y = data.test_tensors()
+    transforms, x = front(data, x)
+    rest = cast(nn.Sequential, model)[len(transforms) :]
     right = 0
     with torch.no_grad():
         for start in range(0, len(x), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
-            right += int((model(x[rows]).argmax(1) == y[rows]).sum())
+            right += int((rest(x[rows]).argmax(1) == y[rows]).sum())
     return {"accuracy": right / len(y)}

@@ -34,6 +34,7 @@ class Dataset:
         asides: what to tell whoever holds the data; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
+        features: a public encoder at work (`encoders.Encoding`), whose features of the rows are learned from in their place.
         public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
     """
 
@@ -49,6 +50,7 @@ class Dataset:
     schema: str = ""
     asides: tuple[str, ...] = ()
     groups: Any = None
+    features: Any = None
     public: bool = False
 
     def __repr__(self) -> str:

@@ -37,9 +37,8 @@ from privlearn.methods.refusals import (
     require_same_examples,
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.methods.rows import Rows, rows, through
+from privlearn.methods.rows import Rows, front, rows, through
 from privlearn.methods.settings import public_settings
-from privlearn.models import Scale
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import Constant, Schedule, Validation, spec
@@ -121,8 +120,7 @@ def dpmac(
     require_same_examples(plan, data)
     born = saved.plain["born"] if saved else {"initialisation": streams.state()["initialisation"], "persons": ""}
     examples = plan.examples or len(x)
-    transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
+    transforms, x = front(data, x)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -159,7 +157,7 @@ def dpmac(
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
     settings = {
-        **public_settings(plan, _numbers(bound), examples, steps, descent, learning_rate_schedule),
+        **public_settings(plan, _numbers(bound), examples, steps, descent, learning_rate_schedule, data.features),
         "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),

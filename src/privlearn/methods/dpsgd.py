@@ -37,10 +37,10 @@ from privlearn.methods.refusals import (
     require_usable,
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.methods.rows import Rows, rows, through
+from privlearn.methods.rows import Rows, front, rows, through
 from privlearn.methods.settings import public_settings
 from privlearn.methods.validating import paced, public_rows, require_scores
-from privlearn.models import Scale, require_per_example
+from privlearn.models import require_per_example
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import Constant, Schedule, Validation
@@ -116,8 +116,7 @@ def dpsgd(
     persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
-    transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
+    transforms, x = front(data, x)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -150,7 +149,7 @@ def dpsgd(
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
     settings = {
-        **public_settings(plan, vars(plan.clip), examples, steps, descent, learning_rate_schedule),
+        **public_settings(plan, vars(plan.clip), examples, steps, descent, learning_rate_schedule, data.features),
         "precision": precision,
         "augmentation_copies": augmentation.copies if augmentation else 1,
         "noise": "on a grid" if streams.noise.discrete else "floating point",

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
+from privlearn.models import Scale
 from privlearn.sampling import Sampler, Shuffle
 
 #: Rows to learn from, in any of the ways in which they may be given.
@@ -39,6 +40,21 @@ def rows(given: Rows, sampling: Sampler) -> Dataset:
             )
         return rows_of(given.dataset)
     return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
+
+
+def front(data: Dataset, x: Tensor) -> tuple[list[nn.Module], Tensor]:
+    """The public transforms that stand in front of a network: what scales rows, and what makes features of them.
+
+    Args:
+        data: says which.
+        x: rows of it, or of the same form.
+
+    Returns:
+        the transforms, and what they make of `x`.
+    """
+    transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
+    x = through(transforms, x)
+    return (transforms, x) if data.features is None else ([*transforms, data.features.encoder], data.features(x))
 
 
 def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:

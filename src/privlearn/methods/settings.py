@@ -6,12 +6,19 @@ from typing import Any
 
 import torch
 
+from privlearn.encoders import Encoding
 from privlearn.plan import Plan
 from privlearn.schedules import Schedule, Validation, spec
 
 
 def public_settings(
-    plan: Plan, clip: dict[str, Any], examples: int, steps: int, descent: torch.optim.Optimizer, rates: Schedule
+    plan: Plan,
+    clip: dict[str, Any],
+    examples: int,
+    steps: int,
+    descent: torch.optim.Optimizer,
+    rates: Schedule,
+    features: Encoding | None,
 ) -> dict[str, Any]:
     """What every method's certificate states.
 
@@ -22,6 +29,7 @@ def public_settings(
         steps: steps in an epoch.
         descent: the optimizer.
         rates: the schedule of its learning rates.
+        features: the public encoder, if there is one.
     """
     defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
     return {
@@ -36,4 +44,5 @@ def public_settings(
         "before": plan.other_releases(),
         "optimizer": {"name": type(descent).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
+        **({} if features is None else {"features": features.encoder.describe()}),
     }

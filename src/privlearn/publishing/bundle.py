@@ -91,7 +91,11 @@ def publish(
 
 
 def load(
-    where: str | Path, model_spec: str | None = None, *, key: str | Path | None = None
+    where: str | Path,
+    model_spec: str | None = None,
+    *,
+    key: str | Path | None = None,
+    features: str | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Load a published model, after checking that its files are the certified ones.
 
@@ -101,6 +105,7 @@ def load(
         where: the folder that `publish` wrote.
         model_spec: a factory `package.module:function` for models that were not built by name.
         key: the publisher's public key, a file; see `verify`.
+        features: the user's own public encoder `package.module:function`, of a model that has one.
 
     Raises:
         CertificateMismatch: the folder does not verify.
@@ -122,7 +127,7 @@ def load(
             f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
             "it, give it yourself with --model package.module:function"
         )
-    return network.rebuild(config, spec, folder.weights(contents)), config
+    return network.rebuild(config, spec, folder.weights(contents), features), config
 
 
 def _figure(name: str, value: Any) -> float:

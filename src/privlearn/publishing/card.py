@@ -147,6 +147,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
+        *_features(settings),
         f"| optimizer | {settings['optimizer']['name']}, learning rate {settings['optimizer'].get('lr', 0):.4g}, "
         f"schedule {_shape(settings['learning_rate_schedule'])} |",
         f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
@@ -160,6 +161,15 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
+
+
+def _features(settings: dict[str, Any]) -> list[str]:
+    """What the network was given in place of the rows."""
+    if "features" not in settings:
+        return []
+    found = settings["features"]
+    digest = f", weights with SHA-256 {found['digest']}" if "digest" in found else ""
+    return [f"| public features | {found['spec']}{digest}: made without looking at the data |"]
 
 
 def _mac(settings: dict[str, Any]) -> list[str]:

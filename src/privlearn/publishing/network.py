@@ -15,6 +15,7 @@ import numpy as np
 from privlearn import models
 from privlearn._json import loads
 from privlearn._validate import count, one_of
+from privlearn.encoders import External, Scattering, encoder
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -31,6 +32,8 @@ _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "keep": (models.Keep, "indices"),
     "clip": (models.ClipRows, "norm"),
 }
+#: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
+_STATED = {"scatter": {"spec"}, "external": {"spec", "digest"}}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -67,15 +70,29 @@ def parse(content: bytes) -> dict[str, Any]:
     if not isinstance(transforms, list) or len(transforms) > _MOST_TRANSFORMS:
         raise BadInput(f"transforms in {CONFIG} is no list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
     for part in transforms:
-        if not isinstance(part, dict) or set(part) != {"kind", "shape"}:
-            raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind and shape")
-        one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], list(_KINDS))
-        _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
+        _require_transform(part)
     return data
 
 
-def rebuild(config: Mapping[str, Any], spec: str, content: bytes) -> nn.Module:
+def _require_transform(part: Any) -> None:
+    stated = _STATED.get(str(part.get("kind")), {"shape"}) if isinstance(part, dict) else set()
+    if not isinstance(part, dict) or set(part) != {"kind", *stated}:
+        raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind, and its shape or spec")
+    one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], [*_KINDS, *_STATED])
+    if "shape" in part:
+        _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
+    elif not all(isinstance(part[name], str) for name in stated):
+        raise BadInput(f"an encoder in {CONFIG} is {str(part)[:60]}: expected texts")
+
+
+def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str | None = None) -> nn.Module:
     """The model of `config` with network `spec`, and the weights in `content`.
+
+    Args:
+        config: what `parse` returned.
+        spec: the network.
+        content: the weights.
+        features: the user's own encoder `package.module:function`, if the model has one.
 
     Raises:
         BadInput: they do not fit each other.
@@ -86,7 +103,7 @@ def rebuild(config: Mapping[str, Any], spec: str, content: bytes) -> nn.Module:
     known = models.is_built_in(spec)
     # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real ones.
     with torch.device("meta" if known else "cpu"):
-        transforms = [_transform(part) for part in config["transforms"]]
+        transforms = [_transform(part, features) for part in config["transforms"]]
         network = models.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
     model = torch.nn.Sequential(*transforms, network)
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -148,12 +165,36 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
     for kind, (own, buffer) in _KINDS.items():
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
+    if isinstance(module, External | Scattering):
+        told = {**module.describe(), "spec": module.spec}
+        return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
 
 
-def _transform(config: Mapping[str, Any]) -> nn.Module:
+def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
+    """The public encoder: one of privlearn's own, or code that the user names, never what a file names."""
     import torch
 
+    with torch.device("cpu"):  # it has its weights from elsewhere
+        found = encoder(config["spec"], code=False) if config["kind"] == "scatter" else None
+        if config["kind"] == "external":
+            if features != config["spec"]:
+                raise BadInput(
+                    f"the model's features are made by {config['spec'][:80]}: if you trust that code and have it, give it "
+                    "yourself with --features package.module:function"
+                )
+            found = External(str(features))
+            if found.digest != config["digest"]:
+                raise BadInput(f"the weights of {features} are not those that the model was trained with: get the same")
+    assert found is not None
+    return found
+
+
+def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
+    import torch
+
+    if config["kind"] in _STATED:
+        return _encoder(config, features)
     shape = config["shape"]
     if config["kind"] == "scale":
         return models.Scale(torch.empty(shape), torch.empty(shape))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from privlearn import sampling, schedules
-from privlearn._json import digest
+from privlearn._json import digest, loads
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -86,7 +86,7 @@ def check(contents: Contents, trusted: PublicKey | None = None) -> Verification:
         event = from_json(certificate["event"])
         found = _recompute(event, claim)
         problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
-        problems += _unlisted_releases(certificate, event)
+        problems += _unlisted_releases(certificate, event) + _other_features(contents, certificate)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     adjacency = claim.get("adjacency")
@@ -189,6 +189,22 @@ def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: s
         return []
     stated = ", ".join(f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency"))
     return [f"{CARD} does not begin with what is certified: {stated}, signed by {signed_by or 'nobody'}"]
+
+
+def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str]:
+    """The public features that the run is said to have had must be those that stand in front of the network."""
+    if CONFIG not in contents.files:
+        return []  # reported already
+    try:
+        transforms = loads(contents.files[CONFIG])["transforms"]
+        found = [part["spec"] for part in transforms if "spec" in part]
+        settings = certificate["settings"]
+        stated = [settings["features"]["spec"]] if "features" in settings else []
+    except (ValueError, KeyError, TypeError):
+        return [f"{CONFIG} or the settings in {CERTIFICATE} do not say what stands in front of the network"]
+    if found == stated:
+        return []
+    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:60]} and {str(found)[:60]}"]
 
 
 def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:

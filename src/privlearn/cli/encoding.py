@@ -1,0 +1,74 @@
+"""`--features`: public features in front of the network, and where they are kept."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from privlearn.cli import screen
+from privlearn.data import NAMES, Dataset
+from privlearn.data.files import cache
+from privlearn.encoders import Encoding, External, Scattering, encoder
+from privlearn.errors import BadInput
+
+#: Images from this size on are scattered unless something else is asked for.
+_LEAST, _CHANNELS = 16, 4
+
+
+@contextmanager
+def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
+    """The data with the public features that the options ask for, or that are usual for them; shows progress while it lasts.
+
+    Raises:
+        BadInput: features that are unknown, or that these rows don't have.
+    """
+    asked = options.features
+    made = _usual(options, data) if asked is None else encoder(asked)
+    if made is None:
+        yield data
+        return
+    _require_rows(made, data)
+    screen.asides.print(
+        f"public features: {made.spec}{'' if asked else ' (usual for images; --features raw for none)'}"
+    )
+    # The bar must be gone before that of training comes.
+    with ExitStack() as shown:
+        progress = shown.enter_context(screen.progress_bar("features", "rows"))
+
+        def told(done: int, rows: int) -> None:
+            progress(done, rows)
+            if done == rows:
+                shown.close()
+
+        yield replace(data, features=Encoding(made, _folder(options), told))
+
+
+def _usual(options: argparse.Namespace, data: Dataset) -> Scattering | None:
+    """Scattering in front of a linear model on images, where nothing else comes first."""
+    shape = data.x.shape[1:]
+    images = len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST and (len(shape) == 2 or shape[0] <= _CHANNELS)
+    plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
+    return Scattering() if images and plain and options.pca is None and options.select is None else None
+
+
+def _require_rows(made: Scattering | External, data: Dataset) -> None:
+    """Refuse rows that the encoder does not take, by a made-up one."""
+    row = torch.zeros(1, *data.x.shape[1:])
+    try:
+        made(row)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise BadInput(
+            f"features {made.spec} can't be made of rows of shape {tuple(data.x.shape[1:])}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _folder(options: argparse.Namespace) -> Path | None:
+    """Where features are kept: those of named data sets in the user's cache, of other rows nowhere unless told to."""
+    if options.features_cache is not None:
+        return Path(options.features_cache)
+    return cache() / "features" if options.data in NAMES else None

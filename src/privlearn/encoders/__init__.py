@@ -1,0 +1,8 @@
+"""Public features: functions of one example, chosen without looking at private rows, that stand in front of a network."""
+
+from privlearn.encoders.encoding import Encoding, with_features
+from privlearn.encoders.external import External
+from privlearn.encoders.scattering import Scattering
+from privlearn.encoders.specs import Encoder, encoder
+
+__all__ = ["Encoder", "Encoding", "External", "Scattering", "encoder", "with_features"]

@@ -1,0 +1,112 @@
+"""An encoder at work: rows in blocks, features kept in a file where that is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privlearn._files import draft_of
+from privlearn.data.dataset import Dataset
+from privlearn.encoders.external import External
+from privlearn.encoders.specs import Encoder, encoder
+from privlearn.errors import BadInput
+
+_ROWS_AT_ONCE = 256
+
+
+def with_features(
+    dataset: Dataset,
+    features: str | Encoder,
+    *,
+    cache: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """The data, to be learned from by public features of the rows: `pv.dpsgd` and `pv.dpmac` make them, and publish how.
+
+    Guarantee: none is needed. An encoder is chosen without the private rows, and makes an example's features of that example
+    alone; gradients are clipped after it.
+
+    Args:
+        dataset: rows that the encoder takes; they are scaled to their declared range first.
+        features: `scatter:J=2` for images, `package.module:function`, which returns a fixed module, or either made.
+        cache: a folder to keep them in for later runs, as secret as the rows.
+        progress: called with (rows done, rows in all).
+
+    Raises:
+        BadInput: no data set, or features that are unknown.
+    """
+    if not isinstance(dataset, Dataset):
+        raise BadInput(f"dataset is a {type(dataset).__name__}: expected pv.Dataset(x, y, ...), or pv.load(name)")
+    made = encoder(features) if isinstance(features, str) else features
+    folder = None if cache is None else Path(cache)
+    return replace(dataset, features=None if made is None else Encoding(made, folder, progress))
+
+
+@final
+@dataclass(frozen=True)
+class Encoding:
+    """An encoder, and where the features that it makes are kept.
+
+    Attributes:
+        encoder: what makes them.
+        cache: a folder to keep them in, for later runs on the same rows. They are as secret as the rows. None: nowhere.
+        progress: called with (rows done, rows in all) after each block.
+    """
+
+    encoder: Encoder
+    cache: Path | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of the rows `x` (rows, ...), one for each.
+
+        Raises:
+            BadInput: rows that the encoder does not take, or a folder that can't be written.
+        """
+        if isinstance(self.encoder, External):
+            self.encoder.require_per_example(x.new_zeros(1, *x.shape[1:]))
+        if self.cache is None:
+            return self._made(x)
+        path = self.cache / f"{self._digest(x)}.npy"
+        if path.exists():
+            return torch.from_numpy(np.load(path, allow_pickle=False))
+        found = self._made(x)
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+            draft = draft_of(path)
+            with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+                np.save(file, found.numpy())
+            draft.replace(path)
+        except OSError as error:
+            raise BadInput(
+                f"features can't be kept in {self.cache}: {error.strerror or error}. Give another folder, or none"
+            ) from error
+        return found
+
+    def _made(self, x: Tensor) -> Tensor:
+        found: Tensor | None = None
+        with torch.no_grad():
+            for start in range(0, len(x), _ROWS_AT_ONCE):
+                part = self.encoder(x[start : start + _ROWS_AT_ONCE])
+                if found is None:
+                    found = part.new_empty(len(x), *part.shape[1:])
+                found[start : start + len(part)] = part
+                if self.progress:
+                    self.progress(start + len(part), len(x))
+        return self.encoder(x) if found is None else found
+
+    def _digest(self, x: Tensor) -> str:
+        """What the features follow from: the encoder, the rows and the versions that compute them."""
+        versions = ", ".join(f"{name} {version(name)}" for name in ("privlearn", "torch", "kymatio"))
+        found = hashlib.sha256(f"{self.encoder.describe()}; {versions}; {tuple(x.shape)} {x.dtype} ".encode())
+        found.update(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return found.hexdigest()

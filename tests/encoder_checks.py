@@ -1,0 +1,236 @@
+"""Named checks of public features: each example by itself, kept for the rows that they are of, and certified as they were."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from checks import check, must_raise
+from torch import Tensor, nn
+
+import privlearn as pv
+from privlearn._json import digest
+from privlearn.cli import training
+from privlearn.encoders import External, Scattering, encoder
+from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
+from privlearn.methods.rows import front
+from privlearn.publishing import bundle, certificate
+
+SIZE = 16
+
+
+def images(rows: int = 12, seed: int = 0) -> pv.Dataset:
+    generator = np.random.default_rng(seed)
+    x = generator.integers(0, 256, (rows, SIZE, SIZE), dtype=np.uint8)
+    return pv.Dataset(x, np.arange(rows) % 3, x[:6], np.arange(6) % 3, classes=3, low=0.0, high=255.0, name="images")
+
+
+def run(data: pv.Dataset, **more: Any) -> pv.Result:
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1)).calibrate(epsilon=3.0, delta=1e-3)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    make = lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0))  # noqa: E731
+    return pv.dpsgd(plan, make, loss, data, streams=pv.Streams.new(0), **more)
+
+
+@contextmanager
+def code(text: str, name: str = "made_up_encoder") -> Iterator[str]:
+    """A module on the path with a function `make`, which has `text` for its body."""
+    with tempfile.TemporaryDirectory() as folder:
+        body = "\n    ".join(text.splitlines())
+        (Path(folder) / f"{name}.py").write_text(f"import torch\nfrom torch import nn\ndef make():\n    {body}\n")
+        sys.path.insert(0, folder)
+        try:
+            yield f"{name}:make"
+        finally:
+            sys.path.remove(folder)
+            sys.modules.pop(name, None)
+
+
+LINEAR = "torch.manual_seed(0)\nreturn nn.Sequential(nn.Flatten(), nn.Linear(256, 9))"
+
+
+@check
+def check_features_of_an_example_are_its_own() -> None:
+    for shape in ((6, SIZE, SIZE), (6, 3, SIZE, 20)):
+        x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+        together = Scattering()(x)
+        for row in range(6):
+            alone = Scattering()(x[row : row + 1])
+            torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-4, atol=1e-4)
+            others = torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 100
+            others[row] = x[row]
+            torch.testing.assert_close(Scattering()(others)[row], together[row], rtol=1e-4, atol=1e-4)
+
+
+@check
+def check_scattering_is_what_kymatio_and_a_group_norm_make() -> None:
+    from kymatio.scattering2d.frontend.numpy_frontend import ScatteringNumPy2D
+
+    x = np.random.default_rng(0).random((3, SIZE, SIZE)).astype(np.float32)
+    raw = ScatteringNumPy2D(J=2, shape=(SIZE, SIZE))(x).reshape(3, 27, -1)
+    by_hand = (raw - raw.mean(2, keepdims=True)) / np.sqrt(raw.var(2, keepdims=True) + 1e-5)
+    found = Scattering()(torch.from_numpy(x))
+    assert found.shape == (3, 81, 4, 4)
+    np.testing.assert_allclose(found.numpy().reshape(3, 27, -1), by_hand, rtol=1e-2, atol=1e-2)
+
+
+@check
+def check_training_on_images_is_training_on_their_features() -> None:
+    """The same noise, and the same weights, whether the features were made beforehand or on the way: scaled images."""
+    data = images()
+    made = Scattering()(torch.from_numpy(data.x).float() / 255)
+    direct = run(replace(data, x=made, x_test=None, y_test=None, low=None, high=None))
+    through = run(pv.with_features(data, "scatter:J=2"))
+    ours, theirs = through.model[-1].state_dict(), direct.model[-1].state_dict()
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-4)
+    x = torch.from_numpy(data.x).float()
+    torch.testing.assert_close(through.model(x), direct.model(made), rtol=1e-3, atol=1e-3)
+    expected = float((through.model(x[:6]).argmax(1) == torch.arange(6) % 3).float().mean())
+    found = training.test_metrics(through.model, pv.with_features(data, "scatter:J=2"))
+    assert abs(found["accuracy"] - expected) < 1e-6
+    with code("return nn.Flatten()") as spec:
+        _, features = front(pv.with_features(data, spec), x)
+    torch.testing.assert_close(features, x.flatten(1) / 255)
+
+
+@check
+def check_kept_features_are_those_of_these_rows() -> None:
+    """By another encoder, or of other rows, they are made anew; and nobody else may read them."""
+    with tempfile.TemporaryDirectory() as folder:
+        done: list[tuple[int, int]] = []
+
+        def features(data: pv.Dataset, spec: str) -> Tensor:
+            kept = pv.with_features(data, spec, cache=folder, progress=lambda *own: done.append(own))
+            found: Tensor = kept.features(torch.from_numpy(data.x).float() / 255)
+            return found
+
+        first = features(images(), "scatter:J=2")
+        assert done == [(12, 12)]
+        assert torch.equal(features(images(), "scatter:J=2"), first)
+        assert done == [(12, 12)]
+        assert features(images(), "scatter:J=1").shape == (12, 9, 8, 8)
+        changed = images()
+        changed.x[5, 3, 3] ^= 1
+        other = features(changed, "scatter:J=2")
+        assert not torch.equal(other[5], first[5])
+        assert len(done) == 3
+        files = list(Path(folder).iterdir())
+        assert len(files) == 3
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
+
+
+@check
+def check_long_data_are_encoded_in_blocks() -> None:
+    x = torch.rand(300, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    found = pv.with_features(images(), "scatter:J=1").features(x)
+    torch.testing.assert_close(found, Scattering(1)(x), rtol=1e-4, atol=1e-4)
+
+
+@check
+def check_an_encoder_that_mixes_rows_is_refused() -> None:
+    for body in (
+        "return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256))",
+        "class Mean(nn.Module):\n    def forward(self, x): return x.flatten(1) - x.flatten(1).mean(0)\nreturn Mean()",
+    ):
+        with code(body) as spec:
+            # Before anything is charged, for the features are made before.
+            ledger = pv.Ledger()
+            must_raise(NotPerExample, lambda: run(pv.with_features(images(), spec), ledger=ledger))  # noqa: B023
+            assert not ledger.charges if hasattr(ledger, "charges") else "no charges" in repr(ledger)
+
+
+@check
+def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
+    with tempfile.TemporaryDirectory() as folder, code(LINEAR) as spec:
+        data = pv.with_features(images(), spec)
+        out = Path(folder) / "model"
+        pv.publish(run(data), out, model_spec="linear", classes=3)
+        settings = json.loads((out / "privacy.json").read_text())["settings"]
+        told = encoder(spec)
+        assert isinstance(told, External)
+        assert settings["features"] == {"kind": "external", "spec": spec, "digest": told.digest}
+        assert told.digest in (out / "README.md").read_text()
+        assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
+        assert pv.verify(out).ok
+        model, _ = bundle.load(out, features=spec)
+        assert model(torch.zeros(2, SIZE, SIZE)).shape == (2, 3)
+
+
+@check
+def check_a_file_never_names_the_code_that_runs() -> None:
+    with tempfile.TemporaryDirectory() as folder, code(LINEAR) as spec:
+        out = Path(folder) / "model"
+        pv.publish(run(pv.with_features(images(), spec)), out, model_spec="linear", classes=3)
+        sys.modules.pop("made_up_encoder")
+        assert "--features" in str(must_raise(BadInput, lambda: bundle.load(out)))
+        must_raise(BadInput, lambda: bundle.load(out, features="os:getcwd"))
+        assert "made_up_encoder" not in sys.modules
+    must_raise(BadInput, lambda: encoder("os:getcwd", code=False))
+
+
+@check
+def check_another_encoder_of_that_name_is_refused() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "model"
+        with code(LINEAR) as spec:
+            pv.publish(run(pv.with_features(images(), spec)), out, model_spec="linear", classes=3)
+        with code(LINEAR.replace("manual_seed(0)", "manual_seed(1)")) as spec:
+            assert "weights" in str(must_raise(BadInput, lambda: bundle.load(out, features=spec)))
+
+
+@check
+def check_other_features_than_the_certified_ones_do_not_verify() -> None:
+    """Certificate and configuration must name the same features, also where all digests are right."""
+    for change in (
+        lambda settings: settings.pop("features"),
+        lambda settings: settings["features"].update(spec="scatter:J=3"),
+        lambda settings: settings.update(features="scatter:J=2"),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "model"
+            pv.publish(run(pv.with_features(images(), "scatter:J=2")), out, model_spec="linear", classes=3)
+            assert pv.verify(out).ok
+            content = json.loads((out / "privacy.json").read_text())
+            change(content["settings"])
+            content["digests"]["settings"] = digest(content["settings"])
+            (out / "privacy.json").write_text(json.dumps(content))
+            assert certificate.parse((out / "privacy.json").read_bytes())
+            found = pv.verify(out)
+            assert not found.ok
+            assert len(found.problems) == 1
+            must_raise(CertificateMismatch, lambda: bundle.load(out))  # noqa: B023
+
+
+def refusals() -> list[Callable[[], Any]]:
+    small = pv.Dataset(np.zeros((4, 5, 5), np.uint8), np.zeros(4, int), classes=3, low=0, high=255)
+    flat = pv.Dataset(np.zeros((4, 50), np.uint8), np.zeros(4, int), classes=3, low=0, high=255)
+    return [
+        lambda: encoder("scatter:J=0"),
+        lambda: encoder("scatter:J=9"),
+        lambda: encoder("scatter:J=1.5"),
+        lambda: encoder("scatter:K=2"),
+        lambda: encoder("scatterx"),
+        lambda: encoder("no_such_module:make"),
+        lambda: encoder("math:sqrt"),
+        lambda: encoder("math:no_such"),
+        lambda: pv.with_features("mnist", "scatter:J=2"),  # type: ignore[arg-type]
+        lambda: run(pv.with_features(small, "scatter:J=2")),
+        lambda: run(pv.with_features(flat, "scatter:J=2")),
+    ]
+
+
+@check
+def check_features_that_cannot_be_made_are_refused() -> None:
+    for refused in refusals():
+        must_raise(BadInput, refused)
+    assert pv.with_features(images(), "raw").features is None

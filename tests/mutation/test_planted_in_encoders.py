@@ -1,0 +1,54 @@
+"""Planted bugs in public features, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import encoder_checks  # noqa: F401 - registers the checks
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant, suite_of
+
+P = "privlearn."
+SCATTER, WORK, OWN = P + "encoders.scattering:", P + "encoders.encoding:", P + "encoders.external:"
+NETWORK = P + "publishing.network:"
+
+MUTANTS = [
+    Mutant("features are normalised over the batch", SCATTER + "Scattering.forward",
+           "F.group_norm(paths, groups_of(paths.shape[1]))", "(paths - paths.mean()) / paths.std()",
+           "check_features_of_an_example_are_its_own"),
+    Mutant("features are not normalised", SCATTER + "Scattering.forward",
+           "F.group_norm(paths, groups_of(paths.shape[1]))", "paths",
+           "check_scattering_is_what_kymatio_and_a_group_norm_make"),
+    Mutant("one group for all channels", SCATTER + "groups_of", "max(", "min(",
+           "check_scattering_is_what_kymatio_and_a_group_norm_make"),
+    Mutant("images are not scaled before", P + "methods.rows:front", "x = through(transforms, x)", "",
+           "check_training_on_images_is_training_on_their_features"),
+    Mutant("the encoder is left out of the model", P + "methods.rows:front", "[*transforms, data.features.encoder]",
+           "transforms", "check_training_on_images_is_training_on_their_features"),
+    Mutant("features are kept whatever the rows", WORK + "Encoding._digest",
+           "found.update(x.detach()", "(x.detach()", "check_kept_features_are_those_of_these_rows"),
+    Mutant("features are kept whatever the encoder", WORK + "Encoding._digest", "{self.encoder.describe()}", "",
+           "check_kept_features_are_those_of_these_rows"),
+    Mutant("everybody may read kept features", WORK + "Encoding.__call__", "0o600", "0o644",
+           "check_kept_features_are_those_of_these_rows"),
+    Mutant("blocks but the first are lost", WORK + "Encoding._made", "found[start : start + len(part)] = part",
+           "found[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
+    Mutant("an encoder may mix rows", WORK + "Encoding.__call__", "isinstance(self.encoder, External)", "False",
+           "check_an_encoder_that_mixes_rows_is_refused"),
+    Mutant("weights of one's own encoder are published", OWN + "External.__init__", "self._held = (made,)",
+           "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),
+    Mutant("a file names the code that runs", NETWORK + "_encoder", "features != config[\"spec\"]",
+           "not (features := config[\"spec\"])", "check_a_file_never_names_the_code_that_runs"),
+    Mutant("other weights of one's own encoder will do", NETWORK + "_encoder", "found.digest != config[\"digest\"]",
+           "False", "check_another_encoder_of_that_name_is_refused"),
+    Mutant("a digest of names alone", OWN + "_digest", "found.update(value.detach()", "(value.detach()",
+           "check_another_encoder_of_that_name_is_refused"),
+    Mutant("a certificate may name other features", P + "publishing.verification:_other_features", "found == stated",
+           "True", "check_other_features_than_the_certified_ones_do_not_verify"),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, errors=[ValueError, RuntimeError, TypeError, AttributeError]
+)
