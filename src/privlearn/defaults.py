@@ -20,6 +20,8 @@ _ADAPTIVE_RATE = 0.015
 #: The noise that may gather in a weight over a run, before the learning rate decays.
 _GATHERED = 0.3
 _GATHERED_LINEAR = 0.6
+#: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
+_GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
@@ -29,11 +31,14 @@ def batch_size(examples: int) -> int:
     return min(examples, max(256, round(examples / 15)))
 
 
-def learning_rate(optimizer: str, plan: Plan, examples: int, model: str, initial_norm: float) -> float:
+def learning_rate(
+    optimizer: str, plan: Plan, examples: int, model: str, initial_norm: float, row_norm: float | None = None
+) -> float:
     """A learning rate from public numbers.
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
-    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex). Networks other than
+    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its rows
+    is public, so that it gathers to 5 in the score of a row). Networks other than
     fully connected ones, whose weights are shared or normalised, never step further than their initial weights are long.
     Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
 
@@ -43,6 +48,7 @@ def learning_rate(optimizer: str, plan: Plan, examples: int, model: str, initial
         examples: the declared number of examples.
         model: the model's spec.
         initial_norm: the L2 norm of the initial weights.
+        row_norm: the L2 norm of all rows of features, where they are normalised one by one.
     """
     if optimizer != "SGD":
         return _ADAPTIVE_RATE
@@ -52,6 +58,8 @@ def learning_rate(optimizer: str, plan: Plan, examples: int, model: str, initial
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
+    if model == "linear" and row_norm is not None:
+        gathered = _GATHERED_IN_SCORES / row_norm
     step = gathered * plan.sampling.expected_batch_size(examples) / walk
     limit = math.inf if model.partition(":")[0] in ("linear", "mlp") else initial_norm
     return min(step, limit) / plan.clip.clip_norm

@@ -113,7 +113,7 @@ def train(
             lambda shape: training.network(options.model, shape, classes, streams),
             "binary_cross_entropy",
             data,
-            optimizer=training.optimizer(own, kind, plan, options.examples or data.examples),
+            optimizer=training.optimizer(own, kind, plan, options.examples or data.examples, data),
             learning_rate_schedule=_rates(options, plan),
             coordinates=coordinates,
             mu=mu,

@@ -129,7 +129,7 @@ def _train(
             lambda shape: training.network(options.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             data,
-            optimizer=training.optimizer(options, kind, plan, options.examples or data.examples),
+            optimizer=training.optimizer(options, kind, plan, options.examples or data.examples, data),
             learning_rate_schedule=training.rates(options, plan),
             streams=streams,
             microbatch=options.microbatch,

@@ -19,6 +19,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.schema import read_schema
+from privlearn.encoders import Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.rows import front
@@ -127,14 +128,17 @@ def optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
 
 
 def optimizer(
-    options: argparse.Namespace, kind: type[torch.optim.Optimizer], plan: Plan, examples: int
+    options: argparse.Namespace, kind: type[torch.optim.Optimizer], plan: Plan, examples: int, data: Dataset
 ) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Makes the optimizer from parameters, at the learning rate that is given or follows by the rule."""
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         found = list(parameters)
         norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
-        rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm)
+        # Scattered rows are normalised one by one, so that all have the same norm.
+        normalised = data.features is not None and isinstance(data.features.encoder, Scattering) and not plan.before
+        row_norm = math.sqrt(found[0][0].numel()) if normalised else None
+        rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm, row_norm)
         given = options.learning_rate
         settings: dict[str, Any] = {"lr": rate if given is None else positive("the learning rate", given)}
         if options.momentum is not None:

@@ -70,7 +70,7 @@ def _tune(options: argparse.Namespace, choice: Choice, data: Dataset, ledger: Le
             lambda shape: training.network(own.model, shape, classes, streams),
             nn.CrossEntropyLoss(reduction="none"),
             rows,
-            optimizer=training.optimizer(own, training.optimizer_kind(own.optimizer or "SGD"), plan, examples),
+            optimizer=training.optimizer(own, training.optimizer_kind(own.optimizer or "SGD"), plan, examples, data),
             learning_rate_schedule=training.rates(own, plan),
             streams=streams,
             microbatch=own.microbatch,
@@ -102,5 +102,5 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
         network = training.network(own.model, own_shape, data.classes or 0, Streams.new(0))
         models.require_per_example(network, torch.zeros(1, *own_shape))
         kind = training.optimizer_kind(own.optimizer or "SGD")
-        training.optimizer(own, kind, plan, plan.examples or data.examples)(network.parameters())
+        training.optimizer(own, kind, plan, plan.examples or data.examples, data)(network.parameters())
         training.rates(own, plan)
