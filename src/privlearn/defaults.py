@@ -21,7 +21,7 @@ _ADAPTIVE_RATE = 0.015
 _GATHERED = 0.3
 _GATHERED_LINEAR = 0.6
 #: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
-_GATHERED_IN_SCORES = 5.0
+GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
@@ -59,7 +59,7 @@ def learning_rate(
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED
     if model == "linear" and row_norm is not None:
-        gathered = _GATHERED_IN_SCORES / row_norm
+        gathered = GATHERED_IN_SCORES / row_norm
     step = gathered * plan.sampling.expected_batch_size(examples) / walk
     limit = math.inf if model.partition(":")[0] in ("linear", "mlp") else initial_norm
     return min(step, limit) / plan.clip.clip_norm

@@ -316,6 +316,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
                        "a linear model), raw, or package.module:function, which returns a module")  # fmt: skip
     group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
+    group.add_argument("--explain", action="store_true", help="for dpsgd: say what was chosen for you, and why")
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
     group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")

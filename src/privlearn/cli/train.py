@@ -14,6 +14,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import ensemble, features, mac, screen, training
 from privlearn.cli.encoding import encoded
+from privlearn.cli.explaining import explain
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.publication import Publication
 from privlearn.cli.reacting import how_it_ended, noisy_validations
@@ -73,6 +74,8 @@ def _on_data(
         f"plan: {screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
+    if options.explain:
+        explain(options, plan, data, kind)
     if told := noisy_validations(plan, examples):
         screen.asides.print(told)
     if options.epochs is not None and plan.epochs < options.epochs:
