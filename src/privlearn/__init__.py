@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from privlearn.methods.pate import pate as pate
     from privlearn.methods.result import Result as Result
     from privlearn.methods.stopping import RandomStopping as RandomStopping
+    from privlearn.methods.train import train as train
     from privlearn.methods.tune import tune as tune
     from privlearn.plan import Plan as Plan
     from privlearn.publishing.bundle import publish as publish
@@ -113,6 +114,7 @@ _HOMES = {
     "release": "mechanisms.release",
     "release_features": "methods.features.rows",
     "select_features": "methods.features.select",
+    "train": "methods.train",
     "tune": "methods.tune",
     "verify": "publishing.verification",
     "with_features": "encoders.encoding",

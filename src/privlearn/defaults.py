@@ -11,8 +11,9 @@ import math
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
 
-#: Epochs where neither the user nor a budget says otherwise.
+#: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little noise.
 EPOCHS = 30
+_EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
 #: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
 CLIP_NORM = 0.1
 
@@ -29,6 +30,11 @@ _LEAST_NOISE = 1.0
 def batch_size(examples: int) -> int:
     """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat around it."""
     return min(examples, max(256, round(examples / 15)))
+
+
+def epochs(epsilon: float | None) -> int:
+    """30, and 60 where the target is above epsilon 4: with little noise more steps are worth theirs."""
+    return EPOCHS if epsilon is None or epsilon <= _LITTLE_NOISE else _EPOCHS_WITH_LITTLE_NOISE
 
 
 def learning_rate(

@@ -12,6 +12,8 @@ from checks import CHECKS
 
 import privlearn as pv
 from privlearn.cli import main
+from privlearn.methods.checkpoint import Checkpoint
+from privlearn.publishing import bundle
 
 OWN = sorted(name for name in vars(encoder_checks) if name.startswith("check_"))
 
@@ -83,10 +85,46 @@ def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> No
         if done == 3:
             raise KeyboardInterrupt
 
-    from privlearn.methods.checkpoint import Checkpoint
-
     with pytest.raises(KeyboardInterrupt):
         encoder_checks.run(data, checkpoint=Checkpoint(file, every=1e-9), progress=stop)
     resumed = encoder_checks.run(data, checkpoint=file)
     for name, value in whole.model.state_dict().items():
         assert value.equal(resumed.model.state_dict()[name])
+
+
+def test_train_needs_no_settings(tmp_path: Path) -> None:
+    """The same weights as the command line makes, and a guarantee that meets the target."""
+    data = encoder_checks.images(60)
+    result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
+    assert 4.9 < result.ledger.guarantee(1e-3).epsilon <= 5.0
+    assert result.settings["features"]["spec"] == "scatter:J=2"
+    path, out = tmp_path / "images.npz", tmp_path / "model"
+    np.savez(path, x=data.x, y=data.y)
+    target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
+    assert main(["train", "--data", str(path), *target, "--out", str(out)]) == 0
+    published, _ = bundle.load(out)
+    for name, value in result.model.state_dict().items():
+        assert value.equal(published.state_dict()[name])
+    with pytest.raises(pv.errors.BadInput, match="classes"):
+        pv.train((data.x, data.y), epsilon=1.0)  # type: ignore[arg-type]
+
+
+def test_rows_of_many_numbers_are_normalised_one_by_one() -> None:
+    x = np.random.default_rng(0).integers(0, 200, (40, 256), dtype=np.uint8)
+    data = pv.Dataset(x, np.arange(40) % 3, classes=3, low=0.0, high=200.0)
+    result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
+    assert result.settings["features"]["spec"] == "norm:power=0.5"
+    features = result.model[:-1](data.tensors()[0])  # type: ignore[index]
+    assert np.allclose(features.mean(1), 0, atol=1e-5)
+    assert np.allclose(features.var(1, correction=0), 1, atol=1e-3)
+    few = pv.Dataset(x[:, :20], np.arange(40) % 3, classes=3, low=0.0, high=200.0)
+    assert "features" not in pv.train(few, epsilon=5.0, delta=1e-3).settings
+
+
+def test_what_was_chosen_is_told(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "model"
+    assert main(["train", "--data", rows, *COMMON, "--explain", "--out", str(out)]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    rate = json.loads((out / "privacy.json").read_text())["settings"]["optimizer"]["lr"]
+    assert f"learning rate {rate:.4g}" in told
+    assert "epochs 2 as given" in told

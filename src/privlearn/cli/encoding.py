@@ -13,11 +13,8 @@ import torch
 from privlearn.cli import screen
 from privlearn.data import NAMES, Dataset
 from privlearn.data.files import cache
-from privlearn.encoders import Encoding, External, Scattering, encoder
+from privlearn.encoders import Encoder, Encoding, Normalised, Scattering, encoder, usual
 from privlearn.errors import BadInput
-
-#: Images from this size on are scattered unless something else is asked for.
-_LEAST, _CHANNELS = 16, 4
 
 
 @contextmanager
@@ -34,7 +31,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         return
     _require_rows(made, data)
     screen.asides.print(
-        f"public features: {made.spec}{'' if asked else ' (usual for images; --features raw for none)'}"
+        f"public features: {made.spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
     )
     # The bar must be gone before that of training comes.
     with ExitStack() as shown:
@@ -48,15 +45,13 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         yield replace(data, features=Encoding(made, _folder(options), told))
 
 
-def _usual(options: argparse.Namespace, data: Dataset) -> Scattering | None:
-    """Scattering in front of a linear model on images, where nothing else comes first."""
-    shape = data.x.shape[1:]
-    images = len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST and (len(shape) == 2 or shape[0] <= _CHANNELS)
+def _usual(options: argparse.Namespace, data: Dataset) -> Scattering | Normalised | None:
+    """What is usual in front of a linear model, where nothing else comes first."""
     plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
-    return Scattering() if images and plain and options.pca is None and options.select is None else None
+    return usual(data.x.shape[1:], data.low) if plain and options.pca is None and options.select is None else None
 
 
-def _require_rows(made: Scattering | External, data: Dataset) -> None:
+def _require_rows(made: Encoder, data: Dataset) -> None:
     """Refuse rows that the encoder does not take, by a made-up one."""
     row = torch.zeros(1, *data.x.shape[1:])
     try:

@@ -45,7 +45,12 @@ def _settings(
     size = f"{plan.sampling.expected_batch_size(examples):.0f}"
     why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
     yield "batch size", size, options.batch_size is not None, why
-    yield "epochs", str(plan.epochs), options.epochs is not None, "more gain little at any epsilon"
+    yield (
+        "epochs",
+        str(plan.epochs),
+        options.epochs is not None,
+        "60 above epsilon 4, with little noise",
+    )
     why = "so small that nearly every gradient is clipped: the learning rate then fits any loss"
     yield "clipping", f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}", options.clip_norm is not None, why
     yield "noise multiplier", screen.noise_text(plan), options.noise_multiplier is not None, "what meets the target"

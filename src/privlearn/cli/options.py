@@ -292,7 +292,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, fixed, full"
     )
     plan.add_argument("--batch-size", type=int, metavar="B", help="expected examples in a batch (default: by a rule)")
-    plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, or until the budget ends)")
+    plan.add_argument(
+        "--epochs", type=int, metavar="N", help="(default: 30, above epsilon 4 60; or until the budget ends)"
+    )
     plan.add_argument("--schedule", default="constant", metavar="SPEC", help="constant, time:k=0.05, exp:k=0.01, "
                       "step:k=0.6,period=10, poly:k=3,end=2,period=100 (each with from=, to= epochs), or "
                       "validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public or noise=")  # fmt: skip
@@ -312,8 +314,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
                        help="(default: dpsgd)")  # fmt: skip
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
-    group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2 (usual for images with "
-                       "a linear model), raw, or package.module:function, which returns a module")  # fmt: skip
+    group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2 or norm:power=0.5 "
+                       "(usual for images, and for 256 numbers or more, with a linear model), raw, or "
+                       "package.module:function, which returns a module")  # fmt: skip
     group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
     group.add_argument("--explain", action="store_true", help="for dpsgd: say what was chosen for you, and why")

@@ -54,7 +54,7 @@ def draft(options: argparse.Namespace, examples: int) -> Plan:
     clip_norm = defaults.CLIP_NORM if options.clip_norm is None else options.clip_norm
     return Plan(
         sampling=sampler,
-        epochs=defaults.EPOCHS if options.epochs is None else options.epochs,
+        epochs=defaults.epochs(options.epsilon) if options.epochs is None else options.epochs,
         schedule=_schedule(options),
         clip=styles.named(options.clip, clip_norm),
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),

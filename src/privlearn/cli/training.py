@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,17 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from privlearn import defaults, models, schedules
+from privlearn import models, schedules
 from privlearn._validate import positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.schema import read_schema
-from privlearn.encoders import Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.rows import front
+from privlearn.methods.train import usual_rate
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 
@@ -134,11 +133,7 @@ def optimizer(
 
     def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         found = list(parameters)
-        norm = math.sqrt(sum(float(p.detach().square().sum()) for p in found))
-        # Scattered rows are normalised one by one, so that all have the same norm.
-        normalised = data.features is not None and isinstance(data.features.encoder, Scattering) and not plan.before
-        row_norm = math.sqrt(found[0][0].numel()) if normalised else None
-        rate = defaults.learning_rate(kind.__name__, plan, examples, options.model, norm, row_norm)
+        rate = usual_rate(kind.__name__, plan, examples, options.model, found, data)
         given = options.learning_rate
         settings: dict[str, Any] = {"lr": rate if given is None else positive("the learning rate", given)}
         if options.momentum is not None:

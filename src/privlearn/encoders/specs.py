@@ -1,20 +1,25 @@
-"""Encoders by name."""
+"""Encoders by name, and those that are usual."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from privlearn._validate import parse_spec
 from privlearn.encoders.external import External
+from privlearn.encoders.normalised import Normalised
 from privlearn.encoders.scattering import Scattering
 from privlearn.errors import BadInput
 
-Encoder = Scattering | External
+Encoder = Scattering | Normalised | External
+#: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
+_LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 
 
 def encoder(spec: str, *, code: bool = True) -> Encoder | None:
     """The encoder that `spec` names, or None for "raw".
 
     Args:
-        spec: `raw`, `scatter`, `scatter:J=2`, or `package.module:function`.
+        spec: `raw`, `scatter:J=2`, `norm:power=0.5`, or `package.module:function`.
         code: whether code of the user's may be imported; not what a file from elsewhere names.
 
     Raises:
@@ -23,14 +28,32 @@ def encoder(spec: str, *, code: bool = True) -> Encoder | None:
     name, _, rest = spec.partition(":")
     if spec == "raw":
         return None
-    if name == "scatter":
+    if name in ("scatter", "norm"):
         _, numbers = parse_spec("features", spec)
-        scale = numbers.pop("J", 2.0)
-        if numbers or scale != int(scale):
-            raise BadInput(f"features {spec!r} cannot be read: expected scatter, or scatter:J=2 with a whole number")
-        return Scattering(int(scale))
+        if name == "norm" and set(numbers) <= {"power"}:
+            return Normalised(**numbers)
+        scale = numbers.get("J", 2.0)
+        if name == "scatter" and set(numbers) <= {"J"} and scale == int(scale):
+            return Scattering(int(scale))
+        raise BadInput(
+            f"features {spec[:60]!r} cannot be read: expected scatter:J=2, with a whole number, or norm:power=0.5"
+        )
     if code and name and rest.isidentifier():
         return External(spec)
     raise BadInput(
-        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, or package.module:function", spec=spec
+        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, norm:power=0.5, or package.module:function",
+        spec=spec,
     )
+
+
+def usual(shape: Sequence[int], low: object) -> Scattering | Normalised | None:
+    """What stands in front of a linear model where nobody says otherwise, by public facts.
+
+    Args:
+        shape: of one example.
+        low: the declared lower bound of its numbers, or None.
+    """
+    if len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST_IMAGE and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
+        return Scattering()
+    positive = isinstance(low, int | float) and low >= 0
+    return Normalised() if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None

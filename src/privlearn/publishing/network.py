@@ -15,7 +15,7 @@ import numpy as np
 from privlearn import models
 from privlearn._json import loads
 from privlearn._validate import count, one_of
-from privlearn.encoders import External, Scattering, encoder
+from privlearn.encoders import External, Normalised, Scattering, encoder
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "clip": (models.ClipRows, "norm"),
 }
 #: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
-_STATED = {"scatter": {"spec"}, "external": {"spec", "digest"}}
+_STATED = {"scatter": {"spec"}, "norm": {"spec"}, "external": {"spec", "digest"}}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
     for kind, (own, buffer) in _KINDS.items():
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
-    if isinstance(module, External | Scattering):
+    if isinstance(module, External | Normalised | Scattering):
         told = {**module.describe(), "spec": module.spec}
         return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
@@ -176,7 +176,7 @@ def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
     import torch
 
     with torch.device("cpu"):  # it has its weights from elsewhere
-        found = encoder(config["spec"], code=False) if config["kind"] == "scatter" else None
+        found = encoder(config["spec"], code=False) if config["kind"] != "external" else None
         if config["kind"] == "external":
             if features != config["spec"]:
                 raise BadInput(
