@@ -1,0 +1,119 @@
+"""One run of `best`: a data set, a target, and the library's defaults or another library's example."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import nn
+
+from privlearn import models
+from privlearn._validate import one_of
+from privlearn.clipping.styles import Flat
+from privlearn.data.dataset import Dataset
+from privlearn.data.files import cache
+from privlearn.data.named import load
+from privlearn.encoders import Encoding, usual
+from privlearn.methods.dpsgd import dpsgd
+from privlearn.methods.result import Result
+from privlearn.methods.rows import front
+from privlearn.methods.train import train
+from privlearn.plan import Plan
+from privlearn.rng import Streams
+from privlearn.sampling import Poisson
+
+DELTA = 1e-5
+DEFAULTS, EXAMPLE = "defaults", "opacus's example"
+#: Of the MNIST example of Opacus (examples/mnist.py): its network is `cnn`, of 26 thousand weights.
+_BATCH, _EPOCHS, _RATE, _NORM = 64, 10, 0.1, 1.0
+
+
+@final
+@dataclass(frozen=True)
+class BestSetting:
+    """What distinguishes one run from another.
+
+    Attributes:
+        data: the data set's name.
+        epsilon: the target, at delta 1e-5.
+        way: the library's defaults, or the settings of Opacus's MNIST example with noise for the target.
+        first: how many training examples; None: all.
+    """
+
+    data: str
+    epsilon: float
+    way: str = DEFAULTS
+    first: int | None = None
+
+    def key(self, seed: int) -> dict[str, Any]:
+        """The run's settings as plain values; what is at its default is left out."""
+        found = {"study": "best", "data": self.data, "epsilon": self.epsilon, "seed": seed}
+        others = {"way": None if self.way == DEFAULTS else self.way, "first": self.first}
+        return found | {name: value for name, value in others.items() if value is not None}
+
+    def run(self, seed: int) -> BestOutcome:
+        """Train with `seed`."""
+        return made(self, seed)
+
+    def outcome(self, kept: dict[str, Any]) -> BestOutcome:
+        """What a run reached, from its fields."""
+        return BestOutcome(**kept)
+
+
+@final
+@dataclass(frozen=True)
+class BestOutcome:
+    """What a run reached.
+
+    Attributes:
+        accuracy: on the test rows.
+        epsilon: what its ledger says was spent.
+        seconds: of training, one thread, features not counted.
+        weights: how many the network has.
+    """
+
+    accuracy: float
+    epsilon: float
+    seconds: float
+    weights: int
+
+
+def made(setting: BestSetting, seed: int) -> BestOutcome:
+    """Run `setting` with `seed`, which fixes batches and noise."""
+    data = load(setting.data)
+    data = replace(data, x=data.x[: setting.first], y=data.y[: setting.first])
+    if one_of("the way", setting.way, (DEFAULTS, EXAMPLE)) == DEFAULTS:
+        found = usual(data.x.shape[1:], data.low)
+        kept = None if found is None else Encoding(found, cache() / "features")
+        data = replace(data, features=kept)
+    _, x = front(data, data.test_tensors()[0])  # and the encoder is ready
+    if data.features is not None:
+        front(data, data.tensors()[0])
+    started = time.perf_counter()
+    result = _trained(setting, data, seed)
+    seconds = time.perf_counter() - started
+    assert isinstance(result.model, nn.Sequential)
+    network = result.model[-1]
+    with torch.no_grad():
+        said = torch.cat([network(part).argmax(1) for part in x.split(2048)])  # type: ignore[no-untyped-call]
+    right = float((said == torch.from_numpy(np.asarray(data.y_test).astype(np.int64))).double().mean())
+    weights = sum(value.numel() for value in network.parameters())
+    return BestOutcome(right, result.ledger.guarantee(DELTA).epsilon, seconds, weights)
+
+
+def _trained(setting: BestSetting, data: Dataset, seed: int) -> Result:
+    streams = Streams.new(seed)
+    if setting.way == DEFAULTS:
+        return train(data, epsilon=setting.epsilon, delta=DELTA, streams=streams)
+    plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM))
+    return dpsgd(
+        plan.calibrate(epsilon=setting.epsilon, delta=DELTA),
+        lambda shape: models.build("cnn", shape, data.classes or 0, streams.initialisation),
+        nn.CrossEntropyLoss(reduction="none"),
+        data,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=_RATE),
+        streams=streams,
+    )
