@@ -99,11 +99,11 @@ def _cell(values: Sequence[float]) -> str:
 
 def _about(seeds: int) -> str:
     return (
-        f"Means of {seeds} seeds at delta {DELTA:g}, Poisson sampling, add/remove neighbours. *Defaults* is `pv.train`, the same "
-        "for all data sets: images are scattered (J = 2), rows of 256 non-negative numbers or more are normalised one by one after "
-        "a root, others taken as they are; a linear model, batches of a fifteenth, 30 epochs (60 above epsilon 4), clip 0.1, SGD "
-        "with the learning rate of the rule. The rule was chosen on the last 5,000 training images of MNIST, the root on 5,000 "
-        "training rows of the CIFAR-10 features; nothing was chosen on the others, nor on any test row."
+        f"Means of {seeds} seeds at delta {DELTA:g}, Poisson sampling, add/remove neighbours. *Defaults* is `pv.train`, the "
+        "same for all data sets: images are scattered (J = 2), rows of 256 non-negative numbers or more are normalised one by "
+        "one after a root, others taken as they are; a linear model, batches of a fifteenth, 30 epochs (60 above epsilon 4), "
+        "clip 0.1, SGD with the learning rate of the rule. The rule was chosen on the last 5,000 training images of MNIST, "
+        "the root on 5,000 training rows of the CIFAR-10 features; nothing was chosen on the others, nor on any test row."
     )
 
 
