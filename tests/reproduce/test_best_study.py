@@ -1,0 +1,68 @@
+"""The study of default settings: what its runs are, what they spend, and what is kept of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+import privlearn as pv
+from privlearn.reproduce.best import accuracy, runs
+from privlearn.reproduce.best.runs import EXAMPLE, BestOutcome, BestSetting
+from privlearn.reproduce.sweep import Store, Sweep
+
+
+def test_every_setting_of_the_study_is_another_run_and_is_found_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.jsonl")
+    grid = [*accuracy.full_grid(), *accuracy.quick_grid()]
+    for number, setting in enumerate(grid):
+        store.keep(setting.key(0), asdict(BestOutcome(number / 100, setting.epsilon, 1.0, number)))
+    assert len(store.read()) == len(grid)
+    found = {setting: setting.outcome(store.read()[_text(setting.key(0))]) for setting in grid}
+    assert [outcome.weights for outcome in found.values()] == list(range(len(grid)))
+
+
+def _text(key: dict[str, object]) -> str:
+    from privlearn.reproduce.sweep import _canonical
+
+    return _canonical(key)
+
+
+def test_a_run_is_what_train_makes_and_spends_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = pv.load("digits")
+    monkeypatch.setattr(runs, "load", lambda name: replace(few, name=name))
+    outcome = BestSetting("digits", 2.0, first=300).run(3)
+    data = replace(few, x=few.x[:300], y=few.y[:300])
+    result = pv.train(data, epsilon=2.0, streams=pv.Streams.new(3))
+    x, y = few.test_tensors()
+    assert outcome.accuracy == pytest.approx(float((result.model(x).argmax(1) == y).double().mean()))
+    assert 1.99 < outcome.epsilon <= 2.0
+    assert outcome.weights == 650
+
+
+def test_opacuss_example_is_priced_for_the_target() -> None:
+    """Its settings are another library's; the noise is for the target, and what was spent is what the ledger says."""
+    outcome = BestSetting("usps", 3.0, EXAMPLE, first=64).run(0)
+    assert 2.98 < outcome.epsilon <= 3.0
+    with pytest.raises(pv.errors.BadInput, match="way"):
+        BestSetting("usps", 3.0, "nothing", first=64).run(0)
+
+
+def test_the_figure_and_the_table_hold_what_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        setting: [BestOutcome(0.5 + index / 1000, 1.0, 2.0, 10)] * 2
+        for index, setting in enumerate(accuracy.full_grid())
+    }
+    sweep = Sweep()
+    monkeypatch.setattr(Sweep, "__call__", lambda self, grid, seeds: {setting: made[setting] for setting in grid})
+    findings = accuracy.run("best", False, None, sweep)
+    rows = {(row.label, row.metric): row for row in findings.rows}
+    first = rows["mnist, epsilon 0.5, defaults", "test accuracy"]
+    assert (first.ours, first.paper) == (0.5, 0.90)
+    assert rows["fashion-mnist, epsilon 3, defaults", "test accuracy"].paper == 0.897
+    assert rows["mnist, epsilon 3, opacus's example", "test accuracy"].paper is None
+    assert any("0.5000 ± 0.0000" in note for note in findings.notes)
+    marks = {whose for name, *_, whose, _ in accuracy.PUBLISHED if name == "mnist"}
+    legend = {text.get_text() for text in findings.figure.axes[0].get_legend().get_texts()}
+    assert marks <= legend
