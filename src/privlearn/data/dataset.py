@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -34,6 +35,7 @@ class Dataset:
         asides: what to tell whoever holds the data; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
+        feature_names: public names of the numbers in a row, in their order; empty if they have none.
         public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
     """
 
@@ -50,6 +52,15 @@ class Dataset:
     asides: tuple[str, ...] = ()
     groups: Any = None
     public: bool = False
+    feature_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
+        features = math.prod(np.shape(self.x)[1:])
+        if self.feature_names and len(self.feature_names) != features:
+            raise BadInput(
+                f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name for each"
+            )
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""

@@ -36,6 +36,7 @@ class Origin:
         schema: digest of the schema of the table that the rows come from; empty if they come from none.
         seeded: whether somebody may know the seed of the noise.
         discrete: whether noise goes on a grid.
+        names: of the numbers in a row, where the data name them.
     """
 
     scale: Scale | None
@@ -43,6 +44,7 @@ class Origin:
     schema: str
     seeded: bool
     discrete: bool
+    names: tuple[str, ...] = ()
 
 
 @final
@@ -90,7 +92,9 @@ def opened(
     _require_fit(plan, data)
     streams = streams or Streams.new()
     scale = None if data.low is None else Scale(*data.bounds())
-    origin = Origin(scale, tuple(data.x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete)
+    origin = Origin(
+        scale, tuple(data.x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete, data.feature_names
+    )
     found = Opened(data.x, data.y, origin, ledger, streams.noise)
     ledger.approve(event, plan.neighbours, plan.unit)
     try:
