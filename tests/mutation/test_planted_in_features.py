@@ -19,6 +19,9 @@ MOVES = "check_one_row_moves_class_statistics_by_at_most_the_sensitivity"
 SCORES = "check_one_row_moves_distances_by_at_most_the_sensitivity"
 ROWS = "check_one_row_moves_rows_by_at_most_the_sensitivity"
 PRICE = "check_every_plan_costs_what_it_says"
+SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
+LABELS = "check_labels_of_any_kind_make_the_same_classifier"
+ORDER = "check_kept_columns_stay_in_their_order"
 TOLD = "check_the_chosen_features_are_told_and_no_others"
 SCORED = "check_scores_are_those_of_the_released_statistics"
 SAID = "check_certificates_say_only_what_counts"
@@ -104,6 +107,20 @@ MUTANTS = [
            "", "check_a_selection_before_training_is_in_the_price"),
     Mutant("a selection is certified as one Gaussian release", P + "publishing.features:earlier",
            'part["kind"] != Select.kind', "True", "check_a_selection_before_training_is_in_the_price"),
+    Mutant("a selector leaves nothing for what comes after it", P + "sklearn:DPFeatureSelector.fit",
+           "self.then is not None", "False", "check_a_pipeline_is_paid_for_in_full_or_not_at_all"),
+    Mutant("a search costs what one fit costs", P + "sklearn:budget_for", 'count("fits", fits)', "1", SEARCH),
+    Mutant("only the first of a pipeline costs something", P + "sklearn:budget_for", "for plan in plans), count",
+           "for plan in plans[:1]), count", SEARCH),
+    Mutant("groups cost what one row costs", P + "sklearn:budget_for", "1.0, delta, group_size=group)", "1.0, delta)", SEARCH),
+    Mutant("labels are numbered as they are declared", P + "sklearn:_numbered", "enumerate(declared.tolist())",
+           "enumerate(classes)", LABELS),
+    Mutant("labels outside the declared ones are the first class", P + "sklearn:_numbered", "numbers.get(label, -1)",
+           "numbers.get(label, 0)", LABELS),
+    Mutant("kept columns come best first", P + "sklearn:DPFeatureSelector.transform", "self.get_support(indices=True)",
+           "self.indices_", ORDER),
+    Mutant("the first columns are kept", P + "sklearn:DPFeatureSelector.get_support", "np.sort(self.indices_)",
+           "np.arange(len(self.indices_))", ORDER),
     # What is told
     Mutant("the first features are told, whichever were chosen", METHOD + "fisher:_chosen", "told(found[0], origin",
            "told(sorted(found[0]), origin", TOLD),

@@ -22,7 +22,7 @@ from privlearn.accounting.events import Composed, Repeated, Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.methods.features.literal import literal_release
 from privlearn.publishing import features as published
-from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -79,6 +79,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "other features in scikit-learn": (
         lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]), ("4 features",),
     ),
+    "labels of text that nobody declared": (
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]", "declare"),
+    ),
+    "more rows than labels in scikit-learn": (
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y[:9]), ("40 rows and 9 labels",),
+    ),
+    "a budget for nothing": (lambda: budget_for(), ("0 plans",)),
+    "a budget for groups of several sizes": (
+        lambda: budget_for(settled(), settled(group_size=2)), ("2 plans", "one group_size"),
+    ),
+    "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
     "other features to predict": (
         lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
     ),
@@ -172,6 +183,14 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     search = GridSearchCV(DPFisherClassifier(second, ledger), {"plan": [second]}, cv=2, error_score="raise")
     with pytest.raises(pv.errors.BudgetExceeded):
         search.fit(x[:, :20], y)
+
+
+def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
+    example = page.split("## In scikit-learn")[1].split("```python\n")[1].split("```")[0]
+    exec(compile(example, "docs/features.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()[0]
+    assert f"print(budget)  # {printed}" in example
 
 
 def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
