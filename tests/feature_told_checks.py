@@ -7,13 +7,16 @@ import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from checks import check, must_raise
 from feature_checks import EVERY_PLAN, B, K, R, carried_out, settled, some_rows
 from torch import Tensor
 
 import privlearn as pv
+from privlearn.accounting.events import walk
 from privlearn.mechanisms import features as mechanism
 from privlearn.mechanisms.features import Select, Statistics
 from privlearn.methods.features.plan import _FIELDS, from_description
@@ -86,6 +89,24 @@ def check_scores_are_those_of_the_released_statistics() -> None:
     assert abs(float(found.scores.std() / found.score_noise.mean()) - 1) < 0.1
 
 
+def in_two_pieces(plan: pv.Plan, data: pv.Dataset) -> pv.Result:
+    """The run with seed 0, interrupted after its first step and gone on with."""
+
+    def stop(done: int, steps: int) -> None:
+        raise KeyboardInterrupt
+
+    def run(**more: Any) -> pv.Result:
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        return pv.dpsgd(plan, torch.nn.Linear(2, K), loss, data, streams=pv.Streams.new(0), **more)
+
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            run(checkpoint=Path(name) / "run", progress=stop)
+        except KeyboardInterrupt:
+            return run(checkpoint=Path(name) / "run")
+    raise AssertionError("the run was not interrupted")
+
+
 @check
 def check_a_selection_before_training_tells_what_it_chose() -> None:
     """Also of a run in pieces; the published network keeps those very features."""
@@ -107,6 +128,8 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
             out = bundle.publish(result, Path(name) / "model", delta=1e-5)
             assert verification.verify(out).ok
             assert "| chosen, the best first |" in (out / "README.md").read_text()
+        again = in_two_pieces(plan, data)
+        assert again.settings == result.settings
 
 
 @check
@@ -157,3 +180,18 @@ def check_targets_are_met_to_the_last_digits() -> None:
             spent = found.budget.spent(found.event(), found.neighbours)
             assert found.budget.limit * (1 - close) <= spent <= found.budget.limit, (plan, target, spent)
             assert found.guarantee(1e-5).epsilon <= 2.0 or "rho" in target
+
+
+@check
+def check_nobody_has_more_rows_than_are_protected() -> None:
+    """Person ids are held against the declared bound before anything is spent; they change nothing else."""
+    x, y = some_rows()
+    for size, most in ((1, 1), (3, 2), (2, 2)):
+        plan = settled(group_size=size)
+        found = pv.fisher(plan, pv.Dataset(x, y, groups=np.arange(40) // most), streams=pv.Streams.new(0))
+        usual = pv.fisher(plan, (x, y), streams=pv.Streams.new(0))
+        assert torch.equal(found.model(x.float()), usual.model(x.float()))
+        assert found.ledger.unit.group_size == size
+        ledger, more = pv.Ledger(), pv.Dataset(x, y, groups=np.arange(40) // (size + 1))
+        must_raise(pv.errors.BadInput, lambda plan=plan, more=more, ledger=ledger: pv.fisher(plan, more, ledger=ledger))  # type: ignore[misc]
+        assert not list(walk(ledger.event))

@@ -174,6 +174,22 @@ class FeaturesPlan:
         """Whether the statistics that features are chosen by are all that is released."""
         return self.purpose == "selection" or (self.purpose == "classifier" and not self.selection.by_gumbel)
 
+    @property
+    def noise_of_sums(self) -> float:
+        """Standard deviation of the noise in each number of the class sums that a classifier is made from.
+
+        Raises:
+            BadInput: the plan is for something else than a classifier, or its noise was not solved for yet.
+        """
+        if self.purpose != "classifier":
+            raise BadInput(
+                f"the plan is for {self.purpose!r}: expected one for 'classifier', which is made from class sums"
+            )
+        _, sums, moments = self.split
+        if self.in_one_release:
+            return self.noise * self.neighbours.sum_sensitivity(self.row_norm) * math.sqrt(math.fsum(self.split) / sums)
+        return self.rest_noise * self.neighbours.sum_sensitivity(self.rest_norm) * math.sqrt((sums + moments) / sums)
+
     def event(self) -> Composed:
         """Everything that will be charged, in order.
 
