@@ -152,8 +152,8 @@ class Dataset:
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""
-        x = as_tensor(self.x, f"x of {self.name}", whole_is_float=self.low is not None)
-        return x, as_tensor(self.y, f"y of {self.name}")
+        x = as_tensor(self.x, f"the data in x of {self.name}", whole_is_float=self.low is not None)
+        return x, as_tensor(self.y, f"the data in y of {self.name}")
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets as tensors."""
@@ -177,13 +177,13 @@ def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = Fal
     import torch
 
     if values is None:
-        raise BadInput(f"{what}: nothing is there, and one is needed for each row. Give targets, Dataset(x, y)")
+        raise BadInput(f"{what} are missing: expected one for each row. Give targets, Dataset(x, y)")
     if isinstance(values, torch.Tensor):
         return values.detach()
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise BadInput(
-            f"{what}: {array.dtype} values, expected numbers; turn names and categories into whole numbers from 0"
+            f"{what} hold {array.dtype} values: expected numbers; turn names and categories into whole numbers from 0"
         )
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
