@@ -433,18 +433,18 @@ def check_a_slip_in_a_ledgers_name_is_no_new_ledger() -> None:
 def check_a_ledger_shows_what_is_in_it() -> None:
     """In a file also what others charged and set aside; a file that is gone is no reason to raise."""
     with folder() as here:
-        Ledger.open(here / "ledger", Budget(rho=1.0)).charge(Repeated(STEP, 5), ADD_REMOVE)
+        Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(Repeated(STEP, 5), ADD_REMOVE)
         Ledger.open(here / "ledger").approve(Repeated(STEP, 7), ADD_REMOVE)
         shown = repr(Ledger.open(here / "ledger"))
-        assert "budget=rho 1, add_remove, 2 runs, 1 of them open, 12 events)" in shown, shown
+        assert "budget=epsilon 9 at delta 1e-05, add_remove, 2 runs, 1 of them open, 12 events)" in shown, shown
         ledger = Ledger.open(here / "new", create=True)
         assert "budget=None, no charges yet)" in repr(ledger)
         (here / "new").unlink()
         assert "gone or damaged" in repr(ledger)
-    kept = Ledger(Budget(rho=1.0))
-    assert repr(kept) == "Ledger(budget=rho 1, no charges yet)"
+    kept = Ledger(Budget(epsilon=9.0, delta=1e-5))
+    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, no charges yet)"
     kept.charge(Repeated(STEP, 5), ADD_REMOVE)
-    assert repr(kept) == "Ledger(budget=rho 1, add_remove, 5 events)"
+    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, add_remove, 5 events)"
 
 
 @check
