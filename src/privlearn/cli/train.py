@@ -72,13 +72,15 @@ def run(options: argparse.Namespace) -> int:
     if plan.filter:
         screen.asides.print(how_it_ended(result.settings))
         answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+    chosen, listed = features.chosen(result.settings, f"{options.select} chosen")
     publication.end(
         result,
         data,
-        answer,
+        answer | chosen,
         {
             "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier "
-            f"{screen.noise_text(plan, answer['noise_multipliers'])}"
+            f"{screen.noise_text(plan, answer['noise_multipliers'])}",
+            **listed,
         },
         options.model,
     )

@@ -38,7 +38,7 @@ from privlearn.methods.refusals import (
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import Rows, rows, through
-from privlearn.methods.settings import public_settings
+from privlearn.methods.settings import public_settings, with_choices
 from privlearn.methods.validating import paced, public_rows, require_scores
 from privlearn.models import Scale, require_per_example
 from privlearn.plan import Plan
@@ -117,7 +117,7 @@ def dpsgd(
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
+    x, bounded = through(transforms, x), len(transforms)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -199,7 +199,9 @@ def dpsgd(
         delta=plan.budget.delta if plan.budget else None,
         budget=plan.budget,
         method="dpsgd",
-        settings=settings | pace.settings(steps),
+        settings=settings
+        | pace.settings(steps)
+        | {"before": with_choices(settings["before"], transforms[bounded:], data)},
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
