@@ -259,7 +259,7 @@ def test_the_noise_of_sums_is_known_beforehand(way: str, adjacency: Adjacency, m
 
 def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`budget` knows of public numbers alone what `train` spends, and prints it with its noise."""
-    public = ("--features", "64", "--classes", "10")
+    public = ("--numbers", "64", "--classes", "10")
     for number, options in enumerate((
         ("--method", "features", "--epsilon", "3", "--keep", "7"),
         ("--method", "features", "--rho", "0.1", "--adjacency", "replace_one", "--row-norm", "5", "--criterion", "t"),
@@ -276,8 +276,8 @@ def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFix
         expected = "before it a selection of 9 features" if "--select" in options else "with 143.7 rows in each class"
         assert expected in shown
     for options, said in (
-        (["--method", "features", "--epsilon", "1"], "--features P"),
-        (["--select", "3", "--epsilon", "1", "--examples", "9"], "--features P"),
+        (["--method", "features", "--epsilon", "1"], "--numbers P"),
+        (["--select", "3", "--epsilon", "1", "--examples", "9"], "--numbers P"),
         (["--method", "features", "--epsilon", "1", *public, "--epochs", "3"], "--epochs"),
         (["--keep", "3", "--epsilon", "1", "--examples", "9"], "--select M"),
         (["--method", "pate", "--epsilon", "1"], "pv.PatePlan"),
@@ -297,7 +297,7 @@ def test_a_budget_needs_no_torch() -> None:
             *options,
             "--epsilon",
             "2",
-            "--features",
+            "--numbers",
             "9",
             "--classes",
             "2",

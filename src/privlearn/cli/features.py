@@ -136,14 +136,14 @@ def declared(options: argparse.Namespace) -> Dataset:
     Raises:
         BadInput: one of the two is missing.
     """
-    if options.features is None or options.classes is None:
+    if options.numbers is None or options.classes is None:
         raise BadInput(
-            "features are chosen among a number of them, by classes: give --features P, how many numbers a row has, and "
+            "features are chosen among a number of them, by classes: give --numbers P, how many numbers a row has, and "
             "--classes K"
         )
-    count("--features", options.features, most=10**9)
+    count("--numbers", options.numbers, most=10**9)
     count("--classes", options.classes, least=2, most=10**6)
-    nothing = np.broadcast_to(np.float32(0), (0, options.features))
+    nothing = np.broadcast_to(np.float32(0), (0, options.numbers))
     return Dataset(nothing, np.empty(0, np.int64), classes=options.classes, low=0.0, high=1.0)
 
 

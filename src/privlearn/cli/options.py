@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(budget)
     _add_features(budget)
     budget.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
-    budget.add_argument("--features", type=int, metavar="P", help="for features and --select: numbers in a row")
+    budget.add_argument("--numbers", type=int, metavar="P", help="for features and --select: numbers in a row")
     budget.add_argument(
         "--classes", type=int, metavar="K", help="for features and --select: declared number of classes"
     )

@@ -22,6 +22,7 @@ from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
+from privlearn.publishing.folder import require_free
 from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     checkpoint = Checkpoint(f"{options.out}.checkpoint", every=options.checkpoint_every)
     if options.resume and _published_already(options.out, checkpoint):
         return 0
+    require_free(options.out)  # before a checkpoint beside it is looked for
     saved = training.interrupted(checkpoint, options.resume)
     publication = Publication.begin(options)
     models.require_known(options.model)
