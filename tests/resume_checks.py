@@ -314,7 +314,7 @@ def check_a_ledger_file_is_never_behind() -> None:
             return draw(self, size)
 
         with mock.patch.object(NoiseStream, "words", drawn):
-            result = run.go(ledger=Ledger.open(here / "ledger"))
+            result = run.go(ledger=Ledger.open(here / "ledger", create=True))
         assert seen[0] == number(run.plan().event())
         assert result.ledger.event == run.plan().event()
         [entry] = Book(here / "ledger").read().entries
@@ -325,7 +325,8 @@ def check_a_ledger_file_is_never_behind() -> None:
 def check_a_run_gone_on_with_is_paid_for_once() -> None:
     with folder() as here:
         run = RUNS[3]
-        result = run.by_pieces(here / "run", ledger=Ledger.open(here / "ledger"), stop=2)
+        book, other = (Ledger.open(here / name, create=True) for name in ("ledger", "other"))
+        result = run.by_pieces(here / "run", ledger=book, stop=2)
         assert result.ledger.event == run.plan().event()
         assert len(Book(here / "ledger").read().entries) == 1
         # Interrupted between its end and its publishing: the same again, and nothing more is charged.
@@ -333,8 +334,8 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
         assert torch.equal(weights(again), weights(result))
         assert again.ledger.event == run.plan().event()
         must_raise(Stopped, lambda: run.go(here / "again", stop=1, ledger=Ledger.open(here / "ledger")))
-        for other in (None, Ledger.open(here / "other")):
-            must_raise(BadInput, lambda other=other: run.go(here / "again", ledger=other))
+        for wrong in (None, other):
+            must_raise(BadInput, lambda wrong=wrong: run.go(here / "again", ledger=wrong))
 
 
 @check
@@ -360,7 +361,7 @@ def check_charges_on_paper_run_ahead_and_are_settled() -> None:
     """Blocks grow, and what is on paper at the end is what was charged: also when an earlier process may have drawn more."""
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])
-        ledger = Ledger.open(here / "ledger")
+        ledger = Ledger.open(here / "ledger", create=True)
         ledger.approve(whole, ADD_REMOVE)
         writes = 0
         for _ in range(60):
@@ -414,6 +415,39 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 @check
+def check_a_slip_in_a_ledgers_name_is_no_new_ledger() -> None:
+    """Without a budget a file must be there, also for a copy that was sent to another process; nothing is made of a slip."""
+    with folder() as here:
+        for name in ("slip", "slip.json"):
+            error = must_raise(BadInput, lambda name=name: Ledger.open(here / name))  # type: ignore[misc]
+            assert "create=True" in str(error)
+            assert not list(here.iterdir())
+        assert Ledger.open(here / "records", create=True).budget is None
+        assert Ledger.open(here / "limits", Budget(rho=1.0)).budget == Budget(rho=1.0)
+        sent = pickle.dumps(Ledger.open(here / "limits"))
+        (here / "limits").unlink()
+        must_raise(BadInput, lambda: pickle.loads(sent))
+
+
+@check
+def check_a_ledger_shows_what_is_in_it() -> None:
+    """In a file also what others charged and set aside; a file that is gone is no reason to raise."""
+    with folder() as here:
+        Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(Repeated(STEP, 5), ADD_REMOVE)
+        Ledger.open(here / "ledger").approve(Repeated(STEP, 7), ADD_REMOVE)
+        shown = repr(Ledger.open(here / "ledger"))
+        assert "budget=epsilon 9 at delta 1e-05, add_remove, 2 runs, 1 of them open, 12 events)" in shown, shown
+        ledger = Ledger.open(here / "new", create=True)
+        assert "budget=None, no charges yet)" in repr(ledger)
+        (here / "new").unlink()
+        assert "gone or damaged" in repr(ledger)
+    kept = Ledger(Budget(epsilon=9.0, delta=1e-5))
+    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, no charges yet)"
+    kept.charge(Repeated(STEP, 5), ADD_REMOVE)
+    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, add_remove, 5 events)"
+
+
+@check
 def check_edited_ledgers_are_refused() -> None:
     with folder() as here:
         path = here / "ledger"
@@ -458,7 +492,9 @@ def check_a_full_disk_stops_before_the_draw() -> None:
                 fsync(handle)
 
             with mock.patch.object(os, "fsync", full), mock.patch.object(NoiseStream, "words", drawn):
-                error = must_raise(BadInput, lambda path=path, book=book: run.go(path, ledger=Ledger.open(book)))
+                error = must_raise(
+                    BadInput, lambda path=path, book=book: run.go(path, ledger=Ledger.open(book, create=True))
+                )
             assert "No space left" in str(error)
             left = {found.name for found in here.glob(".*")}
             assert not left, left
@@ -468,6 +504,6 @@ def check_a_full_disk_stops_before_the_draw() -> None:
                 pages = Book(book).read()
                 assert number(pages.event) >= seen[0]
             if path.exists():
-                result = run.go(path, ledger=Ledger.open(book))
+                result = run.go(path, ledger=Ledger.open(book, create=True))
                 assert torch.equal(weights(result), weights(run.go()))
                 assert result.ledger.event == run.plan().event()

@@ -7,6 +7,7 @@ import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks
 import feature_run_checks  # noqa: F401
+import feature_told_checks  # noqa: F401
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
 import mac_coefficient_checks  # noqa: F401 - registers its checks

@@ -606,7 +606,9 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
         assert len(set(whole.settings["noise_multipliers"])) > 1
         with folder() as here:
             book = here / "ledger"
-            pieces = reacts.run.by_pieces(here / "run", stop=stop, ledger=Ledger.open(book), **reacts.given)
+            pieces = reacts.run.by_pieces(
+                here / "run", stop=stop, ledger=Ledger.open(book, create=True), **reacts.given
+            )
             assert torch.equal(weights(pieces), weights(whole)), (sampler, noise, stop)
             assert pieces.settings == whole.settings
             assert pieces.ledger.event == Ledger.open(book).event == reacts.run.plan().event()

@@ -110,7 +110,10 @@ class Plan:
         require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
         Unit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None and any(isinstance(release, Select) for release in self.before):
-            raise BadInput("features are selected by rows, and the plan's examples are persons: leave out pv.Select")
+            raise BadInput(
+                "features are selected by rows, and the plan's examples are persons: leave out pv.Select (--select), or "
+                "protect up to K rows of one person together, with group_size=K (--group-size K) and data without person ids"
+            )
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
         if self.filter is not None:

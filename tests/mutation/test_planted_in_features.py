@@ -7,6 +7,7 @@ from pathlib import Path
 
 import feature_checks  # noqa: F401 - registers the checks
 import feature_run_checks  # noqa: F401 - registers the checks
+import feature_told_checks  # noqa: F401 - registers the checks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -18,6 +19,13 @@ MOVES = "check_one_row_moves_class_statistics_by_at_most_the_sensitivity"
 SCORES = "check_one_row_moves_distances_by_at_most_the_sensitivity"
 ROWS = "check_one_row_moves_rows_by_at_most_the_sensitivity"
 PRICE = "check_every_plan_costs_what_it_says"
+SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
+LABELS = "check_labels_of_any_kind_make_the_same_classifier"
+ORDER = "check_kept_columns_stay_in_their_order"
+TOLD = "check_the_chosen_features_are_told_and_no_others"
+SCORED = "check_scores_are_those_of_the_released_statistics"
+SAID = "check_certificates_say_only_what_counts"
+MET = "check_targets_are_met_to_the_last_digits"
 
 MUTANTS = [
     # Sensitivities
@@ -70,10 +78,10 @@ MUTANTS = [
     Mutant("the plan is not held to the ledger", METHOD + "opening:opened", "ledger.require_room(", "(lambda *_: None)(",
            "check_what_does_not_fit_is_refused_before_noise_is_drawn"),
     # What is made of it
-    Mutant("t statistics without variances", MECHANISM + "ranked",
-           "best / statistics.variances(least_count).clamp(min=1e-300).sqrt()", "best",
+    Mutant("t statistics without variances", MECHANISM + "scored",
+           "return best / deviation", "return best",
            "check_distances_and_t_statistics_choose_what_they_say"),
-    Mutant("distances of the first class alone", MECHANISM + "ranked", "means.amax(0) - means.amin(0)",
+    Mutant("distances of the first class alone", MECHANISM + "scored", "top.values - bottom.values",
            "(means[0] - means[1]).abs()", "check_distances_and_t_statistics_choose_what_they_say"),
     Mutant("scores without the priors", METHOD + "fisher:fisher_weights", "(counts / counts.sum()).log()", "0 * counts",
            "check_the_fisher_classifier_is_the_independence_rule"),
@@ -94,11 +102,51 @@ MUTANTS = [
            "ledger.charge(__import__('privlearn').accounting.events.ZCDP(1.0) or (",
            "check_the_literal_release_is_never_published"),
     Mutant("certificates of features are not recomputed", P + "publishing.features:described",
-           "from_description(settings).event()", "Gaussian(1.0)", "check_feature_certificates_are_recomputed"),
+           "plan.event()", "Gaussian(1.0)", "check_feature_certificates_are_recomputed"),
     Mutant("a selection before training is left out", P + "plan:Plan.event", "*(release.event() for release in self.before), ",
            "", "check_a_selection_before_training_is_in_the_price"),
     Mutant("a selection is certified as one Gaussian release", P + "publishing.features:earlier",
            'part["kind"] != Select.kind', "True", "check_a_selection_before_training_is_in_the_price"),
+    Mutant("a selector leaves nothing for what comes after it", P + "sklearn:DPFeatureSelector.fit",
+           "self.then is not None", "False", "check_a_pipeline_is_paid_for_in_full_or_not_at_all"),
+    Mutant("a search costs what one fit costs", P + "sklearn:budget_for", 'count("fits", fits)', "1", SEARCH),
+    Mutant("only the first of a pipeline costs something", P + "sklearn:budget_for", "for plan in plans), count",
+           "for plan in plans[:1]), count", SEARCH),
+    Mutant("groups cost what one row costs", P + "sklearn:budget_for", "1.0, delta, group_size=group)", "1.0, delta)", SEARCH),
+    Mutant("labels are numbered as they are declared", P + "sklearn:_numbered", "enumerate(declared.tolist())",
+           "enumerate(classes)", LABELS),
+    Mutant("labels outside the declared ones are the first class", P + "sklearn:_numbered", "numbers.get(label, -1)",
+           "numbers.get(label, 0)", LABELS),
+    Mutant("kept columns come best first", P + "sklearn:DPFeatureSelector.transform", "self.get_support(indices=True)",
+           "self.indices_", ORDER),
+    Mutant("the first columns are kept", P + "sklearn:DPFeatureSelector.get_support", "np.sort(self.indices_)",
+           "np.arange(len(self.indices_))", ORDER),
+    # What is told
+    Mutant("the first features are told, whichever were chosen", METHOD + "fisher:_chosen", "told(found[0], origin",
+           "told(sorted(found[0]), origin", TOLD),
+    Mutant("rows are given scores", METHOD + "fisher:_chosen", 'plan.purpose == "rows"', "False", TOLD),
+    Mutant("all features are told where none was chosen", METHOD + "fisher:_chosen", "not plan.selects or not found",
+           "not found", TOLD),
+    Mutant("names of other features", P + "mechanisms.choice:told", "names[index] for index in",
+           "names[index - 1] for index in", TOLD),
+    Mutant("noise of one class in a distance", MECHANISM + "scored", " + inverse[bottom.indices] ** 2", "", SCORED),
+    Mutant("noise of another pair in a t statistic", MECHANISM + "scored", "pair[other].where(apart > best, noise)",
+           "pair.mean().expand_as(noise)", SCORED),
+    Mutant("names of features stand for components", P + "methods.settings:with_choices",
+           "tuple(names[index] for index in indices) if names else ()", "names",
+           "check_a_selection_before_training_tells_what_it_chose"),
+    Mutant("a choice of any length is certified", P + "mechanisms.choice:require_told", "len(indices) != min(keep, MOST) or ",
+           "", SAID),
+    Mutant("a feature is chosen twice", P + "mechanisms.choice:require_told", " or len(set(indices)) < len(indices)", "",
+           SAID),
+    Mutant("a share of labels is left out", PLAN + "_unused", "if not self._label_part:", "if True:", SAID),
+    Mutant("bounds of no use are certified", PLAN + "_unused", "if self.in_one_release:", "if False:", SAID),
+    Mutant("persons may have more rows than are protected", METHOD + "opening:_require_fit", "most_rows(groups) >", "0 >",
+           "check_nobody_has_more_rows_than_are_protected"),
+    Mutant("persons are counted, not their rows", P + "data.persons:most_rows", "return_counts=True)[1].max(initial=0)",
+           "return_counts=True)[1].min()", "check_nobody_has_more_rows_than_are_protected"),
+    Mutant("noise is near enough", PLAN + "calibrate", "budget.epsilon is not None and not gaussian", "True", MET),
+    Mutant("a group has the noise of one", PLAN + "calibrate", "self.group_size / mu", "1 / mu", MET),
     Mutant("every fit has a ledger of its own", P + "sklearn:_given", "not isinstance(ledger, Ledger)", "False",
            "check_estimators_share_their_ledger"),
 ]  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from privlearn.accounting.accountant import epsilon_bound, guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Composed, Repeated, Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
+from privlearn.mechanisms import features as mechanism
+from privlearn.methods.features import fisher as fisher_module
 from privlearn.methods.features.literal import literal_release
 from privlearn.publishing import features as published
-from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -56,7 +60,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "rows of another length": (lambda: pv.fisher(settled(), (X[:, :3], Y)), ("3 features", "the plan says 4")),
     "no rows": (lambda: pv.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
     "rows of persons": (
-        lambda: pv.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)), ("person ids", "group_size=K"),
+        lambda: pv.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
+        ("person ids", "--group-size K", "without groups"),
     ),
     "a selection of persons' rows before training": (
         lambda: pv.Plan(pv.Poisson(0.1), before=(pv.Select(2, 3.0, K, 1.0),), rows_per_person=2), ("persons", "pv.Select"),
@@ -79,6 +84,21 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "other features in scikit-learn": (
         lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]), ("4 features",),
     ),
+    "labels of text that nobody declared": (
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]", "declare"),
+    ),
+    "more rows than labels in scikit-learn": (
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y[:9]), ("40 rows and 9 labels",),
+    ),
+    "a budget for nothing": (lambda: budget_for(), ("0 plans",)),
+    "a budget for groups of several sizes": (
+        lambda: budget_for(settled(), settled(group_size=2)), ("2 plans", "one group_size"),
+    ),
+    "rows without classes": (lambda: pv.fisher(settled(), pv.Dataset(X)), ("no targets", "Dataset(x, y)")),
+    "rows of text": (lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(), ("y of study.npz", "<U1")),
+    "rows of nothing": (lambda: pv.Dataset(X, name="study.npz").tensors(), ("y of study.npz", "Dataset(x, y)")),
+    "no sums in a release of rows": (lambda: settled(purpose="rows").noise_of_sums, ("'rows'", "'classifier'")),
+    "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
     "other features to predict": (
         lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
     ),
@@ -174,6 +194,14 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
         search.fit(x[:, :20], y)
 
 
+def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "features.md").read_text(encoding="utf-8")
+    example = page.split("## In scikit-learn")[1].split("```python\n")[1].split("```")[0]
+    exec(compile(example, "docs/features.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()[0]
+    assert f"print(budget)  # {printed}" in example
+
+
 def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
     """Whoever verifies reads what strangers wrote: nothing but the errors that `verify` reports."""
     plan, before = settled().describe(), {"kind": "select", **vars(pv.Select(2, 3.0, K, 1.0, 0.5))}
@@ -205,8 +233,76 @@ def test_a_classifier_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert 2.99 <= answer["epsilon"] <= 3
     assert answer["test_accuracy"] > 0.85
     assert pv.verify(out).ok
+    assert len(answer["chosen"]["indices"]) == len(answer["chosen"]["scores"]) == 40
     assert cli.main(["predict", str(out), "--data", "digits", "--out", str(tmp_path / "p.csv")]) == 0
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("way", ["means", "gumbel"])
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_noise_of_sums_is_known_beforehand(way: str, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[float] = []
+    usual = fisher_module.release_statistics
+
+    def seen(*given: Any, **more: Any) -> Any:
+        found = usual(*given, **more)
+        released.append(found.sum_std)
+        return found
+
+    monkeypatch.setattr(fisher_module, "release_statistics", seen)
+    monkeypatch.setattr(mechanism, "release_statistics", seen)
+    for keep in (2, 4):
+        plan = settled(way=way, adjacency=adjacency, keep=keep, split=(0.2, 0.5, 0.4))
+        pv.fisher(plan, (X, Y))
+        assert plan.noise_of_sums == pytest.approx(released[-1])
+
+
+def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`budget` knows of public numbers alone what `train` spends, and prints it with its noise."""
+    public = ("--numbers", "64", "--classes", "10")
+    for number, options in enumerate((
+        ("--method", "features", "--epsilon", "3", "--keep", "7"),
+        ("--method", "features", "--rho", "0.1", "--adjacency", "replace_one", "--row-norm", "5", "--criterion", "t"),
+        ("--select", "9", "--epsilon", "4", "--examples", "1437", "--epochs", "1", "--select-share", "0.3"),
+    )):  # fmt: skip
+        assert cli.main(["budget", *options, *public, "--json"]) == 0
+        planned = json.loads(capsys.readouterr().out)
+        trained = told(capsys, *options, "--out", str(tmp_path / f"m{number}"))
+        assert planned["epsilon"] == trained["epsilon"]
+        assert planned["guarantees"] == trained["guarantees"]
+        assert planned["plan"] == trained["plan"]
+        assert cli.main(["budget", *options, *public, "--examples", "1437"]) == 0
+        shown = capsys.readouterr().out
+        expected = "before it a selection of 9 features" if "--select" in options else "with 143.7 rows in each class"
+        assert expected in shown
+    for options, said in (
+        (["--method", "features", "--epsilon", "1"], "--numbers P"),
+        (["--select", "3", "--epsilon", "1", "--examples", "9"], "--numbers P"),
+        (["--method", "features", "--epsilon", "1", *public, "--epochs", "3"], "--epochs"),
+        (["--keep", "3", "--epsilon", "1", "--examples", "9"], "--select M"),
+        (["--method", "pate", "--epsilon", "1"], "pv.PatePlan"),
+    ):
+        assert cli.main(["budget", *options]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_budget_needs_no_torch() -> None:
+    code = "import sys; from privlearn import cli; cli.main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    for options in (["--method", "features"], ["--select", "3", "--examples", "1000"]):
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            "budget",
+            *options,
+            "--epsilon",
+            "2",
+            "--numbers",
+            "9",
+            "--classes",
+            "2",
+        ]
+        assert subprocess.run(command, capture_output=True, check=True).stdout
 
 
 def test_a_selection_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +315,24 @@ def test_a_selection_before_training(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert select["kind"] == "select"
     assert answer["ledger"]["epsilon"] == pytest.approx(answer["epsilon"])
     assert answer["test_accuracy"] > 0.7
+    assert len(set(answer["chosen"]["indices"])) == 30
     assert pv.verify(tmp_path / "model").ok
+
+
+@pytest.mark.parametrize("options", [("--method", "features", "--keep", "4"), ("--select", "4", "--epochs", "1")])
+def test_names_of_chosen_features_are_shown(
+    options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model"
+    data = ("--data", "breast-cancer", "--epsilon", "20", "--seed", "3", "--out", str(out))
+    assert cli.main(["train", *data, *options]) == 0
+    shown = capsys.readouterr().out
+    settings = json.loads((out / "privacy.json").read_text())["settings"]
+    chosen = published.chosen(settings)
+    assert chosen is not None
+    names = pv.load("breast-cancer").feature_names
+    assert [names[index] for index in chosen["indices"]] == chosen["names"]
+    assert all(f"{index} {names[index]}" in shown for index in chosen["indices"])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_workers_are_refused_a_ledger_in_memory_and_share_a_file(tmp_path: Path)
     """Processes that are sent a ledger, as searches on several cores do."""
     with pytest.raises(TypeError, match=r"Ledger\.open"):
         multiprocessing.get_context("spawn").Process(target=fit, args=(NoisyMean(Ledger()),)).start()
-    ledger = Ledger.open(tmp_path / "ledger")
+    ledger = Ledger.open(tmp_path / "ledger", create=True)
     workers = [multiprocessing.get_context("spawn").Process(target=fit, args=(NoisyMean(ledger),)) for _ in range(2)]
     for worker in workers:
         worker.start()
@@ -189,7 +189,7 @@ def test_what_is_refused_of_a_ledger_that_is_there(tmp_path: Path, capsys: pytes
 def test_a_folder_that_can_only_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is charged that can't be written down. (Permissions don't bind root, so the refusal is made up.)"""
     path = tmp_path / "study.json"
-    ledger = Ledger.open(path)
+    ledger = Ledger.open(path, create=True)
     ledger.charge(Gaussian(9.0), ADD_REMOVE)
     before = path.read_bytes()
 

@@ -78,22 +78,29 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: str | Path, budget: Budget | None = None, *, what: str = "") -> Ledger:
+    def open(cls, path: str | Path, budget: Budget | None = None, *, what: str = "", create: bool = False) -> Ledger:
         """A ledger that lives in a file: several runs, in several processes, compose on one budget.
 
         Every charge is on the disk before anything is drawn. `approve` sets all of a run aside there until `settle`, so that
         two runs at once can't be promised the same budget.
 
         Args:
-            path: the file; begun if it isn't there.
-            budget: of a new file; None for one that only records. If given for an existing file, it must be that file's.
+            path: the file; begun if it isn't there and a budget is given.
+            budget: of a new file. If given for an existing file, it must be that file's.
             what: what its charges are for, to be read by people.
+            create: begin a file that only records, without a limit, if none is there. Otherwise a name with a slip in it
+                would be another ledger, on which nothing is ever refused.
 
         Raises:
-            BadInput: the file can't be read or written, or has another budget.
+            BadInput: there is no such file, it can't be read or written, or it has another budget.
         """
         book = Book(path)
         if not book.path.exists():
+            if budget is None and not create:
+                raise BadInput(
+                    f"there is no ledger {path}: check the name; or begin one with its budget, Ledger.open(path, "
+                    "pv.Budget(epsilon=E, delta=D)), or with create=True, one without a limit that only records"
+                )
             book.create(budget)
         found = book.read().budget
         if budget is not None and found != budget:
@@ -280,9 +287,18 @@ class Ledger:
         return _reopened, (str(self._file.book.path.absolute()), self._what)
 
     def __repr__(self) -> str:
-        kind = self._adjacency.value if self._adjacency else "no charges yet"
+        """What is in it now; for one in a file, what everybody charged there."""
         where = f"{self.path}, " if self.path else ""
-        return f"Ledger({where}budget={self.budget}, {kind}, {sum(times for _, times in self._runs)} events)"
+        try:
+            pages = self._pages()
+        except BadInput:  # repr is for looking at things that are broken, too
+            return f"Ledger({where}which is gone or damaged)"
+        if pages.adjacency is None:
+            return f"Ledger({where}budget={self.budget}, no charges yet)"
+        events = sum(times for _, times in walk(pages.event))
+        held = sum(entry.open for entry in pages.entries)
+        runs = f"{len(pages.entries)} runs, {held} of them open, " if self._file else ""
+        return f"Ledger({where}budget={self.budget}, {pages.adjacency.value}, {runs}{events} events)"
 
 
 def _reopened(path: str, what: str) -> Ledger:

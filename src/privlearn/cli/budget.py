@@ -5,21 +5,30 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privlearn.cli import screen, tuning
+from privlearn.cli import feature_costs, features, screen, tuning
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
+from privlearn.mechanisms.features import Select
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant."""
+    features.require_combinable(options)
+    if options.method == "features":
+        return feature_costs.show_cost(options)
+    if options.method == "pate":
+        raise BadInput(
+            "budget does not price pate: in Python, pv.PatePlan(...).calibrate(epsilon=, delta=) does, without data"
+        )
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     if options.tune is not None:
         return tuning.show_cost(options)
-    plan = make_plan(options, options.examples)
+    before = () if options.select is None else features.selection(options, features.declared(options))
+    plan = make_plan(options, options.examples, before)
     answer = figures(plan, options.delta, options.examples)
     if options.plot:
         from privlearn.cli.plots import draw_plan
@@ -57,7 +66,8 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.before:
-        out.print(f"before it a PCA with noise multiplier {earlier.noise_multiplier:g}")
+        what = f"a selection of {earlier.keep} features" if isinstance(earlier, Select) else "a PCA"
+        out.print(f"before it {what} with noise multiplier {earlier.noise_multiplier:.6g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"
     out.print(f"delta {answer['delta']:g}, {answer['adjacency']} neighbours{rho}\n")
     out.print(screen.guarantee_table(answer))

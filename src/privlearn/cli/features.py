@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
-from privlearn._validate import probability
+import numpy as np
+
+from privlearn._validate import count, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.cli import screen, training
+from privlearn.cli import screen
 from privlearn.cli.planning import delta_warning, guaranteed
-from privlearn.cli.publication import Publication
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
+from privlearn.mechanisms import choice
 from privlearn.mechanisms.features import Select
-from privlearn.methods.features.fisher import fisher
 from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.publishing import features as published
 from privlearn.rng import Streams
 
 #: The part of rho that choosing features takes in front of training.
@@ -40,7 +43,7 @@ def require_combinable(options: argparse.Namespace) -> None:
     """
     given = vars(options)
     if options.method == "features":
-        alien = next((name for name, usual in _ALIEN.items() if given[name] != usual), None)
+        alien = next((name for name, usual in _ALIEN.items() if given.get(name, usual) != usual), None)
         if alien is not None:
             raise BadInput(
                 f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
@@ -128,8 +131,39 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
     )
 
 
+def declared(options: argparse.Namespace) -> Dataset:
+    """No rows, of as many numbers in [0, 1] and as many classes as are declared: enough to plan with.
+
+    Raises:
+        BadInput: one of the two is missing.
+    """
+    if options.numbers is None or options.classes is None:
+        raise BadInput(
+            "features are chosen among a number of them, by classes: give --numbers P, how many numbers a row has, and "
+            "--classes K"
+        )
+    count("--numbers", options.numbers, most=10**9)
+    count("--classes", options.classes, least=2, most=10**6)
+    nothing = np.broadcast_to(np.float32(0), (0, options.numbers))
+    return Dataset(nothing, np.empty(0, np.int64), classes=options.classes, low=0.0, high=1.0)
+
+
+def chosen(settings: dict[str, Any], kept: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it chose none."""
+    found = published.chosen(settings)
+    if found is None:
+        return {}, {}
+    listed = [screen.plain(line) for line in choice.lines(found)]
+    return {"chosen": found}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
+
+
 def run(options: argparse.Namespace) -> int:
     """Release, publish; print where, and what it is worth."""
+    # `privlearn budget` plans with this module, and needs no torch.
+    from privlearn.cli import training
+    from privlearn.cli.publication import Publication
+    from privlearn.methods.features.fisher import fisher
+
     publication = Publication.begin(options)
     data = training.data_of(options)
     plan = make_plan(options, data)
@@ -140,5 +174,6 @@ def run(options: argparse.Namespace) -> int:
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
     result = fisher(plan, data, ledger=publication.ledger, streams=Streams.new(options.seed, discrete=options.discrete))
-    publication.end(result, data, answer, {"features": f"{plan.keep} of {plan.features}"}, "linear")
+    told, listed = chosen(result.settings, f"{plan.keep} of {plan.features}")
+    publication.end(result, data, answer | told, listed or {"features": f"all {plan.features}"}, "linear")
     return 0

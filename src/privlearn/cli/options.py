@@ -22,14 +22,14 @@ _EPILOG = """examples:
 
 
 _LARGEST_CONFIG = 1 << 18
+_METHODS = ["dpsgd", "dpmac", "pate", "features"]
 _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
-    "--data", "--data-dir", "--schema", "--test-data", "--classes", "--range",
-    "--method", "--model", "--optimizer", "--learning-rate",
+    "--data", "--data-dir", "--schema", "--test-data", "--range",
+    "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
     "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
     "--teachers", "--queries", "--teacher", "--threshold", "--answers",
-    "--keep", "--select", "--select-share", "--row-norm", "--coordinate-bound", "--criterion",
 }  # fmt: skip
 
 
@@ -143,6 +143,7 @@ def overridden(options: argparse.Namespace, settings: dict[str, Any]) -> argpars
     parser = _Parser(prog="privlearn train", allow_abbrev=False)
     _add_plan(parser)
     _add_training(parser)
+    _add_features(parser)
     given = [f"{option}={value}" for option, value in settings.items()]
     return parser.parse_args([*given, "--out=."], argparse.Namespace(**vars(options)))
 
@@ -161,9 +162,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_data(train)
     _add_plan(train)
     _add_training(train)
+    _add_features(train)
 
     budget = _command(commands, "budget", "what a plan costs, or the noise that meets a target; needs no data")
     _add_plan(budget)
+    _add_features(budget)
+    budget.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
+    budget.add_argument("--numbers", type=int, metavar="P", help="for features and --select: numbers in a row")
+    budget.add_argument(
+        "--classes", type=int, metavar="K", help="for features and --select: declared number of classes"
+    )
     budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
 
     verify = _command(commands, "verify", "recompute the guarantee, the hashes and the signature of a published model")
@@ -310,8 +318,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
-    group.add_argument("--method", default="dpsgd", choices=["dpsgd", "dpmac", "pate", "features"],
-                       help="(default: dpsgd)")  # fmt: skip
+    group.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2 or norm:power=0.5 "
@@ -344,13 +351,6 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
     )
     group.add_argument("--answers", type=int, metavar="N", help="for pate, with --threshold: queries answered at most")
-    group.add_argument("--keep", type=int, metavar="M", help="for features: how many to keep (default: all)")
-    group.add_argument("--select", type=int, metavar="M", help="before dpsgd: train on M privately selected features")
-    group.add_argument("--select-share", type=float, metavar="F", help="of rho, for --select (default: 0.2)")
-    group.add_argument("--row-norm", type=float, metavar="R", help="for features and --select: declared bound on the "
-                       "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
-    group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
-    group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
     group.add_argument(
         "--microbatch",
         type=_microbatch,
@@ -371,6 +371,17 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--checkpoint-every", type=float, default=60.0, metavar="SECONDS", help="(default: 60)")
     group.add_argument("--sign", metavar="KEY", help="sign the certificate with this private key; see `privlearn key`")
     group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
+
+
+def _add_features(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("choosing features")
+    group.add_argument("--keep", type=int, metavar="M", help="for features: how many to keep (default: all)")
+    group.add_argument("--select", type=int, metavar="M", help="before dpsgd: train on M privately selected features")
+    group.add_argument("--select-share", type=float, metavar="F", help="of rho, for --select (default: 0.2)")
+    group.add_argument("--row-norm", type=float, metavar="R", help="for features and --select: declared bound on the "
+                       "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
+    group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
+    group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
+from privlearn.publishing.folder import require_free
 from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 
@@ -42,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     checkpoint = Checkpoint(f"{options.out}.checkpoint", every=options.checkpoint_every)
     if options.resume and _published_already(options.out, checkpoint):
         return 0
+    require_free(options.out)  # before a checkpoint beside it is looked for
     saved = training.interrupted(checkpoint, options.resume)
     publication = Publication.begin(options)
     models.require_known(options.model)
@@ -88,13 +90,15 @@ def _on_data(
     if plan.filter:
         screen.asides.print(how_it_ended(result.settings))
         answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+    chosen, listed = features.chosen(result.settings, f"{options.select} chosen")
     publication.end(
         result,
         data,
-        answer,
+        answer | chosen,
         {
             "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier "
-            f"{screen.noise_text(plan, answer['noise_multipliers'])}"
+            f"{screen.noise_text(plan, answer['noise_multipliers'])}",
+            **listed,
         },
         options.model,
     )

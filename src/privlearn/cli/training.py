@@ -74,7 +74,7 @@ def interrupted(checkpoint: Checkpoint, resume: bool) -> Saved | None:
 def open_ledger(path: str, what: str) -> Ledger:
     """The ledger in the file at `path`, begun if it isn't there."""
     new = not Path(path).exists()
-    ledger = Ledger.open(path, what=what)
+    ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.asides.print(
             f"began the ledger {path}, which only records: one with a budget is begun by `privlearn ledger {path} --epsilon E`"

@@ -22,11 +22,13 @@ from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.methods.tune import tune
+from privlearn.publishing.folder import require_free
 from privlearn.rng import Streams
 
 
 def run(options: argparse.Namespace) -> int:
     """Choose, train and publish; print where, and what it is worth."""
+    require_free(options.out)
     # Another run's checkpoint is refused: --resume would take this run for that one.
     training.interrupted(Checkpoint(f"{options.out}.checkpoint"), resume=False)
     publication = Publication.begin(options, ", tuned")

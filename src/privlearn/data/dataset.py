@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,7 +23,8 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example.
-        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification. None: there are inputs alone, such
+            as public ones that teachers are asked about.
         x_test: inputs to test on; not covered by any guarantee. None if there are none.
         y_test: their targets.
         classes: the declared number of classes; None if the targets are no classes.
@@ -35,11 +37,12 @@ class Dataset:
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
         features: a public encoder at work (`encoders.Encoding`), whose features of the rows are learned from in their place.
+        feature_names: public names of the numbers in a row, in their order; empty if they have none.
         public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
     """
 
     x: Any
-    y: Any
+    y: Any = None
     x_test: Any = None
     y_test: Any = None
     classes: int | None = None
@@ -52,6 +55,14 @@ class Dataset:
     groups: Any = None
     features: Any = None
     public: bool = False
+    feature_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
+        if self.feature_names and len(self.feature_names) != (features := math.prod(np.shape(self.x)[1:])):
+            raise BadInput(
+                f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name for each"
+            )
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""
@@ -100,9 +111,10 @@ class Dataset:
             BadInput: no rows, rows that do not match, values that are no finite numbers, or labels outside the
                 declared classes.
         """
-        if len(self.x) == 0 or len(self.x) != len(self.y):
+        targets = 0 if self.y is None else len(self.y)
+        if len(self.x) == 0 or len(self.x) != targets:
             raise BadInput(
-                f"{self.name} has {len(self.x)} inputs and {len(self.y)} targets: expected equally many, and at least one"
+                f"{self.name} has {len(self.x)} inputs and {targets} targets: expected equally many, and at least one"
             )
         if self.x_test is not None:
             shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
@@ -142,7 +154,8 @@ class Dataset:
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""
-        return as_tensor(self.x, whole_is_float=self.low is not None), as_tensor(self.y)
+        x = as_tensor(self.x, f"the data in x of {self.name}", whole_is_float=self.low is not None)
+        return x, as_tensor(self.y, f"the data in y of {self.name}")
 
     def test_tensors(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets as tensors."""
@@ -155,18 +168,25 @@ class Dataset:
         return torch.as_tensor(self.low, dtype=torch.float32), torch.as_tensor(self.high, dtype=torch.float32)
 
 
-def as_tensor(values: Any, *, whole_is_float: bool = False) -> Tensor:
+def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = False) -> Tensor:
     """`values` as a tensor: floats in float32, whole numbers in int64 (in float32 with `whole_is_float`).
 
     Tensors stay as they are.
+
+    Raises:
+        BadInput: there are none, or they are no numbers; with the name of `what` they are.
     """
     import torch
 
+    if values is None:
+        raise BadInput(f"{what} are missing: expected one for each row. Give targets, Dataset(x, y)")
     if isinstance(values, torch.Tensor):
         return values.detach()
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"the data hold {array.dtype} values: expected numbers; turn categories into whole numbers")
+        raise BadInput(
+            f"{what} hold {array.dtype} values: expected numbers; turn names and categories into whole numbers from 0"
+        )
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 

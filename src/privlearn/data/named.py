@@ -89,7 +89,8 @@ def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
     if len(x) == 0:
         raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
     return Dataset(
-        x, None, low=low, high=high, name=str(path), schema=schema.digest, asides=_asides(table, schema)
+        x, None, low=low, high=high, name=str(path), schema=schema.digest, asides=_asides(table, schema),
+        feature_names=schema.feature_names,
     )  # fmt: skip
 
 
@@ -159,6 +160,7 @@ def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | Non
         note="numbers clipped to declared ranges, categories as declared",
         schema=schema.digest,
         asides=_asides(table, schema),
+        feature_names=schema.feature_names,
     ).checked()
 
 

@@ -21,6 +21,11 @@ def persons_in(groups: NDArray[Any]) -> int:
     return len(np.unique(groups))
 
 
+def most_rows(groups: NDArray[Any]) -> int:
+    """How many rows one person has at most."""
+    return int(np.unique(groups, return_counts=True)[1].max(initial=0))
+
+
 def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> NDArray[np.int64]:
     """For each person the rows that stand for them, always `rows_per_person` of them; shape (persons, rows_per_person).
 

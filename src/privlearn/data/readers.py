@@ -47,7 +47,7 @@ def _names(path: Path) -> list[str]:
 
 def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise BadInput(f"there is no file {path}: expected an .npz with x, y and optionally x_test, y_test")
+        raise BadInput(f"there is no file {path}: expected an .npz with {' and '.join(names[:2])}")
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -60,4 +60,6 @@ def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         reason = first_line(error)
         if "pickle" in reason:
             reason = "it holds pickled objects" if zipfile.is_zipfile(path) else "it is no .npz file"
+        elif not zipfile.is_zipfile(path):
+            reason = "it is cut short, or no .npz file"
         raise BadInput(f"{path} cannot be read as an .npz of plain numbers: {reason}") from error

@@ -50,7 +50,8 @@ def breast_cancer(files: Contents) -> Dataset:
     worst = [37, 50, 260, 4260, 0.23, 1.06, 1.26, 0.3, 0.67, 0.21]
     high = np.array(means + errors + worst, dtype=np.float32)
     note = f"ranges as the data set's documentation prints them, rounded outward; {_SPLIT}"
-    return Dataset(**_split(x, y), classes=2, low=np.zeros_like(high), high=high, name="breast-cancer", note=note)
+    return Dataset(**_split(x, y), classes=2, low=np.zeros_like(high), high=high, name="breast-cancer", note=note,
+                   feature_names=tuple(bunch.feature_names))  # fmt: skip
 
 
 def idx(name: str) -> Recipe:
@@ -112,6 +113,7 @@ def wisconsin(files: Contents) -> Dataset:
         name="wisconsin",
         note=note,
         schema=schema.digest,
+        feature_names=schema.feature_names,
     )
 
 
@@ -127,7 +129,8 @@ def adult(files: Contents) -> Dataset:
         parts["x" + part], parts["y" + part] = encode_features(table, schema), encode_target(table, schema)
     low, high = schema.bounds()
     note = "categories as the data set's documentation lists them, declared ranges, missing categories count as none of them"
-    return Dataset(**parts, classes=2, low=low, high=high, name="adult", note=note, schema=schema.digest)
+    return Dataset(**parts, classes=2, low=low, high=high, name="adult", note=note, schema=schema.digest,
+                   feature_names=schema.feature_names)  # fmt: skip
 
 
 def cifar10_binary(files: Contents) -> Dataset:

@@ -43,6 +43,10 @@ class Number:
         """The bounds of its features."""
         return [(self.low, self.high)]
 
+    def names(self) -> list[str]:
+        """What its features are called."""
+        return [self.name]
+
 
 @final
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Category:
     def ranges(self) -> list[tuple[float, float]]:
         """The bounds of its features."""
         return [(0.0, 1.0)] * len(self.categories)
+
+    def names(self) -> list[str]:
+        """What its features are called."""
+        return [f"{self.name}={category}" for category in self.categories]
 
 
 @final
@@ -90,6 +98,11 @@ class Schema:
         columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features]
         settled = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
         return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """What the features are called, in their order."""
+        return tuple(name for column in self.features for name in column.names())
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Lower and upper bounds of the features, each of shape (features,)."""

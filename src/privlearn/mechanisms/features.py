@@ -142,20 +142,32 @@ def normalised(parts: Sequence[float]) -> list[float]:
 
 
 def ranked(statistics: Statistics, keep: int, criterion: str, least_count: float = LEAST_COUNT) -> Tensor:
-    """The `keep` best features by released statistics, the best first: free.
+    """The `keep` best features by released statistics, the best first: free."""
+    return scored(statistics, criterion, least_count)[0].topk(keep).indices
+
+
+def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_COUNT) -> tuple[Tensor, Tensor]:
+    """What features are ranked by, and the standard deviation of the noise in it, each of shape (features,): free.
 
     `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'| over
-    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled.
+    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. The noise is that in the sums of the two classes;
+    counts and S^2 are taken as they are. Scores of features that were chosen by them are too high by what chose them.
     """
     means = statistics.means(least_count)
-    if criterion == "distance":
-        return (means.amax(0) - means.amin(0)).topk(keep).indices
     inverse = 1 / statistics.counts.clamp(min=least_count)
-    best = means.new_zeros(means.shape[1])
+    if criterion == "distance":
+        top, bottom = means.max(0), means.min(0)
+        noise = statistics.sum_std * (inverse[top.indices] ** 2 + inverse[bottom.indices] ** 2).sqrt()
+        return top.values - bottom.values, noise
+    best, noise = means.new_zeros(2, means.shape[1])
     for one in range(len(means) - 1):
-        apart = (means[one] - means[one + 1 :]).abs() / (inverse[one] + inverse[one + 1 :]).sqrt()[:, None]
-        best = best.maximum(apart.amax(0))
-    return (best / statistics.variances(least_count).clamp(min=1e-300).sqrt()).topk(keep).indices
+        error = (inverse[one] + inverse[one + 1 :]).sqrt()
+        apart, other = ((means[one] - means[one + 1 :]).abs() / error[:, None]).max(0)
+        pair = (inverse[one] ** 2 + inverse[one + 1 :] ** 2).sqrt() / error
+        noise = pair[other].where(apart > best, noise)
+        best = best.maximum(apart)
+    deviation = statistics.variances(least_count).clamp(min=1e-300).sqrt()
+    return best / deviation, statistics.sum_std * noise / deviation
 
 
 @final

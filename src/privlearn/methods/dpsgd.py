@@ -38,7 +38,7 @@ from privlearn.methods.refusals import (
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import Rows, front, rows, through
-from privlearn.methods.settings import public_settings
+from privlearn.methods.settings import public_settings, with_choices
 from privlearn.methods.validating import paced, public_rows, require_scores
 from privlearn.models import require_per_example
 from privlearn.plan import Plan
@@ -117,6 +117,7 @@ def dpsgd(
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
     transforms, x = front(data, x)
+    bounded = len(transforms)
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
@@ -198,7 +199,9 @@ def dpsgd(
         delta=plan.budget.delta if plan.budget else None,
         budget=plan.budget,
         method="dpsgd",
-        settings=settings | pace.settings(steps),
+        settings=settings
+        | pace.settings(steps)
+        | {"before": with_choices(settings["before"], transforms[bounded:], data)},
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,

@@ -196,7 +196,8 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
     if plan.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
-            "with Plan(rows_per_person=K) (--rows-per-person K), or leave out groups"
+            "with Plan(rows_per_person=K) (--rows-per-person K), or give data without them (an .npz without groups, a schema "
+            "without person), with group_size=K (--group-size K) if a person has up to K rows"
         )
     if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(

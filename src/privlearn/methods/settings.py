@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from privlearn.data.dataset import Dataset
 from privlearn.encoders import Encoding
+from privlearn.mechanisms.choice import told
+from privlearn.models import Keep
 from privlearn.plan import Plan
 from privlearn.schedules import Schedule, Validation, spec
 
@@ -46,3 +50,22 @@ def public_settings(
         "learning_rate_schedule": spec(rates),
         **({} if features is None else {"features": features.encoder.describe()}),
     }
+
+
+def with_choices(
+    before: list[dict[str, Any]], transforms: Sequence[torch.nn.Module], data: Dataset
+) -> list[dict[str, Any]]:
+    """The releases before training, with the features that selections among them chose: released, and so free to tell.
+
+    Args:
+        before: the releases as plain values.
+        transforms: what was made of each of them, in their order.
+        data: whose features may have names, which stand for them until something else is made of them.
+    """
+    names, found = () if data.features else data.feature_names, []
+    for part, transform in zip(before, transforms, strict=True):
+        chosen = isinstance(transform, Keep)
+        indices = transform.get_buffer("indices").tolist() if chosen else []
+        found.append(part | ({"chosen": told(indices, names)} if chosen else {}))
+        names = tuple(names[index] for index in indices) if names else ()
+    return found

@@ -158,6 +158,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         *_mac(settings),
         f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
+        *features.chosen_lines(settings),
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]

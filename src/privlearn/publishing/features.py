@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from privlearn._validate import printable
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.events import Event, Gaussian
+from privlearn.mechanisms.choice import lines, require_told
 from privlearn.mechanisms.features import Select
-from privlearn.methods.features.plan import from_description
+from privlearn.methods.features.plan import FeaturesPlan, from_description
 
 
 def is_features(settings: object) -> bool:
@@ -21,7 +23,26 @@ def described(settings: dict[str, Any]) -> Event:
     Raises:
         BadInput, KeyError, TypeError, ValueError, AttributeError: they describe no such run.
     """
-    return from_description(settings).event()
+    plan = from_description(settings)
+    if "chosen" in settings:
+        require_told(settings["chosen"], plan.keep)
+    return plan.event()
+
+
+def chosen(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The features that a run chose, if it chose some: for its classifier, or before training."""
+    parts = (settings, *settings.get("before", ()))
+    return next((part["chosen"] for part in parts if "chosen" in part), None)
+
+
+def chosen_lines(settings: dict[str, Any]) -> list[str]:
+    """The card's row of the chosen features; none where nothing was chosen."""
+    found = chosen(settings)
+    if found is None:
+        return []
+    what = ": number, name, score ± the noise in it" if "scores" in found else ""
+    listed = "; ".join(printable(line).replace("|", "\\|") for line in lines(found))
+    return [f"| chosen, the best first{what} | {listed} |"]
 
 
 def earlier(part: dict[str, Any]) -> Event:
@@ -32,7 +53,9 @@ def earlier(part: dict[str, Any]) -> Event:
     """
     if part["kind"] != Select.kind:
         return Gaussian(part["noise_multiplier"])
-    numbers = {name: value for name, value in part.items() if name != "kind"}
+    numbers = {name: value for name, value in part.items() if name not in ("kind", "chosen")}
+    if "chosen" in part:
+        require_told(part["chosen"], part["keep"])
     return Select(**numbers | {"split": tuple(part["split"])}).event()
 
 
@@ -60,9 +83,19 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         f"| network | {model or 'given in Python'} |",
         f"| released | {released} |",
         f"| features kept | {kept} |",
-        f"| bounds | rows to norm {plan.row_norm:g}, kept rows to {plan.rest_norm:g}, single numbers "
-        f"{'not' if plan.coordinate_bound is None else f'to {plan.coordinate_bound:g}'} |",
+        *chosen_lines(settings),
+        f"| bounds | {', '.join(_bounds(plan))} |",
         f"| noise multiplier | {plan.noise:.4g} for all together |",
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
+
+
+def _bounds(plan: FeaturesPlan) -> list[str]:
+    """What rows and numbers were clipped to, where they were."""
+    found = []
+    if plan.in_one_release or (plan.selects and not plan.selection.by_gumbel):
+        found.append(f"rows to norm {plan.row_norm:g}")
+    if plan.selects and plan.selection.by_gumbel:
+        found.append(f"single numbers to {plan.coordinate_bound:g} for choosing")
+    return found if plan.in_one_release else [*found, f"kept rows to norm {plan.rest_norm:g}"]

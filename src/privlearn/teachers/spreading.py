@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privlearn._validate import between, count
-from privlearn.data.dataset import Dataset
+from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
 from privlearn.models import Scale
 from privlearn.teachers.recipes import Predictor
@@ -105,7 +105,7 @@ class Spreading:
                 "labels are spread over public inputs: give data that are declared so, pv.Dataset(..., public=True)"
             )
         count("classes", self.classes, least=2), between("alpha", self.alpha, 1e-9, 1 - 1e-9)
-        inputs, _ = self.public.tensors()
+        inputs = as_tensor(self.public.x, "the public inputs", whole_is_float=self.public.low is not None)
         if self.public.low is not None:
             inputs = Scale(*self.public.bounds())(inputs)
         object.__setattr__(self, "_near", Neighbourhood(inputs, self.components, self.neighbours))

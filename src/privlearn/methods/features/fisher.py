@@ -6,11 +6,14 @@ shares pi: linear in x, the log-posterior (up to what all classes share) of norm
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms.features import Statistics, ranked, release_statistics
+from privlearn.mechanisms.choice import told
+from privlearn.mechanisms.features import Statistics, ranked, release_statistics, scored
 from privlearn.methods.features.opening import LabelledRows, Opened, Origin, opened
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.methods.result import PrivateDiagnostics, Result
@@ -50,7 +53,7 @@ def fisher(
 def classifier(
     plan: FeaturesPlan, origin: Origin, transforms: list[nn.Module], statistics: Statistics, ledger: Ledger
 ) -> Result:
-    """The classifier from released statistics, behind the public transforms that its features come through."""
+    """The classifier from released statistics of the kept features, behind the transforms that these come through."""
     weight, bias = fisher_weights(statistics, plan)
     linear = nn.Linear(plan.keep, plan.classes)
     with torch.no_grad():
@@ -66,12 +69,27 @@ def classifier(
         delta=plan.budget.delta if plan.budget else None,
         budget=plan.budget,
         method="features",
-        settings=plan.describe() | {"noise": "on a grid" if origin.discrete else "floating point"},
+        settings=plan.describe()
+        | {"noise": "on a grid" if origin.discrete else "floating point"}
+        | _chosen(plan, origin, transforms, statistics),
         architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
         | ({"schema": origin.schema} if origin.schema else {}),
         seeded=origin.seeded,
         private_diagnostics=PrivateDiagnostics({}),
     )
+
+
+def _chosen(
+    plan: FeaturesPlan, origin: Origin, transforms: list[nn.Module], statistics: Statistics
+) -> dict[str, dict[str, Any]]:
+    """Which features were chosen, for the settings: released, and so free to tell. Where rows are released, scores are not."""
+    found = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
+    if not plan.selects or not found:
+        return {}
+    if plan.purpose == "rows":
+        return {"chosen": told(found[0], origin.names)}
+    scores, noise = scored(statistics, plan.criterion, plan.least_count)
+    return {"chosen": told(found[0], origin.names, scores.tolist(), noise.tolist())}
 
 
 def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:

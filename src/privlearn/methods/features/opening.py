@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
+from privlearn.data.persons import most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import require_classes
@@ -36,6 +37,7 @@ class Origin:
         schema: digest of the schema of the table that the rows come from; empty if they come from none.
         seeded: whether somebody may know the seed of the noise.
         discrete: whether noise goes on a grid.
+        names: of the numbers in a row, where the data name them.
     """
 
     scale: Scale | None
@@ -43,6 +45,7 @@ class Origin:
     schema: str
     seeded: bool
     discrete: bool
+    names: tuple[str, ...] = ()
 
 
 @final
@@ -90,7 +93,9 @@ def opened(
     _require_fit(plan, data)
     streams = streams or Streams.new()
     scale = None if data.low is None else Scale(*data.bounds())
-    origin = Origin(scale, tuple(data.x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete)
+    origin = Origin(
+        scale, tuple(data.x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete, data.feature_names
+    )
     found = Opened(data.x, data.y, origin, ledger, streams.noise)
     ledger.approve(event, plan.neighbours, plan.unit)
     try:
@@ -101,11 +106,19 @@ def opened(
 
 def _require_fit(plan: FeaturesPlan, data: Dataset) -> None:
     """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent."""
-    if data.groups is not None:
+    if data.y is None:
         raise BadInput(
-            "the data carry person ids (groups), and features are selected by rows: leave out groups, or declare the most "
-            "rows of one person with FeaturesPlan(group_size=K)"
+            "the data have no targets: features are chosen by classes; give a class for each row, Dataset(x, y)"
         )
+    if data.groups is not None:
+        groups = np.asarray(data.groups)
+        require_groups(data.name, groups, len(data.x))
+        if most_rows(groups) > plan.group_size:
+            raise BadInput(
+                "the data carry person ids (groups), by which somebody has more rows than the plan protects together "
+                f"({plan.group_size}): declare a public bound with FeaturesPlan(group_size=K) (--group-size K). To protect "
+                "single rows only, give data without person ids (an .npz without groups, a schema without person)"
+            )
     kind = np.asarray(data.x[:0]).dtype.kind
     features = math.prod(data.x.shape[1:])
     if kind not in "fiub" or features != plan.features:

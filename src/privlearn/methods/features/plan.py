@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 from privlearn._validate import between, count, one_of, probability
-from privlearn.accounting import accountant
+from privlearn.accounting import accountant, zcdp
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
@@ -23,6 +24,8 @@ _FIELDS = (
     "classes", "features", "keep", "row_norm", "coordinate_bound", "kept_norm", "purpose", "criterion", "way", "labels",
     "split", "selection_share", "label_share", "least_count", "least_variance", "noise_multiplier",
 )  # fmt: skip
+#: Of these, what every description has.
+_ALWAYS = ("classes", "features", "keep", "row_norm", "purpose", "least_count", "least_variance", "noise_multiplier")
 
 
 @final
@@ -64,7 +67,7 @@ class FeaturesPlan:
     classes: int
     features: int
     keep: int
-    row_norm: float
+    row_norm: float = None  # type: ignore[assignment]  # refused below, with the reason why nothing stands in for it
     coordinate_bound: float | None = None
     kept_norm: float | None = None
     purpose: str = "classifier"
@@ -171,6 +174,22 @@ class FeaturesPlan:
         """Whether the statistics that features are chosen by are all that is released."""
         return self.purpose == "selection" or (self.purpose == "classifier" and not self.selection.by_gumbel)
 
+    @property
+    def noise_of_sums(self) -> float:
+        """Standard deviation of the noise in each number of the class sums that a classifier is made from.
+
+        Raises:
+            BadInput: the plan is for something else than a classifier, or its noise was not solved for yet.
+        """
+        if self.purpose != "classifier":
+            raise BadInput(
+                f"the plan is for {self.purpose!r}: expected one for 'classifier', which is made from class sums"
+            )
+        _, sums, moments = self.split
+        if self.in_one_release:
+            return self.noise * self.neighbours.sum_sensitivity(self.row_norm) * math.sqrt(math.fsum(self.split) / sums)
+        return self.rest_noise * self.neighbours.sum_sensitivity(self.rest_norm) * math.sqrt((sums + moments) / sums)
+
     def event(self) -> Composed:
         """Everything that will be charged, in order.
 
@@ -196,7 +215,9 @@ class FeaturesPlan:
     def calibrate(
         self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
     ) -> FeaturesPlan:
-        """Solve for the noise that meets a target: what is spent ends at most at it, and within 0.3% of it.
+        """Solve for the noise that meets a target: what is spent ends at most at it.
+
+        It meets it to the last digits where the target is rho, or all releases are Gaussian, and else within 0.3%.
 
         Raises:
             BadInput: a target out of range.
@@ -206,11 +227,35 @@ class FeaturesPlan:
         def spent(noise: float) -> float:
             return budget.spent(replace(self, noise_multiplier=noise).event(), self.neighbours)
 
-        return replace(self, noise_multiplier=solve_noise(spent, budget.limit, start=3.0), budget=budget)
+        gaussian = zcdp.gaussian_mu(replace(self, noise_multiplier=1.0).event()) is not None
+        if budget.epsilon is not None and not gaussian:
+            return replace(self, noise_multiplier=solve_noise(spent, budget.limit, start=3.0), budget=budget)
+        if budget.epsilon is None:
+            mu = math.sqrt(2 * budget.limit)
+        else:
+            assert budget.delta is not None
+            mu = zcdp.gaussian_mu_for(budget.epsilon, budget.delta)
+        return replace(self, noise_multiplier=_upwards(spent, self.group_size / mu, budget.limit), budget=budget)
 
     def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"adjacency": self.neighbours.value}
+        """Its public numbers, for certificates: those that what it releases depends on."""
+        return {name: getattr(self, name) for name in _FIELDS if name not in self._unused()} | {
+            "adjacency": self.neighbours.value
+        }
+
+    def _unused(self) -> set[str]:
+        """The fields that nothing depends on."""
+        rows, statistics = self.purpose == "rows", self.purpose != "rows" or self.selects
+        unused = {name for name in ("coordinate_bound", "kept_norm") if getattr(self, name) is None}
+        if not self.selects:
+            unused |= {"criterion", "way", "selection_share"}
+        if self.in_one_release:
+            unused |= {"kept_norm", "selection_share"}
+        if not rows:
+            unused |= {"labels"}
+        if not self._label_part:
+            unused |= {"label_share"}
+        return unused if statistics else unused | {"split"}
 
     @property
     def _selection_part(self) -> float:
@@ -234,12 +279,21 @@ class FeaturesPlan:
         )  # fmt: skip
 
 
+def _upwards(spent: Callable[[float], float], noise: float, limit: float) -> float:
+    """The least noise from `noise` on at which `limit` holds: it does there, but for the last digits."""
+    step = 1e-15
+    while spent(noise) > limit:
+        noise, step = noise * (1 + step), 2 * step
+    return noise
+
+
 def from_description(settings: dict[str, Any]) -> FeaturesPlan:
-    """The plan that `describe` described.
+    """The plan that `describe` described; what it left out is as usual.
 
     Raises:
         BadInput: no plan's numbers.
         KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
     """
-    numbers = {name: settings[name] for name in _FIELDS}
-    return FeaturesPlan(**numbers | {"split": tuple(numbers["split"]), "adjacency": settings["adjacency"]})
+    numbers = {name: settings[name] for name in _FIELDS if name in settings or name in _ALWAYS}
+    split = tuple(numbers.get("split", SPLIT))
+    return FeaturesPlan(**numbers | {"split": split, "adjacency": settings["adjacency"]})

@@ -8,7 +8,7 @@ from typing import final
 from torch import Tensor
 
 from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms.features import Statistics
+from privlearn.mechanisms.features import Statistics, scored
 from privlearn.methods.features.opening import LabelledRows, opened
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.models import Keep
@@ -24,6 +24,9 @@ class Selected:
         indices: the features' places in a flattened row, the best first, shape (keep,).
         statistics: of all features, where they were chosen by means.
         counts: of each class, as released.
+        scores: what each was ranked by, shape (keep,); None for Gumbel noise, which releases the order alone.
+        score_noise: the standard deviation of the noise in each score; None without scores.
+        names: of the chosen features, where the data name them; else none.
         plan: what was spent.
         ledger: where it was charged.
     """
@@ -33,6 +36,9 @@ class Selected:
     counts: Tensor
     plan: FeaturesPlan
     ledger: Ledger
+    scores: Tensor | None = None
+    score_noise: Tensor | None = None
+    names: tuple[str, ...] = ()
 
     def transform(self) -> Keep:
         """A module that keeps these features of rows as they are given, best first."""
@@ -69,4 +75,15 @@ def select_features(
         )
     statistics = found if isinstance(found, Statistics) else None
     counts = found.counts if isinstance(found, Statistics) else found
-    return Selected(indices, statistics, counts, plan, rows.ledger)
+    scores, noise = (None, None) if statistics is None else scored(statistics, plan.criterion, plan.least_count)
+    names = tuple(rows.origin.names[index] for index in indices.tolist()) if rows.origin.names else ()
+    return Selected(
+        indices,
+        statistics,
+        counts,
+        plan,
+        rows.ledger,
+        None if scores is None else scores[indices],
+        None if noise is None else noise[indices],
+        names,
+    )
