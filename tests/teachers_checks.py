@@ -29,6 +29,7 @@ from privlearn.methods.ensemble import aggregator
 from privlearn.methods.ensemble import plan as plan_module
 from privlearn.reducers import activation
 from privlearn.rng import Streams
+from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import shards as shards_module
 
 # Teachers
@@ -129,6 +130,59 @@ def check_a_teacher_that_fails_says_nothing() -> None:
 
 
 @check
+def check_a_teacher_of_fewer_classes_says_nothing() -> None:
+    """Scores for the classes that a shard has, only: no vote, no word; and columns in their places with `classes`."""
+    from sklearn.linear_model import LogisticRegression
+
+    def knows(x: Tensor, y: Tensor) -> Any:
+        return lambda inputs: torch.zeros(len(inputs), 3 if len(y) > 30 or 2 in y else 2)
+
+    data = private()
+    few = replace(data, y=np.where(shards_module.drawn(data, 6, Streams.new(0).sampling) == 2, data.y % 2, data.y))
+    plan = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counts, silent = aggregator.collect(
+            plan, teachers.Trained(few, knows, 6), None, torch.zeros(2, 4), Streams.new(0)
+        )
+    assert silent == 1
+    assert counts.counts.sum(1).tolist() == [5.0, 5.0]  # type: ignore[union-attr]
+
+    def in_its_own_columns(x: Tensor, y: Tensor) -> Any:
+        fitted = LogisticRegression().fit(x.numpy(), y.numpy())
+        return lambda inputs: fitted.predict_proba(inputs.numpy())
+
+    wrong = teachers.Trained(data, in_its_own_columns, 6)
+    error = must_raise(BadInput, lambda: aggregator.collect(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
+    assert "made-up rows of two classes" in str(error)
+    recipe = teachers.Estimator(lambda: LogisticRegression(), classes=5)
+    for labels in ([1, 3], [-1, 3], [3, 9]):
+        predict = recipe(torch.tensor([[0.0], [1.0]]), torch.tensor(labels))
+        scores = predict(torch.tensor([[0.0], [1.0]]))
+        there = [label for label in labels if 0 <= label < 5]
+        assert scores.shape == (2, 5)
+        assert set(np.flatnonzero(scores.sum(0)).tolist()) == set(there), scores
+
+
+@check
+def check_a_teacher_that_leaves_says_nothing() -> None:
+    """`sys.exit` in a recipe does not end the run; what its owner interrupts does."""
+
+    def leaves(x: Tensor, y: Tensor) -> Any:
+        raise SystemExit(f"{len(x)} records are a secret")
+
+    try:
+        assert recipes_module.taught(leaves, torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 4), 0) is None
+    except SystemExit as error:
+        raise AssertionError("a recipe ended the run") from error
+
+    def interrupted(x: Tensor, y: Tensor) -> Any:
+        raise KeyboardInterrupt
+
+    must_raise(KeyboardInterrupt, lambda: recipes_module.taught(interrupted, *[torch.zeros(3, 4)] * 3, 0))  # type: ignore[arg-type]
+
+
+@check
 def check_teachers_are_no_one_object() -> None:
     """A factory that gives the same model, or the same parameters, again is refused."""
     from sklearn.linear_model import LogisticRegression
@@ -203,6 +257,8 @@ def check_given_predictions_are_read_one_by_one() -> None:
         files = sorted(Path(folder).glob("*.npz"))
         must_raise(BadInput, lambda: teachers.Given([files[0], files[1], files[0]]))
         must_raise(BadInput, lambda: list(found.answers(torch.zeros(3, 2), Streams.new(0))))
+        must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(2,)])))
+        assert len(list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)]))) == 3
 
 
 # Reducers

@@ -16,6 +16,7 @@ from privlearn._files import write_durably
 from privlearn._json import loads
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.codes import Shapes
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.models import Scale
@@ -94,18 +95,21 @@ class Trained(Teachers):
                 "add_remove or zero_out neighbours with sites"
             )
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
         """Train each teacher and ask it.
 
         Raises:
-            BadInput: a recipe that fails on made-up rows, or a folder that belongs to something else.
+            BadInput: a recipe that fails on made-up rows or makes answers of another shape of them, or a folder that belongs
+                to something else.
         """
         x, y = self._data.tensors()
         asked = inputs
         if self._data.low is not None:
             scale = Scale(*self._data.bounds())
             x, asked = scale(x), scale(inputs)
-        rehearse(self._recipe, x[:1], y[:1], asked[:1])
+        rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
         place, seeds = self._assigned(x, y, asked, streams)
         done = 0
         for start in range(0, self._count, self._jobs):

@@ -77,7 +77,7 @@ def collect(
     streams: Streams,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[CodeSums | VoteCounts, int]:
-    """Add up what all teachers say to the plan's queries, and count those that had nothing to say; both private.
+    """Add up what all teachers say to the plan's queries, and count those that said nothing of use; both private.
 
     One teacher is held at a time. Nothing is released or charged here.
 
@@ -90,8 +90,8 @@ def collect(
         progress: called with (teachers done, teachers in all).
 
     Raises:
-        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is, or answers
-            of another shape.
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is; recipes or
+            files that are refused. What teachers say that were trained here is never refused: it follows from their records.
     """
     if teachers.count != plan.teachers:
         raise BadInput(
@@ -101,9 +101,8 @@ def collect(
     teachers.require_covered(plan.adjacency)
     sums = _empty(plan, reducer)
     silent = 0
-    for predictions in teachers.answers(inputs, streams, progress):
-        silent += predictions is None
-        sums.add(predictions)
+    for said in teachers.answers(inputs, streams, progress, sums.shapes):
+        silent += not sums.add(said)
     return sums, silent
 
 
