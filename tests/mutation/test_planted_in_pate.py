@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pate_checks  # noqa: F401 - registers the checks
+import pate_keeping_checks  # noqa: F401 - registers the checks
 import teachers_checks  # noqa: F401 - registers the checks
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -14,6 +15,7 @@ from mutant import Mutant, suite_of
 P = "privlearn."
 CODES, PLAN = P + "clipping.codes:", P + "methods.ensemble.plan:"
 ENSEMBLES, ASK = P + "clipping.ensembles:", P + "methods.ensemble.aggregator:"
+KEEP, LEARN = P + "methods.ensemble.keeping:", P + "methods.ensemble.student:"
 TEACH, REDUCE = P + "teachers.", P + "reducers."
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
@@ -85,9 +87,9 @@ MUTANTS = [
            "check_each_record_is_with_one_teacher"),
     Mutant("sites for replaced records", TEACH + "trained:Trained.require_covered", "self._sites and", "False and",
            "check_sites_are_not_for_replaced_records"),
-    Mutant("teachers share numpy's generator", TEACH + "recipes:isolated", "np.random.seed(seed % 2**32)", "pass",
+    Mutant("teachers share numpy's generator", TEACH + "recipes:generators_at", "np.random.seed(seed % 2**32)", "pass",
            "check_a_record_reaches_no_other_teacher"),
-    Mutant("teachers share Python's generator", TEACH + "recipes:isolated", "random.seed(seed)\n", "pass\n",
+    Mutant("teachers share Python's generator", TEACH + "recipes:generators_at", "random.seed(seed)\n", "pass\n",
            "check_a_record_reaches_no_other_teacher"),
     Mutant("a failing teacher ends the run", TEACH + "recipes:taught", "return None", "raise",
            "check_a_teacher_that_fails_says_nothing"),
@@ -116,8 +118,39 @@ MUTANTS = [
            "list(teachers.answers(inputs, streams, progress, sums.shapes))", "check_one_teacher_is_held_at_a_time"),
     Mutant("a teacher's warnings are shown", TEACH + "recipes:isolated", 'warnings.simplefilter("ignore")', "pass",
            "check_neighbours_leave_the_same_traces"),
-    Mutant("how many teachers failed is stated", P + "methods.pate:pate", "len(raw), streams)",
-           "len(raw) + silent, streams)", "check_neighbours_leave_the_same_traces"),
+    Mutant("how many teachers failed is stated", P + "methods.pate:ask_teachers", "len(pool.raw),",
+           "len(pool.raw) + silent['teachers_without_answers'],", "check_neighbours_leave_the_same_traces"),
+    # What is kept, and tried beforehand
+    Mutant("answers that were kept are paid for again", KEEP + "release_answers",
+           'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
+           "ledger.approve(plan.event(), plan.adjacency, plan.unit)", "check_kept_answers_are_paid_for_once"),
+    Mutant("answers that were kept are free on a new ledger", KEEP + "release_answers",
+           "ledger.charge(plan.event(), plan.adjacency)", "pass", "check_kept_answers_are_paid_for_once"),
+    Mutant("the books are not closed", KEEP + "release_answers", "        ledger.settle()\n        return found\n",
+           "        return found\n", "check_kept_answers_are_paid_for_once"),
+    Mutant("other noise for the same sums", KEEP + "release_answers", 'Streams.at(saved.plain["streams"])', "streams",
+           "check_killed_while_asking_draws_the_same_noise"),
+    Mutant("nothing is kept before noise is drawn", KEEP + "release_answers",
+           'file.write(Saved({"sums": _total(made)}, plain))', "pass", "check_killed_while_asking_draws_the_same_noise"),
+    Mutant("the teachers' sums stay in the file", KEEP + "release_answers", "file.write(_answered(found, facts, ledger.run))",
+           "kept = _answered(found, facts, ledger.run)\n"
+           "        file.write(Saved({**kept.tensors, 'sums': _total(made)}, kept.plain))",
+           "check_kept_answers_are_what_was_released"),
+    Mutant("answers of another run are taken", KEEP + "release_answers", "require_same_run(saved, facts)", "pass",
+           "check_kept_answers_belong_to_their_run"),
+    Mutant("a seed is forgotten", KEEP + "_taken_up", 'plain["seeded"]', "False", "check_kept_answers_are_paid_for_once"),
+    Mutant("teachers of another recipe are taken", TEACH + "trained:Trained._resumed", "then != recipe", "False",
+           "check_teachers_of_another_recipe_are_not_taken"),
+    Mutant("functions are their names", TEACH + "description:_spelled", "code.co_code, ", "",
+           "check_teachers_of_another_recipe_are_not_taken"),
+    Mutant("the network itself is tried", LEARN + "Student.rehearsed", "copy.deepcopy(module)", "module",
+           "check_trying_a_student_changes_nothing"),
+    Mutant("students move the generators", LEARN + "Student._taught", "with generators_at(self.seed):", "if True:",
+           "check_trying_a_student_changes_nothing"),
+    Mutant("outputs of any shape", LEARN + "Student.rehearsed", "tuple(found.shape) != expected", "False",
+           "check_students_that_fail_cost_nothing"),
+    Mutant("squared errors of classes", LEARN + "Student.settled", "if votes and", "if False and",
+           "check_losses_follow_from_the_answers"),
     # Reducers
     Mutant("reducers are fitted on private data", REDUCE + "reducer:public_targets", "or not public.public", "",
            "check_reducers_are_fitted_on_public_data"),

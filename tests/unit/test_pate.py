@@ -24,7 +24,8 @@ import privlearn as pv
 from privlearn import cli, reducers, teachers
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.methods.ensemble.aggregator import Answers, collect
+from privlearn.methods.ensemble.aggregator import collect
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.rng import Streams
 
 VOTES = pv.Votes(3)
@@ -357,6 +358,57 @@ def test_confident_votes_and_interrupted_runs_on_the_command_line(
     assert code == 0, said
     assert "asked 60 queries, 40 answered" in said
     assert pv.verify(out).ok
+
+
+def test_an_interrupted_student_costs_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
+    from privlearn.methods.ensemble import aggregator
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    base = [*PATE, "--teachers", "15", "--queries", "60", "--teacher", "logistic", "--model", "mlp:8", "--seed", "2"]
+
+    def words(name: str) -> list[str]:
+        out, ledger = str(tmp_path / name), str(tmp_path / f"{name}.json")
+        return [*base, "--ledger", ledger, "--out", out]
+
+    def files(name: str) -> list[bytes]:
+        return [(tmp_path / name / file).read_bytes() for file in ("model.safetensors", "privacy.json", "README.md")]
+
+    for name in ("whole", "student", "answers", "teachers"):
+        assert cli.main(["ledger", str(tmp_path / f"{name}.json"), "--epsilon", "8.5", "--delta", "1e-5"]) == 0
+    assert command(capsys, *words("whole"))[0] == 0
+    for name, place, told in (
+        ("student", (pv.Student, "_lesson"), "epsilon 8.0000 is spent"),
+        ("answers", (aggregator, "_released"), "epsilon 8.0000 is spent"),
+        ("teachers", (aggregator, "empty"), ""),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, stop)
+            patch.setattr(pv.Student, "rehearsed", lambda self, answers: self)
+            code, said = command(capsys, *words(name))
+        assert code != 0
+        assert told in said
+        left = tmp_path / f"{name}.teachers"
+        assert left.exists() is bool(told), said
+        if left.exists():
+            assert left.stat().st_mode & 0o077 == 0
+            assert "go on with --resume, which does not pay again" in said
+            code, said = command(capsys, *words(name), "--teacher", "forest", "--resume")
+            assert code == 2
+            assert "another recipe" in said
+        code, said = command(capsys, *words(name), *["--resume"] * left.exists())
+        assert code == 0, said
+        assert files(name) == files("whole")
+        assert not left.exists()
+        code, said = command(capsys, "ledger", str(tmp_path / f"{name}.json"), "--json")
+        assert json.loads(said)["epsilon"] == pytest.approx(8.0)
+    left.mkdir()
+    assert command(capsys, *words("teachers"), "--resume")[0] == 0, "it was published, and only the folder was left"
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

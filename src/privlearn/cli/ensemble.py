@@ -20,13 +20,16 @@ from privlearn.cli.publication import Publication
 from privlearn.clipping.ensembles import ConfidentVotes, Votes
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
+from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.student import Spread, Student
 from privlearn.methods.pate import pate
+from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
 _TEACHERS, _QUERIES = 250, 1000
+_ANSWERS = "answers"
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
 #: What only other methods take, with the value that says that it was not given.
@@ -65,7 +68,10 @@ def _student(network: nn.Module, inputs: int) -> Student:
 
 def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
-    folder = _folder(options)
+    folder = Path(f"{options.out}.teachers")
+    if options.resume and _published_already(options.out, folder):
+        return 0
+    _require_state(options, folder)
     publication = Publication.begin(options)
     models.require_known(options.model)
     data = training.data_of(options)
@@ -77,40 +83,82 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
-    streams = Streams.new(options.seed, discrete=options.discrete)
-    classes = data.classes
-    assert classes is not None
     teachers = Trained(data, _recipe(options, data, pool), plan.teachers, folder=folder)
-    # Made beforehand: what is wrong with it must show before anything is spent.
-    network = training.network(options.model, tuple(data.tensors()[0].shape[1:]), classes, streams)
-    with screen.progress_bar("training", "teachers") as progress:
-        result = pate(
-            plan,
-            teachers,
-            None,
-            pool,
-            _student(network, len(pool.x)),
-            ledger=publication.ledger,
-            streams=streams,
-            progress=progress,
-        )
-    answer["answered"] = result.settings["answered"]
-    rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
-    publication.end(result, data, answer, rows, options.model)
+    try:
+        streams = _streams(options, folder)
+        # Made beforehand: what is wrong with it must show before anything is spent.
+        network = training.network(options.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
+        with screen.progress_bar("training", "teachers") as progress:
+            result = pate(
+                plan,
+                teachers,
+                None,
+                pool,
+                _student(network, len(pool.x)),
+                ledger=publication.ledger,
+                streams=streams,
+                progress=progress,
+                keep=folder / _ANSWERS,
+            )
+        answer["answered"] = result.settings["answered"]
+        rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
+        publication.end(result, data, answer, rows, options.model)
+    except BaseException:
+        _say_what_is_left(folder, None if options.resume else answer["epsilon"])
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-def _folder(options: argparse.Namespace) -> Path:
-    """Where the teachers' answers are kept until the student is published: as secret as the records."""
-    folder = Path(f"{options.out}.teachers")
+def _streams(options: argparse.Namespace, folder: Path) -> Streams:
+    """The random streams, from their beginning: those of the interrupted run, if there is one, or new ones, kept for it.
+
+    So initial weights, too, are what they would have been. The folder is as secret as the records.
+    """
+    file = Checkpoint(folder / "streams")
+    saved = file.read()
+    if saved is not None:
+        return Streams.at(saved.plain["streams"])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    streams = Streams.new(options.seed, discrete=options.discrete)
+    file.write(Saved({}, {"streams": streams.state()}))
+    return streams
+
+
+def _say_what_is_left(folder: Path, epsilon: float | None) -> None:
+    """After an interruption or a failure: what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
+    if (folder / _ANSWERS).exists():
+        spent = "and paid for" if epsilon is None else f"so epsilon {epsilon:.4f} is spent"
+        screen.asides.print(
+            f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(folder)}, which is as secret as "
+            "the data: go on with --resume, which does not pay again"
+        )
+    elif (folder / "teachers.json").exists():
+        screen.asides.print(
+            f"nothing is spent yet. What teachers said so far is kept in {screen.plain(folder)}, which is as secret as the "
+            "data: go on with --resume"
+        )
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _published_already(out: str, folder: Path) -> bool:
+    """Whether the run ended between publishing and deleting its folder; deletes it then."""
+    if not folder.exists() or not Path(out).is_dir() or not verify(out).ok:
+        return False
+    shutil.rmtree(folder)
+    screen.asides.print(f"{out} was published already; what was left of the run is deleted")
+    return True
+
+
+def _require_state(options: argparse.Namespace, folder: Path) -> None:
+    """Refuse to begin where there is an interrupted run, and to go on where there is none."""
     if folder.exists() is not options.resume:
         raise BadInput(
             f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
             if folder.exists()
             else f"there is no interrupted run to resume: {folder} is not there. Check --out, or leave out --resume"
         )
-    return folder
 
 
 def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset]:

@@ -30,6 +30,23 @@ def described(settings: dict[str, Any]) -> Event:
     return from_description(settings).event()
 
 
+def _made(teacher: Any) -> str:
+    """How the teachers were made, after their number."""
+    if not isinstance(teacher, dict) or teacher.get("source") != "trained":
+        return ", whose predictions were given" if teacher == {"source": "given"} else ""
+    recipe = teacher["recipe"]
+    match recipe["kind"]:
+        case "estimator":
+            what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
+        case "network":
+            what = f"{recipe['class'].partition(':')[2]} of {recipe['parameters']} parameters"
+        case "spreading":
+            what = "spreading of labels over the public inputs"
+        case _:
+            what = recipe["name"]
+    return f" x {what.replace('|', '/')}, records assigned {teacher['records']}"
+
+
 def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
     """The card's table of how a student was taught."""
     reducer = settings["reducer"]
@@ -47,7 +64,7 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
-        f"| teachers | {settings['teachers']} |",
+        f"| teachers | {settings['teachers']}{_made(settings.get('teacher'))} |",
         f"| queries | {asked} |",
         f"| released | {_ASKED[plan.aggregate.kind]} |",
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",

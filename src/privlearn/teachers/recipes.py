@@ -134,9 +134,16 @@ class Network:
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
     """For the block: the global random generators at `seed`, and no warnings shown. All are then what they were."""
-    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with generators_at(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def generators_at(seed: int) -> Iterator[None]:
+    """For the block: PyTorch's, numpy's and Python's global random generators at `seed`. All are then what they were."""
+    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
+    with torch.random.fork_rng():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)

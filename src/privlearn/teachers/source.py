@@ -7,7 +7,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
@@ -34,6 +34,17 @@ class Teachers:
     @abstractmethod
     def require_covered(self, adjacency: Adjacency) -> None:
         """Raise `BadInput` where one record can change two teachers under `adjacency`."""
+
+    def describe(self) -> dict[str, Any]:
+        """How they came about, in public words, for certificates and to tell an interrupted run from another."""
+        return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}
+
+    def require_same(self, inputs: Tensor) -> None:
+        """Raise `BadInput` where it is known that an interrupted run was of other records, queries or teachers.
+
+        Args:
+            inputs: public inputs, as for `answers`.
+        """
 
     @abstractmethod
     def answers(
@@ -86,6 +97,10 @@ class Given(Teachers):
 
     def require_covered(self, adjacency: Adjacency) -> None:
         """Nothing is known here of who learned from what."""
+
+    def describe(self) -> dict[str, Any]:
+        """That their predictions were given."""
+        return {"source": "given"}
 
     def answers(
         self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None

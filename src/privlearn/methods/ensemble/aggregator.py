@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -21,52 +19,6 @@ from privlearn.reducers.reducer import Reducer
 from privlearn.rng import Streams
 from privlearn.sampling import FullBatch, Sample
 from privlearn.teachers.source import Teachers
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """What a student learns from: public inputs, and what was released for some of them.
-
-    Attributes:
-        inputs: all public inputs, shape (pool, ...); the first ones were asked about.
-        targets: what was recovered for each query, in order: targets of shape (queries, *shape), or classes (queries,).
-        answered: which queries have an answer, shape (queries,); the targets of the others mean nothing.
-        scores: for votes the noisy counts that were released, shape (queries, classes), 0 where there is no answer; None for
-            other targets.
-        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    answered: Tensor
-    scores: Tensor | None = None
-    expected: float = 1.0
-
-    @property
-    def classes(self) -> int | None:
-        """How many there are, for votes; None for other targets."""
-        return None if self.scores is None else self.scores.shape[1]
-
-    def learnable(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the queries that have an answer."""
-        return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
-
-    def beliefs(self, agreement: float) -> Tensor:
-        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
-
-        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
-
-        Raises:
-            BadInput: answers that are no classes.
-        """
-        if self.scores is None:
-            raise BadInput("these answers are no classes: there are no counts to believe in")
-        apart = agreement - (1 - agreement) / (
-            self.scores.shape[1] - 1
-        )  # the right class's share less that of any other
-        found = (self.scores * (self.expected * apart)).softmax(1)
-        return found * self.answered[:, None]
 
 
 def collect(
@@ -99,7 +51,7 @@ def collect(
             "so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency)
-    sums = _empty(plan, reducer)
+    sums = empty(plan, reducer)
     silent = 0
     for said in teachers.answers(inputs, streams, progress, sums.shapes):
         silent += not sums.add(said)
@@ -170,8 +122,12 @@ def _sample(plan: PatePlan) -> Sample:
     return sample
 
 
-def _empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
-    """Where answers are added up."""
+def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
+    """Where answers are added up.
+
+    Raises:
+        BadInput: a reducer where none is needed, or none, or an unfit one, where one is.
+    """
     if isinstance(plan.aggregate, Ball | Box):
         if not isinstance(reducer, Reducer):
             raise BadInput(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.ensembles import Ball
 from privlearn.data.dataset import Dataset
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.pate import pate
 from privlearn.reducers import PCA, Autoencoder, Identity, Reducer
