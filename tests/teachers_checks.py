@@ -64,6 +64,24 @@ def check_each_record_is_with_one_teacher() -> None:
 
 
 @check
+def check_persons_are_protected_where_they_are_known() -> None:
+    """At the price of a record, if the data say whose each row is; and nowhere by plans that draw rows."""
+    rows = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    plan = replace(rows, persons=True)
+    assert plan.event() == rows.event()
+    assert plan.guarantee(1e-5).epsilon == rows.guarantee(1e-5).epsilon
+    assert str(plan.guarantee(1e-5).unit).startswith("one person")
+    assert plan.unit != rows.unit
+    said = teachers.Trained(private(), lambda x, y: lambda inputs: inputs[:, 0], 6)
+    must_raise(BadInput, lambda: aggregator.collect(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
+    known = teachers.Trained(private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6)
+    aggregator.collect(plan, known, None, torch.zeros(2, 4), Streams.new(0))
+    must_raise(BadInput, lambda: replace(plan, group_size=2))
+    must_raise(BadInput, lambda: pv.Plan(pv.Poisson(0.1), rows_per_person="all"))  # type: ignore[arg-type]
+    must_raise(BadInput, lambda: pv.Unit(rows_per_person="most"))
+
+
+@check
 def check_sites_are_not_for_replaced_records() -> None:
     """A record that is replaced by one of another site would move two teachers."""
     at_sites = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], sites=np.arange(60) % 3)  # type: ignore[arg-type,return-value]
@@ -282,7 +300,8 @@ def check_components_are_chosen_by_the_noise() -> None:
     losses = [found.loss(std, kept) for kept in range(6)]
     assert np.allclose(losses, [9.6, 5.2, 2.8, 2.4, 2.5, 3.0]), losses
     assert found.best(std) == 3 == int(np.argmin(losses))
-    assert (found.best(0.2), found.best(3.0), found.for_noise(3.0).size) == (5, 0, 1)
+    assert (found.best(0.2), found.best(3.0)) == (5, 0)
+    assert "the public mean alone" in str(must_raise(BadInput, lambda: found.for_noise(3.0)))
     assert found.for_noise(std).size == 3
     assert math.isclose(found.for_noise(std).loss(std), 2.4)
 

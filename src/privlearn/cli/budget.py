@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privlearn.cli import screen, tuning
+from privlearn.cli import screen, tuning, voting
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
@@ -15,6 +15,9 @@ from privlearn.schedules import Constant, spec
 
 def run(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant."""
+    voting.require_combinable(options)
+    if options.method == "pate":
+        return voting.run(options)
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     if options.tune is not None:

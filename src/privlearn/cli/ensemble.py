@@ -12,58 +12,29 @@ import torch
 from torch import Tensor, nn
 
 from privlearn import models
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.budget import Budget
-from privlearn.cli import screen, training
-from privlearn.cli.planning import delta_warning, guaranteed
+from privlearn.cli import screen, training, voting
+from privlearn.cli.planning import delta_warning
 from privlearn.cli.publication import Publication
-from privlearn.clipping.ensembles import ConfidentVotes, Votes
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
-from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.student import Spread, Student
 from privlearn.methods.pate import pate
 from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
-_TEACHERS, _QUERIES = 250, 1000
 _ANSWERS = "answers"
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
-#: What only other methods take, with the value that says that it was not given.
-_ALIEN: dict[str, object] = {
-    "tune": None, "pca": None, "pca_noise": None, "schedule": "constant", "sampling": "poisson", "batch_size": None,
-    "epochs": None, "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None,
-    "optimizer": None, "learning_rate": None,
-    "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
-    "precision": "float32",
-}  # fmt: skip
-_OWN = ("teachers", "queries", "teacher", "threshold", "answers")
 
 
-def require_combinable(options: argparse.Namespace) -> None:
-    """Refuse options that only other methods have, and the other way round.
-
-    Raises:
-        BadInput: naming the first of them.
-    """
-    given = vars(options)
-    if options.method == "pate":
-        alien = next((name for name, usual in _ALIEN.items() if given[name] != usual), None)
-        if alien:
-            raise BadInput(f"--{alien.replace('_', '-')} is for training on batches: leave it out, or train by dpsgd")
-        return
-    alien = next((name for name in _OWN if given[name] is not None), None)
-    if alien:
-        raise BadInput(f"--{alien} is for --method pate: leave it out, or add --method pate")
-
-
-def _student(network: nn.Module, inputs: int) -> Student:
-    """The student: enough steps for a small pool, and not more than 20 epochs of a large one."""
+def _student(options: argparse.Namespace, network: nn.Module, inputs: int) -> Student:
+    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large one."""
     made = Student(lambda shape: network, spread=Spread())
-    return replace(made, epochs=max(20, math.ceil(_STEPS / math.ceil(inputs / made.batch_size))))
+    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / made.batch_size)))
+    rate = made.learning_rate if options.learning_rate is None else options.learning_rate
+    return replace(made, epochs=usual if options.epochs is None else options.epochs, learning_rate=rate)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,12 +47,19 @@ def run(options: argparse.Namespace) -> int:
     models.require_known(options.model)
     data = training.data_of(options)
     data, pool = _apart(options, data)
-    plan = _plan(options, len(pool.x), pool.classes or 0)
-    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe() | {"noise_std": plan.noise_std}}
-    publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
+    plan = voting.make_plan(options, data.classes or 0, len(pool.x), persons=data.groups is not None)
+    answer = voting.figures(plan, options.delta)
+    publication.warn(
+        *delta_warning(options, options.examples or data.examples),
+        *training.seed_warning(options),
+        *voting.warnings(plan, options.examples),
+    )
+    if options.queries is None:
+        screen.asides.print(f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about")
     screen.asides.print(
         f"plan: {plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
+        f"{', for a person with all their rows' if plan.persons else ''}"
     )
     teachers = Trained(data, _recipe(options, data, pool), plan.teachers, folder=folder)
     try:
@@ -94,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 teachers,
                 None,
                 pool,
-                _student(network, len(pool.x)),
+                _student(options, network, len(pool.x)),
                 ledger=publication.ledger,
                 streams=streams,
                 progress=progress,
@@ -172,33 +150,13 @@ def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
             "teachers answer about public inputs: give some with --public PATH; the data have no test rows to take"
         )
     cut = len(data.x_test) * 9 // 10
-    screen.asides.print(
-        f"the first {cut} of {len(data.x_test)} test rows are taken as public inputs, without labels; the others are tested on"
+    taken = (
+        f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"
     )
+    screen.asides.print(taken)
+    data = replace(data, note="; ".join([*filter(None, [data.note]), taken]))
     pool = replace(data, x=data.x_test[:cut], y=data.y_test[:cut], x_test=None, y_test=None, groups=None, public=True)
     return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
-
-
-def _plan(options: argparse.Namespace, pool: int, classes: int) -> PatePlan:
-    """The plan that the options describe, settled."""
-    queries = min(_QUERIES, pool) if options.queries is None else options.queries
-    teachers = _TEACHERS if options.teachers is None else options.teachers
-    if (options.threshold is None) != (options.answers is None):
-        raise BadInput("--threshold and --answers go together: give both, or neither")
-    votes: Votes | ConfidentVotes = Votes(classes)
-    if options.threshold is not None:
-        votes = ConfidentVotes(classes, options.threshold, options.answers)
-    adjacency = Adjacency.ADD_REMOVE if options.adjacency is None else Adjacency.parse(options.adjacency)
-    plan = PatePlan(queries, teachers, votes, options.noise_multiplier, adjacency, options.group_size)
-    target = options.epsilon is not None or options.rho is not None
-    if target is (options.noise_multiplier is not None):
-        raise BadInput(
-            "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S: one of them"
-        )
-    if not target:
-        return plan
-    budget = Budget(options.epsilon, options.delta, options.rho, options.group_size)
-    return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
 
 
 def _recipe(options: argparse.Namespace, data: Dataset, pool: Dataset) -> Recipe:

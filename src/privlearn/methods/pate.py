@@ -8,6 +8,7 @@ done as often as one likes.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.pool import Pool
 from privlearn.methods.ensemble.student import Student, StudentRecipe
 from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.reducers.linear import PCA
 from privlearn.reducers.reducer import Reducer
 from privlearn.rng import Streams
 from privlearn.teachers.source import Teachers
@@ -136,6 +138,7 @@ def ask_teachers(
     """
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
+    _warn_of_noise(plan, reducer)
     ledger = Ledger(plan.budget) if ledger is None else ledger
     streams = streams or Streams.new()
     queries, silent = pool.raw[: plan.queries], dict[str, int]()
@@ -216,6 +219,17 @@ def _released(
     finally:
         ledger.settle()
     return Released(targets, answered, scores, streams.seeded, streams.noise.discrete)
+
+
+def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:
+    """Say where components lie below the noise: from public numbers."""
+    if isinstance(reducer, PCA) and reducer.best(plan.noise_std) < reducer.size:
+        warnings.warn(
+            f"{reducer.size - reducer.best(plan.noise_std)} of the {reducer.size} components have a variance below that of "
+            f"the noise, and bring more error than they take away: pca.for_noise({plan.noise_std:.4g}), which is "
+            "pca.for_noise(plan.noise_std), leaves them out",
+            stacklevel=3,
+        )
 
 
 def _facts(plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Pool) -> dict[str, str]:

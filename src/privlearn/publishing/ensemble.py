@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.events import Event
-from privlearn.methods.ensemble.plan import from_description
+from privlearn.clipping.ensembles import ConfidentVotes
+from privlearn.methods.ensemble.plan import PatePlan, from_description
 
 _ASKED = {
     "ball": "the mean of their codes, each clipped to a ball",
@@ -47,6 +49,19 @@ def _made(teacher: Any) -> str:
     return f" x {what.replace('|', '/')}, records assigned {teacher['records']}"
 
 
+def _test(plan: PatePlan) -> list[str]:
+    """Which queries were answered, where that follows from noisy tests."""
+    asked = plan.aggregate
+    if not isinstance(asked, ConfidentVotes):
+        return []
+    return [
+        f"| answered where | the largest count, with noise of {plan.test_noise:.4g}, reaches {asked.threshold:g} votes; at "
+        f"most {asked.answers} times |",
+        f"| what is paid for | all of that beforehand: {plan.queries} tests (sensitivity 1, {asked.share:g} of the price) and "
+        f"{asked.answers} answers (sensitivity sqrt 2) are together rho {zcdp.rho(plan.event()):.6g} |",
+    ]
+
+
 def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
     """The card's table of how a student was taught."""
     reducer = settings["reducer"]
@@ -68,6 +83,7 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         f"| queries | {asked} |",
         f"| released | {_ASKED[plan.aggregate.kind]} |",
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
+        *_test(plan),
         *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),
         f"| epsilon computed by | {guarantee.method} |",
         "",

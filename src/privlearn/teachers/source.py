@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.codes import Shapes
 from privlearn.data.dataset import as_tensor
 from privlearn.data.readers import read_inputs
@@ -34,6 +35,9 @@ class Teachers:
     @abstractmethod
     def require_covered(self, adjacency: Adjacency) -> None:
         """Raise `BadInput` where one record can change two teachers under `adjacency`."""
+
+    def require_unit(self, unit: Unit) -> None:
+        """Raise `BadInput` where it is known that one `unit` may be with several teachers."""
 
     def describe(self) -> dict[str, Any]:
         """How they came about, in public words, for certificates and to tell an interrupted run from another."""

@@ -16,6 +16,7 @@ from privlearn._files import write_durably
 from privlearn._json import loads
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.codes import Shapes
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
@@ -94,6 +95,18 @@ class Trained(Teachers):
             raise BadInput(
                 "a record that is replaced by one of another site changes two teachers, and the plan is for one: use "
                 "add_remove or zero_out neighbours with sites"
+            )
+
+    def require_unit(self, unit: Unit) -> None:
+        """Refuse to protect persons where it is not known whose a record is.
+
+        Raises:
+            BadInput: the data have no person ids.
+        """
+        if unit.rows_per_person is not None and self._data.groups is None:
+            raise BadInput(
+                "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., groups=ids), a "
+                "person's id for each row, or a plan without persons=True"
             )
 
     def describe(self) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def collect(
             "so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency)
+    teachers.require_unit(plan.unit)
     sums = empty(plan, reducer)
     silent = 0
     for said in teachers.answers(inputs, streams, progress, sums.shapes):
