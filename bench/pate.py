@@ -67,7 +67,9 @@ class MadeUp(teachers.Teachers):
     def require_covered(self, adjacency: Adjacency) -> None:
         """They learned from nothing."""
 
-    def answers(self, inputs: Tensor, streams: pv.Streams, progress: Any = None) -> Iterator[Tensor | None]:
+    def answers(
+        self, inputs: Tensor, streams: pv.Streams, progress: Any = None, shapes: Any = None
+    ) -> Iterator[Tensor | None]:
         """One teacher's answers at a time."""
         made_up, start = torch.Generator().manual_seed(0), signal(self._size)
         for _ in range(self._number):

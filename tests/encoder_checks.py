@@ -158,7 +158,7 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         settings = json.loads((out / "privacy.json").read_text())["settings"]
         told = encoder(spec)
         assert isinstance(told, External)
-        assert settings["features"] == {"kind": "external", "spec": spec, "digest": told.digest}
+        assert settings["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
         assert pv.verify(out).ok
@@ -192,9 +192,9 @@ def check_another_encoder_of_that_name_is_refused() -> None:
 def check_other_features_than_the_certified_ones_do_not_verify() -> None:
     """Certificate and configuration must name the same features, also where all digests are right."""
     for change in (
-        lambda settings: settings.pop("features"),
-        lambda settings: settings["features"].update(spec="scatter:J=3"),
-        lambda settings: settings.update(features="scatter:J=2"),
+        lambda settings: settings.pop("public_features"),
+        lambda settings: settings["public_features"].update(spec="scatter:J=3"),
+        lambda settings: settings.update(public_features="scatter:J=2"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"

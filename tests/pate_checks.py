@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
+import numpy as np
 import torch
 from checks import NoDraws, check, must_raise, one_sample
 from torch import Tensor
@@ -58,7 +60,9 @@ class Said(teachers.Teachers):
     def require_covered(self, adjacency: Adjacency) -> None:
         pass
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Any = None) -> Iterator[Tensor | None]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Any = None, shapes: Any = None
+    ) -> Iterator[Tensor | None]:
         yield from self.said
 
 
@@ -244,6 +248,74 @@ def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
         assert float(one[1].norm()) > 0.1
         three, _ = _sums(pv.Ball(0.5), reducer, [None])
         assert float(three.norm()) == 0.0
+
+
+def _odd(queries: int) -> list[Any]:
+    """What teachers may say that is of no use: other shapes, other types, and no arrays at all."""
+    shapes = [(queries, 2), (queries, 4), (queries + 1,), (queries - 1, *SIZE), (), (queries, 0), (queries, *SIZE, 1)]
+    zeros = torch.zeros(queries, 3)
+    return [
+        *(torch.zeros(shape) for shape in shapes), zeros.to(torch.complex64), zeros[:, 0].to(torch.complex64),
+        zeros.to_sparse(), zeros.to("meta"), np.array(["a"] * queries), "a secret", 3, [[1], [2, 3]], object(), None,
+    ]  # fmt: skip
+
+
+@check
+def check_what_a_teacher_says_is_never_refused() -> None:
+    """Whatever its shape and type: no error and no warning, nothing in its place, and the others' answers as they were."""
+    votes, maps = torch.tensor([0, 1, 2]), torch.randn(3, *SIZE, generator=torch.Generator().manual_seed(0))
+    cases: list[tuple[pv.PatePlan, Any, Tensor, list[Any]]] = [
+        (pv.PatePlan(3, 3, pv.Votes(3), 5.0), None, votes, [maps]),
+        (pv.PatePlan(3, 3, pv.Ball(1.0), 5.0), reducers.Identity(SIZE), maps, [votes, torch.zeros(3, 3, 2)]),
+        (pv.PatePlan(3, 3, pv.Box(6), 5.0), reducers.Identity(SIZE), maps, [votes]),
+    ]
+    for plan, reducer, fine, more in cases:
+        for odd in [*_odd(3), *more]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                sums, silent = aggregator.collect(
+                    plan, Said(fine, odd, fine), reducer, torch.zeros(3, 4), Streams.new(0)
+                )
+                alone, _ = aggregator.collect(plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0))
+            assert silent == 1
+            for query in range(3):
+                one, two = (each.bounded(query, one_sample(), ADD).values[0] for each in (sums, alone))
+                assert torch.equal(one, two), odd
+    for kind in (torch.float16, torch.bfloat16, torch.bool, torch.uint8):
+        counts = codes_module.VoteCounts(pv.Votes(3), 3)
+        assert counts.add(torch.eye(3).to(kind))
+        assert torch.equal(counts.counts, torch.eye(3, dtype=torch.float64)), kind
+    vast = np.full((3, 3), 1e300)  # more than single precision holds, and not to be written to
+    vast.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert codes_module.VoteCounts(pv.Votes(3), 3).add(vast)
+        assert codes_module.CodeSums(pv.Ball(1.0), reducers.Identity((3,)), 3).add(vast)
+
+
+@final
+class _Fails(reducers.Reducer):
+    """An encoder that fails on large targets, or on all."""
+
+    shape, size, centre, is_identity = SIZE, 6, torch.zeros(SIZE), False
+
+    def __init__(self, always: bool = False) -> None:
+        self.always = always
+
+    def encode(self, targets: Tensor) -> Tensor:
+        if float(targets.abs().max()) > 9 or (self.always and len(targets) > 1):
+            raise RuntimeError(f"{targets.abs().max()} is a secret")
+        return targets.flatten(1)
+
+
+@check
+def check_an_encoder_that_fails_on_a_teacher_says_nothing() -> None:
+    """What fails on a teacher's targets is the centre; what fails on the centre, too, is the encoder's fault, and told."""
+    large, fine = torch.full((2, *SIZE), 10.0), torch.ones(2, *SIZE)
+    one, two = (_sums(pv.Ball(9.0), _Fails(), said)[0] for said in ([fine, large], [fine, None]))
+    assert torch.equal(one, two)
+    error = must_raise(RuntimeError, lambda: _sums(pv.Ball(9.0), _Fails(always=True), [fine, large]))
+    assert str(error).startswith("0.0 is")
 
 
 # Releases

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privlearn.accounting import zcdp
 from privlearn.data.named import load
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.reproduce.pate import images as images_module
 from privlearn.reproduce.pate import pca, vector_runs, vote_runs
 from privlearn.reproduce.pate.images import Images

@@ -29,6 +29,7 @@ from privlearn.methods.ensemble import aggregator
 from privlearn.methods.ensemble import plan as plan_module
 from privlearn.reducers import activation
 from privlearn.rng import Streams
+from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import shards as shards_module
 
 # Teachers
@@ -60,6 +61,24 @@ def check_each_record_is_with_one_teacher() -> None:
     must_raise(BadInput, lambda: shards_module.by_site(private(60, groups=np.arange(60) // 2), np.arange(60) % 2))
     place, number = shards_module.by_site(private(6), ["a", "b", "a", "c", "b", "a"])
     assert (place.tolist(), number) == ([0, 1, 0, 2, 1, 0], 3)
+
+
+@check
+def check_persons_are_protected_where_they_are_known() -> None:
+    """At the price of a record, if the data say whose each row is; and nowhere by plans that draw rows."""
+    rows = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    plan = replace(rows, persons=True)
+    assert plan.event() == rows.event()
+    assert plan.guarantee(1e-5).epsilon == rows.guarantee(1e-5).epsilon
+    assert str(plan.guarantee(1e-5).unit).startswith("one person")
+    assert plan.unit != rows.unit
+    said = teachers.Trained(private(), lambda x, y: lambda inputs: inputs[:, 0], 6)
+    must_raise(BadInput, lambda: aggregator.collect(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
+    known = teachers.Trained(private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6)
+    aggregator.collect(plan, known, None, torch.zeros(2, 4), Streams.new(0))
+    must_raise(BadInput, lambda: replace(plan, group_size=2))
+    must_raise(BadInput, lambda: pv.Plan(pv.Poisson(0.1), rows_per_person="all"))  # type: ignore[arg-type]
+    must_raise(BadInput, lambda: pv.Unit(rows_per_person="most"))
 
 
 @check
@@ -126,6 +145,59 @@ def check_a_teacher_that_fails_says_nothing() -> None:
         BadInput, lambda: list(teachers.Trained(data, wrong, 6).answers(torch.zeros(2, 4), Streams.new(0)))
     )
     assert "always" in str(error)
+
+
+@check
+def check_a_teacher_of_fewer_classes_says_nothing() -> None:
+    """Scores for the classes that a shard has, only: no vote, no word; and columns in their places with `classes`."""
+    from sklearn.linear_model import LogisticRegression
+
+    def knows(x: Tensor, y: Tensor) -> Any:
+        return lambda inputs: torch.zeros(len(inputs), 3 if len(y) > 30 or 2 in y else 2)
+
+    data = private()
+    few = replace(data, y=np.where(shards_module.drawn(data, 6, Streams.new(0).sampling) == 2, data.y % 2, data.y))
+    plan = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counts, silent = aggregator.collect(
+            plan, teachers.Trained(few, knows, 6), None, torch.zeros(2, 4), Streams.new(0)
+        )
+    assert silent == 1
+    assert counts.counts.sum(1).tolist() == [5.0, 5.0]  # type: ignore[union-attr]
+
+    def in_its_own_columns(x: Tensor, y: Tensor) -> Any:
+        fitted = LogisticRegression().fit(x.numpy(), y.numpy())
+        return lambda inputs: fitted.predict_proba(inputs.numpy())
+
+    wrong = teachers.Trained(data, in_its_own_columns, 6)
+    error = must_raise(BadInput, lambda: aggregator.collect(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
+    assert "made-up rows of two classes" in str(error)
+    recipe = teachers.Estimator(lambda: LogisticRegression(), classes=5)
+    for labels in ([1, 3], [-1, 3], [3, 9]):
+        predict = recipe(torch.tensor([[0.0], [1.0]]), torch.tensor(labels))
+        scores = predict(torch.tensor([[0.0], [1.0]]))
+        there = [label for label in labels if 0 <= label < 5]
+        assert scores.shape == (2, 5)
+        assert set(np.flatnonzero(scores.sum(0)).tolist()) == set(there), scores
+
+
+@check
+def check_a_teacher_that_leaves_says_nothing() -> None:
+    """`sys.exit` in a recipe does not end the run; what its owner interrupts does."""
+
+    def leaves(x: Tensor, y: Tensor) -> Any:
+        raise SystemExit(f"{len(x)} records are a secret")
+
+    try:
+        assert recipes_module.taught(leaves, torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 4), 0) is None
+    except SystemExit as error:
+        raise AssertionError("a recipe ended the run") from error
+
+    def interrupted(x: Tensor, y: Tensor) -> Any:
+        raise KeyboardInterrupt
+
+    must_raise(KeyboardInterrupt, lambda: recipes_module.taught(interrupted, *[torch.zeros(3, 4)] * 3, 0))  # type: ignore[arg-type]
 
 
 @check
@@ -203,6 +275,8 @@ def check_given_predictions_are_read_one_by_one() -> None:
         files = sorted(Path(folder).glob("*.npz"))
         must_raise(BadInput, lambda: teachers.Given([files[0], files[1], files[0]]))
         must_raise(BadInput, lambda: list(found.answers(torch.zeros(3, 2), Streams.new(0))))
+        must_raise(BadInput, lambda: list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(2,)])))
+        assert len(list(found.answers(torch.zeros(4, 2), Streams.new(0), None, [(), (2,)]))) == 3
 
 
 # Reducers
@@ -226,7 +300,8 @@ def check_components_are_chosen_by_the_noise() -> None:
     losses = [found.loss(std, kept) for kept in range(6)]
     assert np.allclose(losses, [9.6, 5.2, 2.8, 2.4, 2.5, 3.0]), losses
     assert found.best(std) == 3 == int(np.argmin(losses))
-    assert (found.best(0.2), found.best(3.0), found.for_noise(3.0).size) == (5, 0, 1)
+    assert (found.best(0.2), found.best(3.0)) == (5, 0)
+    assert "the public mean alone" in str(must_raise(BadInput, lambda: found.for_noise(3.0)))
     assert found.for_noise(std).size == 3
     assert math.isclose(found.for_noise(std).loss(std), 2.4)
 

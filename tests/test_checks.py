@@ -15,6 +15,7 @@ import mac_run_checks  # noqa: F401
 import mac_sensitivity_checks  # noqa: F401
 import noise_checks  # noqa: F401 - registers its checks
 import pate_checks  # noqa: F401 - registers its checks
+import pate_keeping_checks  # noqa: F401 - registers its checks
 import pate_study_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from privlearn.methods.candidates import Candidate as Candidate
     from privlearn.methods.dpmac import dpmac as dpmac
     from privlearn.methods.dpsgd import dpsgd as dpsgd
+    from privlearn.methods.ensemble.answers import Answers as Answers
     from privlearn.methods.ensemble.plan import PatePlan as PatePlan
     from privlearn.methods.ensemble.student import Spread as Spread
     from privlearn.methods.ensemble.student import Student as Student
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from privlearn.methods.features.rows import release_features as release_features
     from privlearn.methods.features.select import select_features as select_features
     from privlearn.methods.mac.coordinates import Coordinates as Coordinates
+    from privlearn.methods.pate import ask_teachers as ask_teachers
     from privlearn.methods.pate import pate as pate
+    from privlearn.methods.pate import teach_student as teach_student
     from privlearn.methods.result import Result as Result
     from privlearn.methods.stopping import RandomStopping as RandomStopping
     from privlearn.methods.train import train as train
@@ -71,6 +74,7 @@ __version__ = version("privlearn")
 _HOMES = {
     "Adjacency": "accounting.adjacency",
     "Analytic": "clipping.layerwise",
+    "Answers": "methods.ensemble.answers",
     "Augmentation": "clipping.augmentation",
     "Automatic": "clipping.styles",
     "Ball": "clipping.ensembles",
@@ -105,6 +109,7 @@ _HOMES = {
     "Student": "methods.ensemble.student",
     "Unit": "accounting.unit",
     "Votes": "clipping.ensembles",
+    "ask_teachers": "methods.pate",
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
     "fisher": "methods.features.fisher",
@@ -114,6 +119,7 @@ _HOMES = {
     "release": "mechanisms.release",
     "release_features": "methods.features.rows",
     "select_features": "methods.features.select",
+    "teach_student": "methods.pate",
     "train": "methods.train",
     "tune": "methods.tune",
     "verify": "publishing.verification",

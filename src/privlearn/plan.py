@@ -109,6 +109,8 @@ class Plan:
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
         require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
         Unit(self.group_size, self.rows_per_person)
+        if self.rows_per_person is not None:
+            count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
         if self.rows_per_person is not None and any(isinstance(release, Select) for release in self.before):
             raise BadInput(
                 "features are selected by rows, and the plan's examples are persons: leave out pv.Select (--select), or "

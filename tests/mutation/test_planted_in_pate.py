@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pate_checks  # noqa: F401 - registers the checks
+import pate_keeping_checks  # noqa: F401 - registers the checks
 import teachers_checks  # noqa: F401 - registers the checks
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -14,6 +15,7 @@ from mutant import Mutant, suite_of
 P = "privlearn."
 CODES, PLAN = P + "clipping.codes:", P + "methods.ensemble.plan:"
 ENSEMBLES, ASK = P + "clipping.ensembles:", P + "methods.ensemble.aggregator:"
+KEEP, LEARN = P + "methods.ensemble.keeping:", P + "methods.ensemble.student:"
 TEACH, REDUCE = P + "teachers.", P + "reducers."
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
@@ -44,8 +46,8 @@ MUTANTS = [
            "isfinite().all(1).all().expand(len(targets))\n", "check_a_teacher_that_cannot_be_used_gives_the_centre"),
     Mutant("a moved vote changes one count", ENSEMBLES + "Votes.sensitivity", "math.sqrt(2)", "1.0", VOTES),
     Mutant("fractions of a class vote", CODES + "VoteCounts.add", "& (numbers == numbers.floor())", "", VOTES),
-    Mutant("scores that are not finite vote", CODES + "VoteCounts.add", "predictions.isfinite().all(1)",
-           "predictions.argmax(1) >= 0", VOTES),
+    Mutant("scores that are not finite vote", CODES + "VoteCounts.add", "found.isfinite().all(1)",
+           "found.argmax(1) >= 0", VOTES),
     Mutant("teachers vote twice", CODES + "VoteCounts.add", "+= valid.double()", "+= 2 * valid.double()", VOTES),
     # Prices
     Mutant("one event for all queries", PLAN + "PatePlan.event", "Repeated(Gaussian(self.noise), self.queries)",
@@ -83,14 +85,33 @@ MUTANTS = [
     Mutant("records are assigned in their order", TEACH + "shards:drawn",
            "assign(data.examples, count(\"teachers\", teachers), rng)", "np.sort(assign(data.examples, teachers, rng))",
            "check_each_record_is_with_one_teacher"),
+    Mutant("persons of whom nothing is known", TEACH + "trained:Trained.require_unit", "self._data.groups is None", "False",
+           "check_persons_are_protected_where_they_are_known"),
+    Mutant("nobody asks for persons' ids", ASK + "collect", "teachers.require_unit(plan.unit)", "pass",
+           "check_persons_are_protected_where_they_are_known"),
+    Mutant("drawn rows protect persons with any number of them", P + "plan:Plan.__post_init__",
+           'count("rows_per_person", self.rows_per_person)', "pass", "check_persons_are_protected_where_they_are_known"),
     Mutant("sites for replaced records", TEACH + "trained:Trained.require_covered", "self._sites and", "False and",
            "check_sites_are_not_for_replaced_records"),
-    Mutant("teachers share numpy's generator", TEACH + "recipes:isolated", "np.random.seed(seed % 2**32)", "pass",
+    Mutant("teachers share numpy's generator", TEACH + "recipes:generators_at", "np.random.seed(seed % 2**32)", "pass",
            "check_a_record_reaches_no_other_teacher"),
-    Mutant("teachers share Python's generator", TEACH + "recipes:isolated", "random.seed(seed)\n", "pass\n",
+    Mutant("teachers share Python's generator", TEACH + "recipes:generators_at", "random.seed(seed)\n", "pass\n",
            "check_a_record_reaches_no_other_teacher"),
     Mutant("a failing teacher ends the run", TEACH + "recipes:taught", "return None", "raise",
            "check_a_teacher_that_fails_says_nothing"),
+    Mutant("a teacher that knows fewer classes ends the run", CODES + "VoteCounts.add", "return False",
+           "raise ValueError(predictions)",
+           "check_a_teacher_of_fewer_classes_says_nothing"),
+    Mutant("answers of another shape end the run", CODES + "plain", "return None", "raise ValueError(type(said))",
+           "check_what_a_teacher_says_is_never_refused"),
+    Mutant("numbers that overflow are refused", CODES + "plain", 'np.errstate(all="ignore")', 'np.errstate(all="raise")',
+           "check_what_a_teacher_says_is_never_refused"),
+    Mutant("an encoder tells what it failed on", CODES + "CodeSums._tried", "except Exception:", "except KeyError:",
+           "check_an_encoder_that_fails_on_a_teacher_says_nothing"),
+    Mutant("a teacher can leave", TEACH + "recipes:taught", "(Exception, SystemExit)", "Exception",
+           "check_a_teacher_that_leaves_says_nothing"),
+    Mutant("columns of the classes a teacher met, as they come", TEACH + "recipes:Estimator.__call__",
+           "known[there]", "np.arange(len(known))[there]", "check_a_teacher_of_fewer_classes_says_nothing"),
     Mutant("one estimator for all teachers", TEACH + "recipes:Estimator.require_apart", "is self.make()", "is None",
            "check_teachers_are_no_one_object"),
     Mutant("parameters that teachers share", TEACH + "recipes:Network.require_apart", "places[0] & places[1]", "False",
@@ -99,12 +120,43 @@ MUTANTS = [
            "check_given_predictions_are_read_one_by_one"),
     Mutant("a folder of other records is taken", TEACH + "trained:Trained._resumed", "facts[\"digest\"] == digest", "True",
            "check_interrupted_teachers_go_on"),
-    Mutant("all teachers' answers are held", ASK + "collect", "teachers.answers(inputs, streams, progress)",
-           "list(teachers.answers(inputs, streams, progress))", "check_one_teacher_is_held_at_a_time"),
+    Mutant("all teachers' answers are held", ASK + "collect", "teachers.answers(inputs, streams, progress, sums.shapes)",
+           "list(teachers.answers(inputs, streams, progress, sums.shapes))", "check_one_teacher_is_held_at_a_time"),
     Mutant("a teacher's warnings are shown", TEACH + "recipes:isolated", 'warnings.simplefilter("ignore")', "pass",
            "check_neighbours_leave_the_same_traces"),
-    Mutant("how many teachers failed is stated", P + "methods.pate:pate", "len(raw), streams)",
-           "len(raw) + silent, streams)", "check_neighbours_leave_the_same_traces"),
+    Mutant("how many teachers failed is stated", P + "methods.pate:ask_teachers", "len(pool.raw),",
+           "len(pool.raw) + silent['teachers_without_answers'],", "check_neighbours_leave_the_same_traces"),
+    # What is kept, and tried beforehand
+    Mutant("answers that were kept are paid for again", KEEP + "release_answers",
+           'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
+           "ledger.approve(plan.event(), plan.adjacency, plan.unit)", "check_kept_answers_are_paid_for_once"),
+    Mutant("answers that were kept are free on a new ledger", KEEP + "release_answers",
+           "ledger.charge(plan.event(), plan.adjacency)", "pass", "check_kept_answers_are_paid_for_once"),
+    Mutant("the books are not closed", KEEP + "release_answers", "        ledger.settle()\n        return found\n",
+           "        return found\n", "check_kept_answers_are_paid_for_once"),
+    Mutant("other noise for the same sums", KEEP + "release_answers", 'Streams.at(saved.plain["streams"])', "streams",
+           "check_killed_while_asking_draws_the_same_noise"),
+    Mutant("nothing is kept before noise is drawn", KEEP + "release_answers",
+           'file.write(Saved({"sums": _total(made)}, plain))', "pass", "check_killed_while_asking_draws_the_same_noise"),
+    Mutant("the teachers' sums stay in the file", KEEP + "release_answers", "file.write(_answered(found, facts, ledger.run))",
+           "kept = _answered(found, facts, ledger.run)\n"
+           "        file.write(Saved({**kept.tensors, 'sums': _total(made)}, kept.plain))",
+           "check_kept_answers_are_what_was_released"),
+    Mutant("answers of another run are taken", KEEP + "release_answers", "require_same_run(saved, facts)", "pass",
+           "check_kept_answers_belong_to_their_run"),
+    Mutant("a seed is forgotten", KEEP + "_taken_up", 'plain["seeded"]', "False", "check_kept_answers_are_paid_for_once"),
+    Mutant("teachers of another recipe are taken", TEACH + "trained:Trained._resumed", "then != recipe", "False",
+           "check_teachers_of_another_recipe_are_not_taken"),
+    Mutant("functions are their names", TEACH + "description:_spelled", "code.co_code, ", "",
+           "check_teachers_of_another_recipe_are_not_taken"),
+    Mutant("the network itself is tried", LEARN + "Student.rehearsed", "copy.deepcopy(module)", "module",
+           "check_trying_a_student_changes_nothing"),
+    Mutant("students move the generators", LEARN + "Student._taught", "with generators_at(self.seed):", "if True:",
+           "check_trying_a_student_changes_nothing"),
+    Mutant("outputs of any shape", LEARN + "Student.rehearsed", "tuple(found.shape) != expected", "False",
+           "check_students_that_fail_cost_nothing"),
+    Mutant("squared errors of classes", LEARN + "Student.settled", "if votes and", "if False and",
+           "check_losses_follow_from_the_answers"),
     # Reducers
     Mutant("reducers are fitted on private data", REDUCE + "reducer:public_targets", "or not public.public", "",
            "check_reducers_are_fitted_on_public_data"),

@@ -280,7 +280,6 @@ def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFix
         (["--select", "3", "--epsilon", "1", "--examples", "9"], "--numbers P"),
         (["--method", "features", "--epsilon", "1", *public, "--epochs", "3"], "--epochs"),
         (["--keep", "3", "--epsilon", "1", "--examples", "9"], "--select M"),
-        (["--method", "pate", "--epsilon", "1"], "pv.PatePlan"),
     ):
         assert cli.main(["budget", *options]) == 2
         assert said in capsys.readouterr().err

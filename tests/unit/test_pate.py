@@ -21,10 +21,11 @@ from teachers_checks import private, run
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import cli, reducers, teachers
+from privlearn import reducers, teachers
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.methods.ensemble.aggregator import Answers, collect
+from privlearn.methods.ensemble.aggregator import collect
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.rng import Streams
 
 VOTES = pv.Votes(3)
@@ -71,13 +72,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "other teachers than the plan's": (lambda: ask(said=Said(*LABELS[:5])), "there are 5 teachers, and the plan is for 6"),
     "votes through a reducer": (lambda: ask(reducer=reducers.Identity(SIZE)), "leave the reducer out"),
     "codes without a reducer": (lambda: ask(coded(), Said(*MAPS, MAPS[0])), "codes need one"),
-    "teachers that disagree in shape": (
-        lambda: ask(coded(), Said(*MAPS, torch.zeros(30, 3, 2)), reducers.Identity(SIZE)), "have shape (30, 3, 2)",
+    "a recipe that answers in another shape": (
+        lambda: ask(said=teachers.Trained(private(), lambda x, y: lambda inputs: inputs, 6)), "into shape (6, 4)",  # type: ignore[return-value]
     ),
-    "answers to more queries": (
-        lambda: ask(coded(), Said(*MAPS, torch.zeros(31, *SIZE)), reducers.Identity(SIZE)), "have shape (31, 2, 3)",
-    ),
-    "scores of more classes": (lambda: ask(said=Said(*LABELS[:5], torch.zeros(30, 4))), "have shape (30, 4)"),
     "an autoencoder in a box": (
         lambda: ask(
             pv.PatePlan(30, 6, pv.Box(6), noise_multiplier=5.0), Said(*MAPS, MAPS[0]),
@@ -118,7 +115,7 @@ def test_refusals(name: str) -> None:
 
 def test_what_is_refused_is_not_charged() -> None:
     ledger = pv.Ledger()
-    for said in (Said(*LABELS[:5]), Said(*LABELS[:5], torch.zeros(30, 4))):
+    for said in (Said(*LABELS[:5]), teachers.Trained(private(), lambda x, y: lambda inputs: inputs, 6)):  # type: ignore[return-value]
         with pytest.raises(BadInput):
             ask(said=said, ledger=ledger)
     assert not list(walk(ledger.event))
@@ -163,6 +160,21 @@ def test_students_learn_maps_and_labels() -> None:
         result = ask(votes, Said(*[labels[:100]] * 50), None, x, wide)
         with torch.no_grad():
             assert float((result.model(x).argmax(1) == labels).float().mean()) > 0.85
+
+
+def test_components_below_the_noise_are_told() -> None:
+    data = public()
+    pca = reducers.PCA.fit(data)
+    assert repr(pca) == "PCA(6 of 6 components of targets of shape (2, 3))"
+    plan = coded()
+    kept = pca.best(plan.noise_std)
+    assert 0 < kept < 6
+    student = pv.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, SIZE)), epochs=1)
+    with pytest.warns(UserWarning, match=f"{6 - kept} of the 6 components"):
+        ask(plan, Said(*MAPS, MAPS[0]), pca, student=student)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ask(plan, Said(*MAPS, MAPS[0]), pca.for_noise(plan.noise_std), student=student)
 
 
 def test_nothing_answered_is_said_plainly() -> None:
@@ -259,11 +271,19 @@ def test_an_empty_shard_says_nothing_new() -> None:
 def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for name, content in (("a.npz", b"nothing"), ("b.npz", b"")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(BadInput, match=f"{name} can't be read"):
+        with pytest.raises(BadInput, match=f"{name} cannot be read") as error:
             list(teachers.Given(tmp_path / name).answers(INPUTS, Streams.new(0)))
-    np.savez(tmp_path / "c.npz", other=np.zeros(3))
-    with pytest.raises(BadInput, match=r"c.npz can't be read"):
-        list(teachers.Given([tmp_path / "c.npz"]).answers(INPUTS, Streams.new(0)))
+        assert "allow_pickle" not in str(error.value)
+    for name, arrays, words in (
+        ("c.npz", {"other": np.zeros(3)}, "it holds other"),
+        ("d.npz", {"predictions": np.array(["cat"] * 40)}, "U3 values"),
+        ("e.npz", {"predictions": np.zeros((40, 2))}, r"\(40, 2\): expected \(40,\) or \(40, 3\)"),
+        ("f.npz", {"predictions": np.zeros(39)}, "answers 39 queries"),
+    ):
+        np.savez(tmp_path / name, **arrays)  # type: ignore[arg-type]
+        with pytest.raises(BadInput, match=words) as error:
+            list(teachers.Given([tmp_path / name]).answers(INPUTS, Streams.new(0), None, [(), (3,)]))
+        assert name in str(error.value)
 
 
 def test_a_box_bounds_what_a_ball_would() -> None:
@@ -277,105 +297,6 @@ def test_results_are_published_like_any_other(tmp_path: Path) -> None:
     result = run()
     with pytest.raises(BadInput):
         pv.publish(result, tmp_path / "m", test_metrics=result.private_diagnostics)  # type: ignore[arg-type]
-
-
-# The command line
-
-
-PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
-
-
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    code = cli.main(list(words))
-    return code, "".join(capsys.readouterr())
-
-
-def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "m")
-    words = [
-        "train",
-        "--method",
-        "pate",
-        "--data",
-        "digits",
-        "--epsilon",
-        "8",
-        "--teachers",
-        "20",
-        "--queries",
-        "150",
-        "--out",
-        out,
-    ]
-    assert cli.main([*words, "--json", "--teacher", "logistic"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["epochs"], answer["steps"], answer["noise_multipliers"]) == (None, None, None)
-    assert 8 * (1 - 1e-9) <= answer["epsilon"] <= 8
-    assert 0.55 < answer["test_accuracy"] <= 1  # 0.8 to 0.95 in eight runs
-    assert not (tmp_path / "m.teachers").exists()
-    assert cli.main(["verify", out, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"]
-    assert found["warnings"] == []
-    assert cli.main(["predict", out, "--data", "digits"]) == 0
-    assert capsys.readouterr().out.startswith("index,prediction,score_0")
-
-
-def test_confident_votes_and_interrupted_runs_on_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from privlearn.cli import publication
-
-    out = str(tmp_path / "m")
-    words = [
-        *PATE,
-        "--teachers",
-        "15",
-        "--queries",
-        "60",
-        "--threshold",
-        "5",
-        "--answers",
-        "40",
-        "--seed",
-        "1",
-        "--out",
-        out,
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr(publication, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
-        assert cli.main(words) == 2
-    assert (tmp_path / "m.teachers").is_dir()
-    code, said = command(capsys, *words)
-    assert code == 2
-    assert "go on with --resume" in said
-    code, said = command(capsys, *words, "--resume")
-    assert code == 0, said
-    assert "asked 60 queries, 40 answered" in said
-    assert pv.verify(out).ok
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--method", "pate", "--epsilon", "1", "--epochs", "3"], "--epochs is for training on batches"),
-        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "--tune is for"),
-        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "--clip is for"),
-        (["--method", "pate"], "give what may be spent"),
-        (["--method", "pate", "--epsilon", "1", "--noise-multiplier", "3"], "one of them"),
-        (["--method", "pate", "--epsilon", "1", "--threshold", "3"], "--threshold and --answers go together"),
-        (["--method", "pate", "--epsilon", "1", "--teacher", "oracle"], "--teacher is 'oracle'"),
-        (["--method", "pate", "--epsilon", "1", "--queries", "1000"], "324 public inputs, and the plan asks 1000"),
-        (["--method", "pate", "--epsilon", "1", "--resume"], "no interrupted run"),
-        (["--epsilon", "1", "--teachers", "3"], "--teachers is for --method pate"),
-    ],
-)
-def test_command_line_refusals(
-    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = command(capsys, "train", "--data", "digits", *words, "--out", str(tmp_path / "m"))
-    assert code == 2
-    assert reason in said
 
 
 def test_planning_needs_no_torch() -> None:

@@ -50,7 +50,7 @@ class Guarantee:
     kind: Kind = "bound"
     rho: float | None = None
     group_size: int = 1
-    rows_per_person: int | None = None
+    rows_per_person: int | str | None = None
 
     @property
     def unit(self) -> Unit:

@@ -160,7 +160,7 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
         remedy = "a larger budget" if first else "a smaller target"
         raise BudgetExceeded(
             f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. Nothing was "
-            f"charged or drawn. Use more noise, fewer epochs or {remedy}",
+            f"charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}",
             budget=budget,
             would_be=spent,
         )

@@ -10,6 +10,8 @@ from privlearn.errors import BadInput
 
 #: Examples of one person that are priced together at most.
 MOST_IN_A_GROUP = 10_000
+#: Rows of each person, where there is no limit to them.
+ALL = "all"
 
 
 @final
@@ -21,19 +23,20 @@ class Unit:
         group_size: examples that one person has at most; the guarantee is for all of them together. A bound that is
             declared, never read off the data: somebody with more is protected less.
         rows_per_person: None where an example is a row. Else an example is a person, with any number of rows, of which
-            at most this many take part.
+            at most this many take part; or "all" of them.
 
     Raises:
         BadInput: a number out of range, or both of them.
     """
 
     group_size: int = 1
-    rows_per_person: int | None = None
+    rows_per_person: int | str | None = None
 
     def __post_init__(self) -> None:
         count("group_size", self.group_size, most=MOST_IN_A_GROUP)
         if self.rows_per_person is not None:
-            count("rows_per_person", self.rows_per_person)
+            if self.rows_per_person != ALL:
+                count("rows_per_person", self.rows_per_person)  # type: ignore[arg-type]
             if self.group_size > 1:
                 raise BadInput(
                     f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is a "
@@ -54,6 +57,8 @@ class Unit:
         return f"one example is {verb}"
 
     def __str__(self) -> str:
+        if self.rows_per_person == ALL:
+            return "one person (any number of rows, all of which may be used)"
         if self.rows_per_person is not None:
             return f"one person (any number of rows, of which at most {self.rows_per_person} are used)"
         if self.group_size > 1:

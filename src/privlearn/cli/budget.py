@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privlearn.cli import feature_costs, features, screen, tuning
+from privlearn.cli import feature_costs, features, screen, tuning, voting
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
@@ -16,13 +16,12 @@ from privlearn.schedules import Constant, spec
 
 def run(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant."""
+    voting.require_combinable(options)
     features.require_combinable(options)
     if options.method == "features":
         return feature_costs.show_cost(options)
     if options.method == "pate":
-        raise BadInput(
-            "budget does not price pate: in Python, pv.PatePlan(...).calibrate(epsilon=, delta=) does, without data"
-        )
+        return voting.run(options)
     if options.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     if options.tune is not None:

@@ -12,105 +12,131 @@ import torch
 from torch import Tensor, nn
 
 from privlearn import models
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.budget import Budget
-from privlearn.cli import screen, training
-from privlearn.cli.planning import delta_warning, guaranteed
+from privlearn.cli import screen, training, voting
+from privlearn.cli.planning import delta_warning
 from privlearn.cli.publication import Publication
-from privlearn.clipping.ensembles import ConfidentVotes, Votes
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble.plan import PatePlan
+from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.ensemble.student import Spread, Student
 from privlearn.methods.pate import pate
+from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
-_TEACHERS, _QUERIES = 250, 1000
+_ANSWERS = "answers"
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
-#: What only other methods take, with the value that says that it was not given.
-_ALIEN: dict[str, object] = {
-    "tune": None, "pca": None, "pca_noise": None, "schedule": "constant", "sampling": "poisson", "batch_size": None,
-    "epochs": None, "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None,
-    "optimizer": None, "learning_rate": None,
-    "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
-    "precision": "float32", "features": None, "features_cache": None,
-}  # fmt: skip
-_OWN = ("teachers", "queries", "teacher", "threshold", "answers")
 
 
-def require_combinable(options: argparse.Namespace) -> None:
-    """Refuse options that only other methods have, and the other way round.
-
-    Raises:
-        BadInput: naming the first of them.
-    """
-    given = vars(options)
-    if options.method == "pate":
-        alien = next((name for name, usual in _ALIEN.items() if given[name] != usual), None)
-        if alien:
-            raise BadInput(f"--{alien.replace('_', '-')} is for training on batches: leave it out, or train by dpsgd")
-        return
-    alien = next((name for name in _OWN if given[name] is not None), None)
-    if alien:
-        raise BadInput(f"--{alien} is for --method pate: leave it out, or add --method pate")
-
-
-def _student(network: nn.Module, inputs: int) -> Student:
-    """The student: enough steps for a small pool, and not more than 20 epochs of a large one."""
+def _student(options: argparse.Namespace, network: nn.Module, inputs: int) -> Student:
+    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large one."""
     made = Student(lambda shape: network, spread=Spread())
-    return replace(made, epochs=max(20, math.ceil(_STEPS / math.ceil(inputs / made.batch_size))))
+    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / made.batch_size)))
+    rate = made.learning_rate if options.learning_rate is None else options.learning_rate
+    return replace(made, epochs=usual if options.epochs is None else options.epochs, learning_rate=rate)
 
 
 def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
-    folder = _folder(options)
+    folder = Path(f"{options.out}.teachers")
+    if options.resume and _published_already(options.out, folder):
+        return 0
+    _require_state(options, folder)
     publication = Publication.begin(options)
     models.require_known(options.model)
     data = training.data_of(options)
     data, pool = _apart(options, data)
-    plan = _plan(options, len(pool.x), pool.classes or 0)
-    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe() | {"noise_std": plan.noise_std}}
-    publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
+    plan = voting.make_plan(options, data.classes or 0, len(pool.x), persons=data.groups is not None)
+    answer = voting.figures(plan, options.delta)
+    publication.warn(
+        *delta_warning(options, options.examples or data.examples),
+        *training.seed_warning(options),
+        *voting.warnings(plan, options.examples),
+    )
+    if options.queries is None:
+        screen.asides.print(f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about")
     screen.asides.print(
         f"plan: {plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
+        f"{', for a person with all their rows' if plan.persons else ''}"
     )
-    streams = Streams.new(options.seed, discrete=options.discrete)
-    classes = data.classes
-    assert classes is not None
     teachers = Trained(data, _recipe(options, data, pool), plan.teachers, folder=folder)
-    # Made beforehand: what is wrong with it must show before anything is spent.
-    network = training.network(options.model, tuple(data.tensors()[0].shape[1:]), classes, streams)
-    with screen.progress_bar("training", "teachers") as progress:
-        result = pate(
-            plan,
-            teachers,
-            None,
-            pool,
-            _student(network, len(pool.x)),
-            ledger=publication.ledger,
-            streams=streams,
-            progress=progress,
-        )
-    answer["answered"] = result.settings["answered"]
-    rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
-    publication.end(result, data, answer, rows, options.model)
+    try:
+        streams = _streams(options, folder)
+        # Made beforehand: what is wrong with it must show before anything is spent.
+        network = training.network(options.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
+        with screen.progress_bar("training", "teachers") as progress:
+            result = pate(
+                plan,
+                teachers,
+                None,
+                pool,
+                _student(options, network, len(pool.x)),
+                ledger=publication.ledger,
+                streams=streams,
+                progress=progress,
+                keep=folder / _ANSWERS,
+            )
+        answer["answered"] = result.settings["answered"]
+        rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
+        publication.end(result, data, answer, rows, options.model)
+    except BaseException:
+        _say_what_is_left(folder, None if options.resume else answer["epsilon"])
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-def _folder(options: argparse.Namespace) -> Path:
-    """Where the teachers' answers are kept until the student is published: as secret as the records."""
-    folder = Path(f"{options.out}.teachers")
+def _streams(options: argparse.Namespace, folder: Path) -> Streams:
+    """The random streams, from their beginning: those of the interrupted run, if there is one, or new ones, kept for it.
+
+    So initial weights, too, are what they would have been. The folder is as secret as the records.
+    """
+    file = Checkpoint(folder / "streams")
+    saved = file.read()
+    if saved is not None:
+        return Streams.at(saved.plain["streams"])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    streams = Streams.new(options.seed, discrete=options.discrete)
+    file.write(Saved({}, {"streams": streams.state()}))
+    return streams
+
+
+def _say_what_is_left(folder: Path, epsilon: float | None) -> None:
+    """After an interruption or a failure: what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
+    if (folder / _ANSWERS).exists():
+        spent = "and paid for" if epsilon is None else f"so epsilon {epsilon:.4f} is spent"
+        screen.asides.print(
+            f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(folder)}, which is as secret as "
+            "the data: go on with --resume, which does not pay again"
+        )
+    elif (folder / "teachers.json").exists():
+        screen.asides.print(
+            f"nothing is spent yet. What teachers said so far is kept in {screen.plain(folder)}, which is as secret as the "
+            "data: go on with --resume"
+        )
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _published_already(out: str, folder: Path) -> bool:
+    """Whether the run ended between publishing and deleting its folder; deletes it then."""
+    if not folder.exists() or not Path(out).is_dir() or not verify(out).ok:
+        return False
+    shutil.rmtree(folder)
+    screen.asides.print(f"{out} was published already; what was left of the run is deleted")
+    return True
+
+
+def _require_state(options: argparse.Namespace, folder: Path) -> None:
+    """Refuse to begin where there is an interrupted run, and to go on where there is none."""
     if folder.exists() is not options.resume:
         raise BadInput(
             f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
             if folder.exists()
             else f"there is no interrupted run to resume: {folder} is not there. Check --out, or leave out --resume"
         )
-    return folder
 
 
 def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset]:
@@ -124,33 +150,13 @@ def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
             "teachers answer about public inputs: give some with --public PATH; the data have no test rows to take"
         )
     cut = len(data.x_test) * 9 // 10
-    screen.asides.print(
-        f"the first {cut} of {len(data.x_test)} test rows are taken as public inputs, without labels; the others are tested on"
+    taken = (
+        f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"
     )
+    screen.asides.print(taken)
+    data = replace(data, note="; ".join([*filter(None, [data.note]), taken]))
     pool = replace(data, x=data.x_test[:cut], y=data.y_test[:cut], x_test=None, y_test=None, groups=None, public=True)
     return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
-
-
-def _plan(options: argparse.Namespace, pool: int, classes: int) -> PatePlan:
-    """The plan that the options describe, settled."""
-    queries = min(_QUERIES, pool) if options.queries is None else options.queries
-    teachers = _TEACHERS if options.teachers is None else options.teachers
-    if (options.threshold is None) != (options.answers is None):
-        raise BadInput("--threshold and --answers go together: give both, or neither")
-    votes: Votes | ConfidentVotes = Votes(classes)
-    if options.threshold is not None:
-        votes = ConfidentVotes(classes, options.threshold, options.answers)
-    adjacency = Adjacency.ADD_REMOVE if options.adjacency is None else Adjacency.parse(options.adjacency)
-    plan = PatePlan(queries, teachers, votes, options.noise_multiplier, adjacency, options.group_size)
-    target = options.epsilon is not None or options.rho is not None
-    if target is (options.noise_multiplier is not None):
-        raise BadInput(
-            "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S: one of them"
-        )
-    if not target:
-        return plan
-    budget = Budget(options.epsilon, options.delta, options.rho, options.group_size)
-    return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
 
 
 def _recipe(options: argparse.Namespace, data: Dataset, pool: Dataset) -> Recipe:

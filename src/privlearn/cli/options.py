@@ -25,11 +25,9 @@ _LARGEST_CONFIG = 1 << 18
 _METHODS = ["dpsgd", "dpmac", "pate", "features"]
 _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
-    "--data", "--data-dir", "--schema", "--test-data", "--range",
-    "--model", "--optimizer", "--learning-rate",
+    "--data", "--data-dir", "--schema", "--test-data", "--range", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
-    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public",
-    "--teachers", "--queries", "--teacher", "--threshold", "--answers",
+    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public", "--teacher",
 }  # fmt: skip
 
 
@@ -79,7 +77,7 @@ def _with_config(argv: list[str]) -> list[str]:
     for option, value in _settings(Path(path)).items():
         if option in by_hand or (option in _TARGETS and by_hand & _TARGETS):
             continue
-        if before[0] == "budget" and option in _TRAINING_ONLY:
+        if before[0] == "budget" and (option in _TRAINING_ONLY or (option == "--method" and value != "pate")):
             continue  # one file may serve both commands
         if value is True:
             given.append(option)
@@ -166,12 +164,12 @@ def _parser() -> argparse.ArgumentParser:
 
     budget = _command(commands, "budget", "what a plan costs, or the noise that meets a target; needs no data")
     _add_plan(budget)
-    _add_features(budget)
     budget.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
+    budget.add_argument("--classes", type=int, metavar="K", help="for pate: classes to vote for (default: 10); for features "
+                        "and --select: declared number of classes")  # fmt: skip
     budget.add_argument("--numbers", type=int, metavar="P", help="for features and --select: numbers in a row")
-    budget.add_argument(
-        "--classes", type=int, metavar="K", help="for features and --select: declared number of classes"
-    )
+    _add_features(budget)
+    _add_votes(budget.add_argument_group("votes of teachers"))
     budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
 
     verify = _command(commands, "verify", "recompute the guarantee, the hashes and the signature of a published model")
@@ -300,9 +298,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "--sampling", default="poisson", metavar="NAME", help="poisson (default), partition, shuffle, fixed, full"
     )
     plan.add_argument("--batch-size", type=int, metavar="B", help="expected examples in a batch (default: by a rule)")
-    plan.add_argument(
-        "--epochs", type=int, metavar="N", help="(default: 30, above epsilon 4 60; or until the budget ends)"
-    )
+    plan.add_argument("--epochs", type=int, metavar="N", help="(default: 30, above epsilon 4 60, or until the budget ends; "
+                      "for pate: of the student, about 1000 steps)")  # fmt: skip
     plan.add_argument("--schedule", default="constant", metavar="SPEC", help="constant, time:k=0.05, exp:k=0.01, "
                       "step:k=0.6,period=10, poly:k=3,end=2,period=100 (each with from=, to= epochs), or "
                       "validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public or noise=")  # fmt: skip
@@ -317,7 +314,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("training")
+    group = parser.add_argument_group(
+        "training", "where it says `for METHOD`, for no other; for pate --model is the student"
+    )
     group.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
@@ -328,7 +327,9 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
     group.add_argument("--explain", action="store_true", help="for dpsgd: say what was chosen for you, and why")
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
-    group.add_argument("--learning-rate", type=float, metavar="L", help="(default: by a rule)")
+    group.add_argument(
+        "--learning-rate", type=float, metavar="L", help="(default: by a rule; for pate: of the student, 0.001)"
+    )
     group.add_argument("--momentum", type=float, metavar="M", help="for SGD (default: 0)")
     group.add_argument(
         "--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0; to a fifth for dpmac)"
@@ -340,17 +341,10 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         help="for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
     )
     group.add_argument("--z-rate", type=float, metavar="L", help="for dpmac: their learning rate (default: 0.003)")
-    group.add_argument("--teachers", type=int, metavar="K", help="for pate: how many there are (default: 250)")
+    _add_votes(group)
     group.add_argument(
-        "--queries", type=int, metavar="N", help="for pate: public inputs that are asked (default: 1000)"
+        "--teacher", metavar="SPEC", help="for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"
     )
-    group.add_argument(
-        "--teacher", metavar="SPEC", help="for pate: spreading (default), logistic, forest, mlp:100, cnn"
-    )
-    group.add_argument(
-        "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
-    )
-    group.add_argument("--answers", type=int, metavar="N", help="for pate, with --threshold: queries answered at most")
     group.add_argument(
         "--microbatch",
         type=_microbatch,
@@ -382,6 +376,16 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
                        "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
     group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
+
+
+def _add_votes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--teachers", type=int, metavar="K", help="for pate: how many there are (default: 250)")
+    group.add_argument("--queries", type=int, metavar="N", help="for pate: public inputs that are asked about (default: "
+                       "1000, or all there are)")  # fmt: skip
+    group.add_argument(
+        "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
+    )
+    group.add_argument("--answers", type=int, metavar="N", help="for pate, with --threshold: queries answered at most")
 
 
 def _range(text: str) -> tuple[float, float]:

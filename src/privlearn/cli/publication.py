@@ -79,12 +79,14 @@ class Publication:
         """
         options = self.options
         metrics = training.test_metrics(result.model, data)
+        tested = None if data.x_test is None else len(data.x_test)
         facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
         publish(
             result,
             self.out,
             delta=options.delta,
             test_metrics=metrics,
+            test_rows=tested,
             data=facts,
             model_spec=model_spec,
             classes=data.classes,
@@ -93,8 +95,8 @@ class Publication:
         if self.ledger is not None:
             together = self.ledger.guarantee(options.delta)
             answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
-        answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "out": str(self.out),
-                   "seconds": time.perf_counter() - self.started if timed else None}  # fmt: skip
+        answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "test_rows": tested,
+                   "out": str(self.out), "seconds": time.perf_counter() - self.started if timed else None}  # fmt: skip
         if options.json:
             screen.print_json(answer)
         else:
@@ -112,7 +114,9 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
             f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g}, with everything in "
             f"{screen.plain(ledger['file'])}: this is certified"
         )
-    rows["test accuracy"] = "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/]"
+    rows["test accuracy"] = (
+        "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
+    )
     rows |= more
     rows["seconds"] = "not shown: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"

@@ -12,7 +12,7 @@ from torch import nn
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import ensemble, features, mac, screen, training
+from privlearn.cli import ensemble, features, mac, screen, training, voting
 from privlearn.cli.encoding import encoded
 from privlearn.cli.explaining import explain
 from privlearn.cli.planning import figures, make_plan, warnings
@@ -32,7 +32,7 @@ from privlearn.rng import Streams
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
     mac.require_combinable(options)
-    ensemble.require_combinable(options)
+    voting.require_combinable(options)
     features.require_combinable(options)
     if options.method == "pate":
         return ensemble.run(options)

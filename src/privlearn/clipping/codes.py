@@ -1,23 +1,30 @@
 """Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher can change them.
 
 Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or none at
-all, counts there as one that gave the public centre (for votes: nothing), and nothing says so.
+all, counts there as one that gave the public centre (for votes: nothing), and nothing says so: what a teacher says, its shape
+and its type included, follows from its records.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.ensembles import Box, Codes, ConfidentVotes, Votes
+from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
+
+#: The shapes that a teacher's answer to one query may have.
+Shapes = Sequence[tuple[int, ...]]
 
 #: Above this many numbers in a target the bound by |A^T A|, a matrix of that size, is not computed.
 _GRAM = 2000
@@ -51,6 +58,36 @@ class Encoder(Protocol):
     def encode(self, targets: Tensor) -> Tensor:
         """Codes of shape (rows, numbers in a code) of targets (rows, *shape)."""
         ...
+
+
+def plain(said: Any, rows: int | None = None, shapes: Shapes | None = None) -> Tensor | None:
+    """What a teacher said as real numbers in main memory; None for anything else, whatever it is, and nothing says so.
+
+    Args:
+        said: an array, a tensor or nothing.
+        rows: how many there must be; None: as many as there are.
+        shapes: what one row's shape must be among; None: any.
+
+    Returns:
+        float32 or float64 as given, other floating-point numbers in float32, whole ones and truth values in int64.
+    """
+    # Warnings would tell: of numbers that overflow, say.
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = as_tensor(said)
+        if found.dim() < 1 or (rows is not None and len(found) != rows):
+            return None
+        if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+            return None
+        if found.is_complex() or found.is_quantized or found.layout != torch.strided:
+            return None
+        kind = torch.int64
+        if found.is_floating_point():
+            kind = found.dtype if found.dtype in (torch.float32, torch.float64) else torch.float32
+        return found.to("cpu", kind)
+    except Exception:
+        return None
 
 
 @final
@@ -88,19 +125,32 @@ class CodeSums:
         """The centre's own code, as the encoder has it, to be added to means of codes; public."""
         return self._encoder.encode(self._centre[None]).double()[0]
 
-    def add(self, predictions: Tensor | None) -> None:
-        """Add what one teacher says to every query: targets of shape (queries, *shape), or None if it says nothing.
+    @property
+    def shapes(self) -> Shapes:
+        """The shape of one answer."""
+        return (self.shape,)
 
-        Raises:
-            BadInput: predictions of another shape.
+    def add(self, predictions: Any) -> bool:
+        """Add what one teacher says to every query: targets of shape (queries, *shape). Anything else is the centre, silently.
+
+        Returns:
+            Whether it had answers of that shape: private.
         """
-        if predictions is None:
-            return
-        _require_shape(predictions, (self._queries, *self.shape))
+        found = plain(predictions, self._queries, self.shapes)
+        if found is None:
+            return False
         rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
         for start in range(0, self._queries, rows):
-            own = predictions[start : start + rows]
-            self.sums[start : start + rows] += self._clipped(own)
+            self.sums[start : start + rows] += self._tried(found[start : start + rows])
+        return True
+
+    def _tried(self, targets: Tensor) -> Tensor:
+        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets, and would not on the centre."""
+        try:
+            return self._clipped(targets)
+        except Exception:
+            # What is wrong with the encoder itself fails here again, and says nothing of the targets.
+            return 0 * self._clipped(self._centre.to(targets.dtype).expand_as(targets))
 
     def _clipped(self, targets: Tensor) -> Tensor:
         """The codes of some targets less the centre's, bounded; 0 for those that are not finite."""
@@ -139,26 +189,31 @@ class VoteCounts:
         self._aggregate, self._queries = aggregate, queries
         self.counts = torch.zeros(queries, aggregate.classes, dtype=torch.float64)
 
-    def add(self, predictions: Tensor | None) -> None:
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes that one answer may have: a class, or a score for each."""
+        return ((), (self._aggregate.classes,))
+
+    def add(self, predictions: Any) -> bool:
         """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the largest wins.
 
-        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote.
+        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote. Anything else
+        is none either, silently: which classes a teacher knows follows from its records.
 
-        Raises:
-            BadInput: predictions of another shape.
+        Returns:
+            Whether it had answers of one of these shapes: private.
         """
-        if predictions is None:
-            return
-        classes = self._aggregate.classes
-        if predictions.dim() == 2:
-            _require_shape(predictions, (self._queries, classes))
-            votes, valid = predictions.argmax(1), predictions.isfinite().all(1)
+        found = plain(predictions, self._queries, self.shapes)
+        if found is None:
+            return False
+        if found.dim() == 2:
+            votes, valid = found.argmax(1), found.isfinite().all(1)
         else:
-            _require_shape(predictions, (self._queries,))
-            numbers = predictions.double()
-            valid = (numbers >= 0) & (numbers < classes) & (numbers == numbers.floor())
+            numbers = found.double()
+            valid = (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
             votes = numbers.where(valid, 0).long()
         self.counts[torch.arange(self._queries), votes] += valid.double()
+        return True
 
     def bounded(self, query: int, sample: Sample, adjacency: Adjacency) -> Bounded:
         """The counts for one query, one tensor of shape (classes,)."""
@@ -206,13 +261,4 @@ def _require_box(aggregate: Box, encoder: Encoder) -> None:
         raise BadInput(
             f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have {numbers} "
             f"numbers: give pv.Box(dimensions={numbers})"
-        )
-
-
-def _require_shape(predictions: Tensor, expected: Sequence[int]) -> None:
-    if tuple(predictions.shape) != tuple(expected):
-        raise BadInput(
-            f"predictions have shape {tuple(predictions.shape)}: expected {tuple(expected)}, a row for each query, "
-            "as from every other teacher. Nothing was charged",
-            shape=tuple(predictions.shape),
         )

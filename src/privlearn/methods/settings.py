@@ -48,7 +48,7 @@ def public_settings(
         "before": plan.other_releases(),
         "optimizer": {"name": type(descent).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
-        **({} if features is None else {"features": features.encoder.describe()}),
+        **({} if features is None else {"public_features": features.encoder.describe()}),
     }
 
 

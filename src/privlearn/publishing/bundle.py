@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privlearn import models
+from privlearn._validate import count
 from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.result import PrivateDiagnostics, Result
@@ -27,6 +28,7 @@ def publish(
     *,
     delta: float | None = None,
     test_metrics: dict[str, float] | None = None,
+    test_rows: int | None = None,
     data: dict[str, str] | None = None,
     model_spec: str | None = None,
     classes: int | None = None,
@@ -41,6 +43,7 @@ def publish(
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
         test_metrics: figures from test data, for the card; never private diagnostics.
+        test_rows: how many rows those figures are from, for the card; None: it does not say.
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`.
         classes: the number of classes, with `model_spec`.
@@ -75,6 +78,7 @@ def publish(
         seeded=result.seeded,
         shared=shared,
         test_metrics=metrics,
+        test_rows=None if test_rows is None else count("test_rows", test_rows),
         data=data or {},
         model=model_spec,
         signed_by=key.public.fingerprint if key else None,

@@ -44,6 +44,7 @@ def write(
     seeded: bool,
     shared: bool,
     test_metrics: dict[str, float],
+    test_rows: int | None,
     data: dict[str, str],
     model: str | None,
     signed_by: str | None = None,
@@ -56,6 +57,7 @@ def write(
         seeded: whether somebody may know the seed.
         shared: whether the ledger holds other releases too.
         test_metrics: figures from test data.
+        test_rows: how many rows they are from, if that is known.
         data: what to say of the data.
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
@@ -63,7 +65,8 @@ def write(
     lines = _guarantee(guarantee, seeded, shared) + _signature(signed_by)
     if test_metrics:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
-        lines += [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in test_metrics.items()]
+        rows = "" if test_rows is None else f" on {test_rows} rows"
+        lines += [f"| {name.replace('_', ' ')} | {value:.4f}{rows} |" for name, value in test_metrics.items()]
         lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
     training = _training
     for method, own in ((ensemble.is_ensemble, ensemble.card_lines), (features.is_features, features.card_lines)):
@@ -166,9 +169,9 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
 
 def _features(settings: dict[str, Any]) -> list[str]:
     """What the network was given in place of the rows."""
-    if "features" not in settings:
+    if "public_features" not in settings:
         return []
-    found = settings["features"]
+    found = settings["public_features"]
     digest = f", weights with SHA-256 {found['digest']}" if "digest" in found else ""
     return [f"| public features | {found['spec']}{digest}: made without looking at the data |"]
 

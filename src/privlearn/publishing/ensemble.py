@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.events import Event
-from privlearn.methods.ensemble.plan import from_description
+from privlearn.clipping.ensembles import ConfidentVotes
+from privlearn.methods.ensemble.plan import PatePlan, from_description
 
 _ASKED = {
     "ball": "the mean of their codes, each clipped to a ball",
@@ -30,6 +32,36 @@ def described(settings: dict[str, Any]) -> Event:
     return from_description(settings).event()
 
 
+def _made(teacher: Any) -> str:
+    """How the teachers were made, after their number."""
+    if not isinstance(teacher, dict) or teacher.get("source") != "trained":
+        return ", whose predictions were given" if teacher == {"source": "given"} else ""
+    recipe = teacher["recipe"]
+    match recipe["kind"]:
+        case "estimator":
+            what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
+        case "network":
+            what = f"{recipe['class'].partition(':')[2]} of {recipe['parameters']} parameters"
+        case "spreading":
+            what = "spreading of labels over the public inputs"
+        case _:
+            what = recipe["name"]
+    return f" x {what.replace('|', '/')}, records assigned {teacher['records']}"
+
+
+def _test(plan: PatePlan) -> list[str]:
+    """Which queries were answered, where that follows from noisy tests."""
+    asked = plan.aggregate
+    if not isinstance(asked, ConfidentVotes):
+        return []
+    return [
+        f"| answered where | the largest count, with noise of {plan.test_noise:.4g}, reaches {asked.threshold:g} votes; at "
+        f"most {asked.answers} times |",
+        f"| what is paid for | all of that beforehand: {plan.queries} tests (sensitivity 1, {asked.share:g} of the price) and "
+        f"{asked.answers} answers (sensitivity sqrt 2) are together rho {zcdp.rho(plan.event()):.6g} |",
+    ]
+
+
 def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
     """The card's table of how a student was taught."""
     reducer = settings["reducer"]
@@ -47,10 +79,11 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
-        f"| teachers | {settings['teachers']} |",
+        f"| teachers | {settings['teachers']}{_made(settings.get('teacher'))} |",
         f"| queries | {asked} |",
         f"| released | {_ASKED[plan.aggregate.kind]} |",
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
+        *_test(plan),
         *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),
         f"| epsilon computed by | {guarantee.method} |",
         "",

@@ -199,7 +199,7 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
         transforms = loads(contents.files[CONFIG])["transforms"]
         found = [part["spec"] for part in transforms if "spec" in part]
         settings = certificate["settings"]
-        stated = [settings["features"]["spec"]] if "features" in settings else []
+        stated = [settings["public_features"]["spec"]] if "public_features" in settings else []
     except (ValueError, KeyError, TypeError):
         return [f"{CONFIG} or the settings in {CERTIFICATE} do not say what stands in front of the network"]
     if found == stated:

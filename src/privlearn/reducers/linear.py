@@ -19,7 +19,7 @@ _MOST = 10**10
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PCA(Reducer):
     """The first principal components of public targets (Fay et al. 2020, Algorithm 1).
 
@@ -94,8 +94,20 @@ class PCA(Reducer):
         return int((self.eigenvalues > noise_std**2).sum())
 
     def for_noise(self, noise_std: float) -> PCA:
-        """The same with the `best` number of components for that noise, one at least."""
-        return self.kept(max(1, min(self.best(noise_std), self.size)))
+        """The same with the `best` number of components for that noise.
+
+        Raises:
+            BadInput: it is 0: the public mean, which costs nothing, is better than any answer.
+        """
+        best = min(self.best(noise_std), self.size)
+        if not best:
+            raise BadInput(
+                f"no component has a variance above the noise's: the noise of {noise_std:.4g} is a variance of "
+                f"{noise_std**2:.4g}, and the largest component has {float(self.eigenvalues[0]):.4g}. One component would "
+                f"lose {self.loss(noise_std, 1):.4g}, the public mean alone {self.loss(noise_std, 0):.4g}: asking brings "
+                "nothing. Use more teachers, fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
+            )
+        return self.kept(best)
 
     def loss(self, noise_std: float, components: int | None = None) -> float:
         """The expected squared error of a target that was encoded, got noise and was decoded (Fay et al. 2020, sec. Utility).
@@ -121,6 +133,10 @@ class PCA(Reducer):
     def describe(self) -> dict[str, Any]:
         """Its kind and public numbers."""
         return {"kind": "pca", "size": self.size}
+
+    def __repr__(self) -> str:
+        """Sizes only."""
+        return f"PCA({self.size} of {len(self.eigenvalues)} components of targets of shape {self.target_shape})"
 
 
 @final

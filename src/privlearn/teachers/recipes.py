@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._validate import count
+from privlearn.clipping.codes import Shapes, plain
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput, first_line
 from privlearn.models import made_up_batch
@@ -68,7 +69,9 @@ class Estimator:
             if self.classes is None:
                 return np.asarray(fitted.predict(rows))
             scores = np.zeros((len(rows), self.classes))
-            scores[:, np.asarray(fitted.classes_, dtype=np.int64)] = fitted.predict_proba(rows)
+            known = np.asarray(fitted.classes_, dtype=np.int64)
+            there = (known >= 0) & (known < self.classes)  # -1 would be the last one
+            scores[:, known[there]] = np.asarray(fitted.predict_proba(rows))[:, there]
             return scores
 
         return predict
@@ -131,9 +134,16 @@ class Network:
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
     """For the block: the global random generators at `seed`, and no warnings shown. All are then what they were."""
-    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    with generators_at(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def generators_at(seed: int) -> Iterator[None]:
+    """For the block: PyTorch's, numpy's and Python's global random generators at `seed`. All are then what they were."""
+    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
+    with torch.random.fork_rng():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
@@ -145,19 +155,31 @@ def isolated(seed: int) -> Iterator[None]:
 
 
 def taught(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, seed: int) -> Tensor | None:
-    """What a teacher that learns from `x` and `y` says to `inputs`; None if it fails, which its records may make it do."""
+    """What a teacher that learns from `x` and `y` says to `inputs`; None if it fails, which its records may make it do.
+
+    Or if what it says is no array of real numbers; which they may make it, too.
+    """
     with isolated(seed):
         try:
-            return as_tensor(recipe(x, y)(inputs.clone()))
-        except Exception:
+            return plain(recipe(x, y)(inputs.clone()))
+        except (Exception, SystemExit):
             return None
 
 
-def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor) -> None:
-    """Train a teacher on made-up rows: mistakes in a recipe show here, where no record is met.
+def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, shapes: Shapes | None = None) -> None:
+    """Train a teacher on made-up rows: mistakes in a recipe show here, where no record is met, and nowhere else.
+
+    Made-up labels are of two classes only, as those of a shard may be.
+
+    Args:
+        recipe: how one teacher is trained.
+        x: inputs, looked at for their shape and type only.
+        y: targets, likewise.
+        inputs: what is asked about, likewise.
+        shapes: what the shape of one answer must be among; None: any.
 
     Raises:
-        BadInput: it fails, has no row for each input, or makes teachers that are one object.
+        BadInput: it fails, has no row for each input or rows of another shape, or makes teachers that are one object.
     """
     with isolated(0):
         if isinstance(recipe, Estimator | Network):
@@ -173,3 +195,9 @@ def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor) -> None:
             ) from error
     if len(found.shape) < 1 or len(found) != 6:
         raise BadInput(f"a teacher turns 6 inputs into shape {tuple(found.shape)}: expected a row for each input")
+    if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+        raise BadInput(
+            f"a teacher that learned from made-up rows of two classes turns 6 inputs into shape {tuple(found.shape)}: "
+            f"expected {' or '.join(str((6, *shape)) for shape in shapes)}, whatever the records hold. (predict_proba has a "
+            "column for each class that a teacher met: pv.teachers.Estimator(make, classes=K) puts them in their places.)"
+        )

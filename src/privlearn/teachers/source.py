@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
+import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
+from privlearn.clipping.codes import Shapes
 from privlearn.data.dataset import as_tensor
+from privlearn.data.readers import read_inputs
 from privlearn.errors import BadInput
 from privlearn.rng import Streams
 
@@ -32,14 +36,34 @@ class Teachers:
     def require_covered(self, adjacency: Adjacency) -> None:
         """Raise `BadInput` where one record can change two teachers under `adjacency`."""
 
+    def require_unit(self, unit: Unit) -> None:
+        """Raise `BadInput` where it is known that one `unit` may be with several teachers."""
+
+    def describe(self) -> dict[str, Any]:
+        """How they came about, in public words, for certificates and to tell an interrupted run from another."""
+        return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}
+
+    def require_same(self, inputs: Tensor) -> None:
+        """Raise `BadInput` where it is known that an interrupted run was of other records, queries or teachers.
+
+        Args:
+            inputs: public inputs, as for `answers`.
+        """
+
     @abstractmethod
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
         """Each teacher's answers to `inputs`, a row for each; None for one that has none.
+
+        What it gives may be anything: what is of no use is passed over, silently, by whoever adds the answers up.
 
         Args:
             inputs: public inputs, shape (queries, ...).
             streams: assign records to teachers and seed what those draw.
             progress: called with (teachers done, teachers in all).
+            shapes: what the shape of one answer must be among, for what is known without a look at records to be refused by;
+                None: any.
         """
 
 
@@ -78,27 +102,49 @@ class Given(Teachers):
     def require_covered(self, adjacency: Adjacency) -> None:
         """Nothing is known here of who learned from what."""
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+    def describe(self) -> dict[str, Any]:
+        """That their predictions were given."""
+        return {"source": "given"}
+
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
         """What the files hold, one file at a time.
 
+        Files are refused aloud: for whoever holds them, before anything is charged. What they say is the next thing to know.
+
         Raises:
-            BadInput: a file that can't be read, or answers to more or fewer queries than are asked.
+            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another shape.
         """
         for number, path in enumerate(self._paths):
-            found = as_tensor(_read(path))
+            found = _read(path)
             if found.dim() < 1 or len(found) != len(inputs):
                 raise BadInput(
                     f"{path} answers {len(found) if found.dim() else 'no'} queries, and the plan asks {len(inputs)}: expected "
                     "a row for each query of the plan, in their order. Nothing was charged"
+                )
+            if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+                raise BadInput(
+                    f"the predictions in {path} have shape {tuple(found.shape)}: expected "
+                    f"{' or '.join(str((len(inputs), *shape)) for shape in shapes)}. Nothing was charged"
                 )
             yield found
             if progress:
                 progress(number + 1, len(self._paths))
 
 
-def _read(path: Path) -> Any:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["predictions"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise BadInput(f"{path} can't be read: {error}. Expected an .npz with an array `predictions`") from error
+def _read(path: Path) -> Tensor:
+    """The predictions in one file.
+
+    Raises:
+        BadInput: there are none, or they are no numbers.
+    """
+    found = read_inputs(path, "predictions")
+    if found.dtype.kind not in "fiub" or math.prod(found.shape) == 0:
+        raise BadInput(
+            f"the predictions in {path} are {found.dtype} values of shape {found.shape}: expected numbers, a row for each "
+            "query"
+        )
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers that overflow
+        return as_tensor(found)

@@ -16,11 +16,14 @@ from privlearn._files import write_durably
 from privlearn._json import loads
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
+from privlearn.clipping.codes import Shapes
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.models import Scale
 from privlearn.rng import Streams
 from privlearn.teachers import shards as sharding
+from privlearn.teachers.description import described
 from privlearn.teachers.recipes import Recipe, rehearse, taught
 from privlearn.teachers.source import Progress, Teachers
 
@@ -94,18 +97,44 @@ class Trained(Teachers):
                 "add_remove or zero_out neighbours with sites"
             )
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+    def require_unit(self, unit: Unit) -> None:
+        """Refuse to protect persons where it is not known whose a record is.
+
+        Raises:
+            BadInput: the data have no person ids.
+        """
+        if unit.rows_per_person is not None and self._data.groups is None:
+            raise BadInput(
+                "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., groups=ids), a "
+                "person's id for each row, or a plan without persons=True"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """How they are made: the recipe, and how records came to them."""
+        records = "by chance" if self._place is None else "by site" if self._sites else "as listed"
+        return {"source": "trained", "records": records, "recipe": described(self._recipe)}
+
+    def require_same(self, inputs: Tensor) -> None:
+        """Refuse to go on with a folder of other records, queries or recipes.
+
+        Raises:
+            BadInput: it is one.
+        """
+        if self._folder is not None and (self._folder / _FACTS).exists():
+            x, y, asked = self._scaled(inputs)
+            self._resumed(fingerprint(x, y, asked))
+
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
         """Train each teacher and ask it.
 
         Raises:
-            BadInput: a recipe that fails on made-up rows, or a folder that belongs to something else.
+            BadInput: a recipe that fails on made-up rows or makes answers of another shape of them, or a folder that belongs
+                to something else.
         """
-        x, y = self._data.tensors()
-        asked = inputs
-        if self._data.low is not None:
-            scale = Scale(*self._data.bounds())
-            x, asked = scale(x), scale(inputs)
-        rehearse(self._recipe, x[:1], y[:1], asked[:1])
+        x, y, asked = self._scaled(inputs)
+        rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
         place, seeds = self._assigned(x, y, asked, streams)
         done = 0
         for start in range(0, self._count, self._jobs):
@@ -115,17 +144,31 @@ class Trained(Teachers):
                 if progress:
                     progress(done, self._count)
 
+    def _scaled(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Records and queries as teachers get them."""
+        x, y = self._data.tensors()
+        if self._data.low is None:
+            return x, y, inputs
+        scale = Scale(*self._data.bounds())
+        return scale(x), y, scale(inputs)
+
     def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[sharding.Places, list[int]]:
         """Each row's teacher and each teacher's seed: those of the folder if it was begun before."""
         if self._folder is not None and (self._folder / _FACTS).exists():
-            return self._resumed(_digest(x, y, asked))
+            return self._resumed(fingerprint(x, y, asked))
         place = self._place
         if place is None:
             place = sharding.drawn(self._data, self._count, streams.sampling)
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            facts = {"digest": _digest(x, y, asked), "count": self._count, "place": place.tolist(), "seeds": seeds}
+            facts = {
+                "recipe": described(self._recipe),
+                "digest": fingerprint(x, y, asked),
+                "count": self._count,
+                "place": place.tolist(),
+                "seeds": seeds,
+            }
             write_durably(self._folder / _FACTS, json.dumps(facts).encode(), mode=0o600)
         return place, seeds
 
@@ -134,6 +177,7 @@ class Trained(Teachers):
         try:
             facts = loads((self._folder / _FACTS).read_bytes())
             place, seeds = np.asarray(facts["place"], dtype=np.int64), [int(seed) for seed in facts["seeds"]]
+            then = facts["recipe"]
             same = facts["digest"] == digest and facts["count"] == self._count and len(seeds) == self._count
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{self._folder / _FACTS} can't be read: {error}. Give another folder") from error
@@ -141,6 +185,12 @@ class Trained(Teachers):
             raise BadInput(
                 f"{self._folder} holds the teachers of other records, other queries or another number of teachers: give "
                 "another folder, or the same data"
+            )
+        recipe = described(self._recipe)
+        if then != recipe:
+            raise BadInput(
+                f"{self._folder} holds teachers of another recipe: theirs is {_told(then)}, and {_told(recipe)} was given. "
+                "Go on with theirs, or give another folder"
             )
         return place, seeds
 
@@ -192,8 +242,13 @@ class Trained(Teachers):
         return torch.from_numpy(found) if found.size else None
 
 
-def _digest(*values: Tensor) -> str:
-    """What tells records and queries from others."""
+def _told(recipe: Any) -> str:
+    """A recipe's description in a few words."""
+    return ", ".join(f"{name} {value}" for name, value in recipe.items() if value is not None)[:300]
+
+
+def fingerprint(*values: Tensor) -> str:
+    """What tells records and queries from others: their SHA-256, as secret as they are."""
     total = hashlib.sha256()
     for value in values:
         total.update(f"{value.dtype} {tuple(value.shape)} ".encode())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -23,52 +21,6 @@ from privlearn.sampling import FullBatch, Sample
 from privlearn.teachers.source import Teachers
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """What a student learns from: public inputs, and what was released for some of them.
-
-    Attributes:
-        inputs: all public inputs, shape (pool, ...); the first ones were asked about.
-        targets: what was recovered for each query, in order: targets of shape (queries, *shape), or classes (queries,).
-        answered: which queries have an answer, shape (queries,); the targets of the others mean nothing.
-        scores: for votes the noisy counts that were released, shape (queries, classes), 0 where there is no answer; None for
-            other targets.
-        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    answered: Tensor
-    scores: Tensor | None = None
-    expected: float = 1.0
-
-    @property
-    def classes(self) -> int | None:
-        """How many there are, for votes; None for other targets."""
-        return None if self.scores is None else self.scores.shape[1]
-
-    def learnable(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the queries that have an answer."""
-        return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
-
-    def beliefs(self, agreement: float) -> Tensor:
-        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
-
-        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
-
-        Raises:
-            BadInput: answers that are no classes.
-        """
-        if self.scores is None:
-            raise BadInput("these answers are no classes: there are no counts to believe in")
-        apart = agreement - (1 - agreement) / (
-            self.scores.shape[1] - 1
-        )  # the right class's share less that of any other
-        found = (self.scores * (self.expected * apart)).softmax(1)
-        return found * self.answered[:, None]
-
-
 def collect(
     plan: PatePlan,
     teachers: Teachers,
@@ -77,7 +29,7 @@ def collect(
     streams: Streams,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[CodeSums | VoteCounts, int]:
-    """Add up what all teachers say to the plan's queries, and count those that had nothing to say; both private.
+    """Add up what all teachers say to the plan's queries, and count those that said nothing of use; both private.
 
     One teacher is held at a time. Nothing is released or charged here.
 
@@ -90,8 +42,8 @@ def collect(
         progress: called with (teachers done, teachers in all).
 
     Raises:
-        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is, or answers
-            of another shape.
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is; recipes or
+            files that are refused. What teachers say that were trained here is never refused: it follows from their records.
     """
     if teachers.count != plan.teachers:
         raise BadInput(
@@ -99,11 +51,11 @@ def collect(
             "so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency)
-    sums = _empty(plan, reducer)
+    teachers.require_unit(plan.unit)
+    sums = empty(plan, reducer)
     silent = 0
-    for predictions in teachers.answers(inputs, streams, progress):
-        silent += predictions is None
-        sums.add(predictions)
+    for said in teachers.answers(inputs, streams, progress, sums.shapes):
+        silent += not sums.add(said)
     return sums, silent
 
 
@@ -171,8 +123,12 @@ def _sample(plan: PatePlan) -> Sample:
     return sample
 
 
-def _empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
-    """Where answers are added up."""
+def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
+    """Where answers are added up.
+
+    Raises:
+        BadInput: a reducer where none is needed, or none, or an unfit one, where one is.
+    """
     if isinstance(plan.aggregate, Ball | Box):
         if not isinstance(reducer, Reducer):
             raise BadInput(

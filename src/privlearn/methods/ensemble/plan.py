@@ -13,7 +13,7 @@ from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Gaussian, GaussianFilter, Repeated, compose
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.unit import ALL, Unit
 from privlearn.clipping.ensembles import Aggregate, Ball, Box, ConfidentVotes, Votes
 from privlearn.errors import BadInput
 
@@ -26,8 +26,9 @@ _NOISE = (1e-6, 1e12)
 class PatePlan:
     """Questions to an ensemble of teachers (PATE), as public numbers.
 
-    Guarantee: whatever is released is `guarantee(delta)`-DP for `adjacency`, if every record is with one teacher, to which it
-    was assigned independently of all other records. The bound does not look at the votes, so it is no secret itself.
+    Guarantee: whatever is released is `guarantee(delta)`-DP for `adjacency` and `unit`, if every record (for `persons` all of
+    a person's together) is with one teacher, to which it was assigned independently of all other records. The bound does not
+    look at the votes, so it is no secret itself.
 
     Attributes:
         queries: public inputs that the teachers are asked about; each is paid for, whatever becomes of its answer.
@@ -38,6 +39,8 @@ class PatePlan:
         group_size: the declared, public number of records that one person has at most: targets and guarantees are then for
             all of them together.
         budget: what the plan was calibrated to; the limit of the ledger.
+        persons: whether the guarantee is for a person with all their rows, however many. It costs nothing: whoever comes, goes
+            or changes moves one teacher. It needs records with person ids (`pv.Dataset(..., groups=ids)`).
 
     Raises:
         BadInput: a number out of range.
@@ -50,6 +53,7 @@ class PatePlan:
     adjacency: Adjacency = Adjacency.ADD_REMOVE
     group_size: int = 1
     budget: Budget | None = None
+    persons: bool = False
 
     def __post_init__(self) -> None:
         count("queries", self.queries, most=_MOST)
@@ -66,7 +70,7 @@ class PatePlan:
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, *_NOISE)
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
-        Unit(self.group_size)
+        self.unit  # noqa: B018 - raises
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it")
 
@@ -83,7 +87,7 @@ class PatePlan:
     @property
     def unit(self) -> Unit:
         """Whose data are protected."""
-        return Unit(self.group_size)
+        return Unit(self.group_size, ALL if self.persons else None)
 
     @property
     def noise(self) -> float:
@@ -143,7 +147,8 @@ class PatePlan:
 
     def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
         """Every sound guarantee of the whole run at `delta`, the tightest first."""
-        return accountant.guarantees(self.event(), self.adjacency, delta, self.group_size)
+        found = accountant.guarantees(self.event(), self.adjacency, delta, self.group_size)
+        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
 
     def calibrate(
         self,
@@ -191,6 +196,7 @@ class PatePlan:
             "teachers": self.teachers,
             "aggregate": {"kind": self.aggregate.kind, **vars(self.aggregate)},
             "noise_multiplier": self.noise,
+            **({"test_noise_multiplier": self.test_noise} if isinstance(self.aggregate, ConfidentVotes) else {}),
         }
 
 

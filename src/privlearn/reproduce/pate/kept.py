@@ -8,6 +8,7 @@ from typing import final
 from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.clipping.codes import Shapes
 from privlearn.rng import Streams
 from privlearn.teachers import Teachers
 from privlearn.teachers.source import Progress
@@ -44,7 +45,9 @@ class Kept(Teachers):
     def require_covered(self, adjacency: Adjacency) -> None:
         """As those that were asked: nothing is known here of who learned from what."""
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
         """What was kept, for the first of the queries."""
         for number, said in enumerate(self._answers):
             yield None if said is None else said[: len(inputs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, final
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.ensembles import Ball
 from privlearn.data.dataset import Dataset
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.pate import pate
 from privlearn.reducers import PCA, Autoencoder, Identity, Reducer
@@ -121,7 +122,7 @@ def train(setting: VectorSetting, seed: int) -> VectorOutcome:
     size = setting.size or max(8, 2 * every.best(plan.noise_std))
     ways: list[tuple[PatePlan, Reducer]] = [
         (plan, Identity((_NUMBERS,), every.centre)),
-        (plan, every.for_noise(plan.noise_std)),
+        (plan, every.kept(max(1, every.best(plan.noise_std)))),
         (in_ball, Autoencoder.fit(both, size, in_ball.noise_std, epochs=setting.epochs, seed=seed)),
     ]
     found = [_released(own, said, reducer, data, mean, seed) for own, reducer in ways]
@@ -193,7 +194,9 @@ def _released(
         heard.append(y)
         return _Student(chosen(x, y, data)) if teach else nn.Identity()
 
-    result = pate(plan, said, reducer, covered(data.pool), learn, streams=Streams.new(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of components below the noise: that is what is looked at
+        result = pate(plan, said, reducer, covered(data.pool), learn, streams=Streams.new(seed))
     reached = float(error(result.model(covered(data.test)), data.test))
     return float(error(heard[0], mean)), reached, result.ledger.guarantee(DELTA).epsilon
 

@@ -16,7 +16,7 @@ from privlearn._validate import one_of
 from privlearn.clipping.ensembles import Votes
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.student import Spread, Student
 from privlearn.methods.pate import pate

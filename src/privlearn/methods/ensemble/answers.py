@@ -1,0 +1,97 @@
+"""What a student learns from: public inputs, and the answers to some of them that were released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from privlearn.clipping.ensembles import ConfidentVotes, Votes
+from privlearn.errors import BadInput
+from privlearn.methods.ensemble.plan import PatePlan
+from privlearn.reducers.reducer import Reducer
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Answers:
+    """What a student learns from: public inputs, and what was released for some of them. All of it may be shown.
+
+    Attributes:
+        inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the first
+            ones were asked about.
+        targets: what was recovered for each query, in order: targets of shape (queries, *shape) in float32, or classes
+            (queries,) in int64.
+        answered: which queries have an answer, bool, shape (queries,); the targets of the others mean nothing.
+        scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0 where there is no answer;
+            None for other targets.
+        expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    answered: Tensor
+    scores: Tensor | None = None
+    expected: float = 1.0
+
+    @classmethod
+    def made_up(
+        cls, plan: PatePlan, reducer: Reducer | None, inputs: Tensor, *, queries: int | None = None, seed: int = 0
+    ) -> Answers:
+        """Answers as the plan's will look, of noise alone: for trying a student before anything is spent.
+
+        Args:
+            plan: what is asked, with its noise.
+            reducer: from codes to targets; None for votes.
+            inputs: public inputs as the student gets them, shape (pool, ...).
+            queries: how many have answers; by default the plan's.
+            seed: of what is made up.
+        """
+        number = min(plan.queries if queries is None else queries, len(inputs))
+        made_up = torch.Generator().manual_seed(seed)
+        answered = torch.ones(number, dtype=torch.bool)
+        if not isinstance(plan.aggregate, Votes | ConfidentVotes):
+            if reducer is None:
+                raise BadInput("codes need a reducer: give the one that answers are decoded by")
+            codes = plan.noise_std * torch.randn(number, reducer.size, generator=made_up)
+            return cls(inputs, reducer.decode(codes + reducer.encode(reducer.centre[None])), answered)
+        classes = plan.aggregate.classes
+        # The last class first: few rows, too, have a label that only a student for all classes has room for.
+        scores = plan.noise_std * torch.randn(number, classes, generator=made_up, dtype=torch.float64)
+        targets = (classes - 1 - torch.arange(number)) % classes
+        scores[torch.arange(number), targets] = scores.amax(1) + 1
+        return cls(inputs, targets, answered, scores, plan.teachers / plan.noise_std**2)
+
+    @property
+    def classes(self) -> int | None:
+        """How many there are, for votes; None for other targets."""
+        return None if self.scores is None else self.scores.shape[1]
+
+    def learnable(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the queries that have an answer."""
+        return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
+
+    def beliefs(self, agreement: float) -> Tensor:
+        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
+
+        By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
+
+        Raises:
+            BadInput: answers that are no classes.
+        """
+        if self.scores is None:
+            raise BadInput("these answers are no classes: there are no counts to believe in")
+        others = self.scores.shape[1] - 1
+        apart = agreement - (1 - agreement) / others  # the right class's share less that of any other
+        found = (self.scores * (self.expected * apart)).softmax(1)
+        return found * self.answered[:, None]
+
+    def __repr__(self) -> str:
+        """Shapes only."""
+        kind = "targets" if self.scores is None else f"one of {self.classes} classes"
+        return (
+            f"Answers({int(self.answered.sum())} of {len(self.targets)} queries, {kind} of shape "
+            f"{tuple(self.targets.shape[1:])}, {len(self.inputs)} public inputs of shape {tuple(self.inputs.shape[1:])})"
+        )

@@ -1,0 +1,276 @@
+"""PATE on the command line: what a run says and keeps, what votes cost, persons, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import privlearn as pv
+from privlearn import cli
+from privlearn.cli import voting
+from privlearn.errors import BadInput
+
+PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = cli.main(list(words))
+    return code, "".join(capsys.readouterr())
+
+
+def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "m")
+    words = [
+        "train",
+        "--method",
+        "pate",
+        "--data",
+        "digits",
+        "--epsilon",
+        "8",
+        "--teachers",
+        "20",
+        "--queries",
+        "150",
+        "--out",
+        out,
+    ]
+    assert cli.main([*words, "--json", "--teacher", "logistic"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["epochs"], answer["steps"], answer["noise_multipliers"]) == (None, None, None)
+    assert 8 * (1 - 1e-9) <= answer["epsilon"] <= 8
+    assert 0.55 < answer["test_accuracy"] <= 1  # 0.8 to 0.95 in eight runs
+    assert not (tmp_path / "m.teachers").exists()
+    assert cli.main(["verify", out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert found["warnings"] == []
+    assert cli.main(["predict", out, "--data", "digits"]) == 0
+    assert capsys.readouterr().out.startswith("index,prediction,score_0")
+
+
+def test_confident_votes_and_interrupted_runs_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privlearn.cli import publication
+
+    out = str(tmp_path / "m")
+    words = [
+        *PATE,
+        "--teachers",
+        "15",
+        "--queries",
+        "60",
+        "--threshold",
+        "5",
+        "--answers",
+        "40",
+        "--seed",
+        "1",
+        "--out",
+        out,
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(publication, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
+        assert cli.main(words) == 2
+    assert (tmp_path / "m.teachers").is_dir()
+    code, said = command(capsys, *words)
+    assert code == 2
+    assert "go on with --resume" in said
+    code, said = command(capsys, *words, "--resume")
+    assert code == 0, said
+    assert "asked 60 queries, 40 answered" in said
+    assert pv.verify(out).ok
+
+
+def test_an_interrupted_student_costs_nothing_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
+    from privlearn.methods.ensemble import aggregator
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    base = [*PATE, "--teachers", "5", "--queries", "40", "--model", "mlp:8", "--epochs", "3", "--seed", "2"]
+
+    def words(name: str) -> list[str]:
+        out, ledger = str(tmp_path / name), str(tmp_path / f"{name}.json")
+        return [*base, "--ledger", ledger, "--out", out]
+
+    def files(name: str) -> list[bytes]:
+        return [(tmp_path / name / file).read_bytes() for file in ("model.safetensors", "privacy.json", "README.md")]
+
+    for name in ("whole", "student", "answers", "teachers"):
+        assert cli.main(["ledger", str(tmp_path / f"{name}.json"), "--epsilon", "8.5", "--delta", "1e-5"]) == 0
+    assert command(capsys, *words("whole"))[0] == 0
+    for name, place, told in (
+        ("student", (pv.Student, "_lesson"), "epsilon 8.0000 is spent"),
+        ("answers", (aggregator, "_released"), "epsilon 8.0000 is spent"),
+        ("teachers", (aggregator, "empty"), ""),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, stop)
+            patch.setattr(pv.Student, "rehearsed", lambda self, answers: self)
+            code, said = command(capsys, *words(name))
+        assert code != 0
+        assert told in said
+        left = tmp_path / f"{name}.teachers"
+        assert left.exists() is bool(told), said
+        if left.exists():
+            assert left.stat().st_mode & 0o077 == 0
+            assert "go on with --resume, which does not pay again" in said
+            code, said = command(capsys, *words(name), "--teacher", "forest", "--resume")
+            assert code == 2
+            assert "another recipe" in said
+        code, said = command(capsys, *words(name), *["--resume"] * left.exists())
+        assert code == 0, said
+        assert files(name) == files("whole")
+        assert not left.exists()
+        code, said = command(capsys, "ledger", str(tmp_path / f"{name}.json"), "--json")
+        assert json.loads(said)["epsilon"] == pytest.approx(8.0)
+    left.mkdir()
+    assert command(capsys, *words("teachers"), "--resume")[0] == 0, "it was published, and only the folder was left"
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--optimizer does not go with --method pate"),
+        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "--tune does not go with"),
+        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "--clip does not go with"),
+        (["--method", "pate"], "give what may be spent"),
+        (["--method", "pate", "--epsilon", "1", "--noise-multiplier", "3"], "one of them"),
+        (["--method", "pate", "--epsilon", "1", "--threshold", "3"], "--threshold and --answers go together"),
+        (["--method", "pate", "--epsilon", "1", "--teacher", "oracle"], "--teacher is 'oracle'"),
+        (
+            ["--method", "pate", "--epsilon", "1", "--queries", "1000"],
+            "--queries is 1000, and there are 324 public inputs",
+        ),
+        (["--method", "pate", "--epsilon", "1", "--rows-per-person", "1"], "protected at the same price"),
+        (["--method", "pate", "--epsilon", "1", "--epochs", "0"], "epochs is 0"),
+        (["--method", "pate", "--epsilon", "1", "--resume"], "no interrupted run"),
+        (["--epsilon", "1", "--teachers", "3"], "--teachers is for --method pate"),
+    ],
+)
+def test_command_line_refusals(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = command(capsys, "train", "--data", "digits", *words, "--out", str(tmp_path / "m"))
+    assert code == 2
+    assert reason in said
+
+
+def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without data: the guarantee, the noise beside the number of teachers, and who wins."""
+    words = ["budget", "--method", "pate", "--queries", "100", "--epsilon", "8"]
+    answers = []
+    for more in (["--teachers", "20"], ["--teachers", "200", "--classes", "2"]):
+        code, said = command(capsys, *words, *more, "--json")
+        assert code == 0
+        answers.append(json.JSONDecoder().raw_decode(said)[0])
+    few, many = answers
+    assert few["epsilon"] == pytest.approx(8.0)
+    assert (few["epochs"], few["steps"], few["noise_multipliers"]) == (None, None, None)
+    assert few["plan"]["noise_std"] == many["plan"]["noise_std"] == pytest.approx(8.489, abs=1e-3)
+    assert [row["agree"] for row in few["votes"]] == [0.6, 0.75, 0.9]
+    assert all(row["answered"] == 1.0 for row in few["votes"])
+    assert few["votes"][2]["wins_against_one"] < 0.75 < 0.99 < many["votes"][0]["wins_against_one"]
+    code, said = command(capsys, *words, "--teachers", "20")
+    assert "nine teachers in ten agree, their class wins with probability 0.70" in said
+    assert "noise of 8.489 votes on each count, 42% of the teachers" in said
+    code, said = command(capsys, *words, "--teachers", "20", "--threshold", "40", "--answers", "30", "--examples", "30")
+    assert "more than the 20 teachers have" in said
+    assert "20 teachers share 30 examples" in said
+    assert "answered" in said
+    for refused, reason in ((["--pca", "3"], "--pca does not go"), (["--batch-size", "9"], "--batch-size does not go")):
+        code, said = command(capsys, *words, *refused)
+        assert code == 2
+        assert reason in said
+    assert command(capsys, "budget", "--examples", "100", "--epsilon", "1", "--teachers", "3")[0] == 2
+    config = tmp_path / "run.toml"
+    config.write_text('method = "pate"\nteachers = 20\nqueries = 100\nepsilon = 8\nteacher = "forest"\nmodel = "cnn"\n')
+    code, said = command(capsys, "budget", "--config", str(config), "--json")
+    assert code == 0, said
+    assert json.JSONDecoder().raw_decode(said)[0]["plan"]["noise_std"] == few["plan"]["noise_std"]
+
+
+def test_chances_to_win_are_those_of_a_simulation() -> None:
+    made_up = np.random.default_rng(0)
+    for classes, share, noise in ((3, 0.6, 4.0), (10, 0.75, 6.0), (2, 0.6, 9.0)):
+        plan = pv.PatePlan(9, 20, pv.Votes(classes), noise_multiplier=noise / math.sqrt(2))
+        for together in (True, False):
+            counts = np.full(classes, (1 - share) * 20 / (classes - 1))
+            if together:
+                counts = np.array([0.0, (1 - share) * 20] + [0.0] * (classes - 2))
+            counts[0] = share * 20
+            noisy = counts + noise * made_up.standard_normal((40_000, classes))
+            expected = float((noisy.argmax(1) == 0).mean())
+            assert abs(voting.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
+    confident = pv.PatePlan(50, 20, pv.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
+    passed = (0.9 * 20 + confident.test_noise * made_up.standard_normal(40_000) >= 14.0).mean()
+    assert abs(voting.chance_to_be_answered(confident, 0.9) - passed) < 0.012
+
+
+def persons(path: Path, seed: int = 0) -> None:
+    """Three rows of each of 60 persons, and test rows."""
+    made_up = np.random.default_rng(seed)
+    x = made_up.normal(size=(280, 4)).clip(-3, 3)
+    y = (x[:, 0] > 0).astype(int)
+    np.savez(path, x=x[:180], y=y[:180], x_test=x[180:], y_test=y[180:], groups=np.arange(180) // 3)
+
+
+def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    persons(tmp_path / "rows.npz")
+    words = ["train", "--method", "pate", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "-3,3"]
+    words += ["--teachers", "12", "--queries", "40", "--teacher", "logistic", "--epsilon", "20", "--epochs", "2"]
+    code, said = command(capsys, *words, "--out", str(tmp_path / "m"), "--ledger", str(tmp_path / "ledger.json"))
+    assert code == 0, said
+    assert "for a person with all their rows" in said
+    assert "If one person, with all their rows, is added or removed" in said
+    found = pv.verify(tmp_path / "m")
+    assert found.ok, found.problems
+    assert found.unit == "one person (any number of rows, all of which may be used)"
+    assert found.epsilon == pytest.approx(20.0)
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "unit: one person" in card
+    assert "on 10 rows |" in card
+    assert "the first 90 of 100 test rows are public inputs" in card
+    assert json.loads((tmp_path / "m" / "privacy.json").read_text())["settings"]["student"]["epochs"] == 2
+    code, said = command(capsys, "ledger", str(tmp_path / "ledger.json"))
+    assert "What is protected: one person" in said
+    code, said = command(capsys, *words, "--group-size", "3", "--out", str(tmp_path / "g"))
+    assert pv.verify(tmp_path / "g").unit == "up to 3 examples of one person"
+
+
+def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        *PATE,
+        "--teachers",
+        "6",
+        "--queries",
+        "60",
+        "--threshold",
+        "3",
+        "--answers",
+        "40",
+        "--teacher",
+        "forest",
+    ]
+    code, said = command(capsys, *words, "--json", "--out", str(tmp_path / "m"))
+    assert code == 0, said
+    assert json.JSONDecoder().raw_decode(said)[0]["test_rows"] == 36
+    card = (tmp_path / "m" / "README.md").read_text()
+    settings = json.loads((tmp_path / "m" / "privacy.json").read_text())["settings"]
+    assert "| teachers | 6 x ExtraTreesClassifier(), records assigned by chance |" in card
+    assert settings["teacher"]["recipe"]["class"].endswith(":ExtraTreesClassifier")
+    assert "reaches 3 votes; at most 40 times" in card
+    assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
+    plan = pv.PatePlan(60, 6, pv.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
+    assert settings["test_noise_multiplier"] == plan.test_noise
