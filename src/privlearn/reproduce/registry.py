@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _YU, _HARDER = "Yu et al. 2019", "Harder et al. 2019"
 _FAY, _PAPERNOT = "Fay et al. 2020", "Papernot et al. 2018"
+_SHEN = "Shen et al. 2021"
 _SCHEDULES, _SWEEPS, _TASKS = "yu.schedules", "yu.sweeps", "yu.small_tasks"
 
 
@@ -112,6 +113,8 @@ STUDIES = (
     Study("pate-activation", f"{_FAY}, Figures 1 and 2", "the bottleneck's activation fills the unit ball"),
     Study("pate-mnist", f"{_PAPERNOT}, Table 1", "students of noisy votes on MNIST", "pate.mnist"),
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "pate.vectors"),
+    Study("dfs-toy", f"{_SHEN}, toy model", "Fisher's classifier by dimension and noise, in a sparse Gaussian model"),
+    Study("dfs-means", f"{_SHEN}, Figure 2", "class means of the toy model, and their distances as released"),
 )
 
 
