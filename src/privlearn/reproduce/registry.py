@@ -115,6 +115,15 @@ STUDIES = (
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "pate.vectors"),
     Study("dfs-toy", f"{_SHEN}, toy model", "Fisher's classifier by dimension and noise, in a sparse Gaussian model"),
     Study("dfs-means", f"{_SHEN}, Figure 2", "class means of the toy model, and their distances as released"),
+    Study(
+        "dfs-cifar10",
+        f"{_SHEN}, Figure 3",
+        "features of CIFAR-10: released rows, statistics and DP-SGD",
+        "dfs.features",
+    ),
+    Study("dfs-mnist", f"{_SHEN}, Figure 4", "MNIST: released rows, statistics and DP-SGD", "dfs.features"),
+    Study("dfs-width", f"{_SHEN}, Figure 1", "DP-SGD on MNIST with wider networks", "dfs.sizes"),
+    Study("dfs-depth", f"{_SHEN}, appendix A.1", "DP-SGD on MNIST with deeper networks", "dfs.sizes"),
 )
 
 
