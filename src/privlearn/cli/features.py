@@ -15,8 +15,10 @@ from privlearn.cli.publication import Publication
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import Select
+from privlearn.methods.features.advice import advised
 from privlearn.methods.features.fisher import fisher
 from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.methods.features.rows import release_features
 from privlearn.rng import Streams
 
 #: The part of rho that choosing features takes in front of training.
@@ -45,7 +47,15 @@ def require_combinable(options: argparse.Namespace) -> None:
                 f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
                 "in one go. Leave it out, or train by dpsgd"
             )
+        if options.mode == "auto" and options.keep is not None:
+            raise BadInput("--mode auto says how many features to keep: leave out --keep, or --mode auto")
+        if options.mode == "auto" and options.examples is None:
+            raise BadInput(
+                "--mode auto goes by public numbers alone, the number of rows among them: declare it, --examples N"
+            )
         return
+    if options.mode is not None:
+        raise BadInput("--mode is for --method features: leave it out, or add that")
     if options.keep is not None:
         raise BadInput("--keep is for --method features: leave it out, or use --select M in front of dpsgd")
     if options.select is None:
@@ -115,10 +125,12 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
         )
     features = _features(data)
     norm, bound = _bounds(options, data)
+    rows = options.mode == "rows"
     plan = FeaturesPlan(
         _classes(data), features, features if options.keep is None else options.keep, norm, bound,
         criterion=options.criterion or "distance", noise_multiplier=options.noise_multiplier, group_size=options.group_size,
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
+        purpose="rows" if rows else "classifier", labels="randomised" if rows else "public",
     )  # fmt: skip
     if not target:
         return plan
@@ -132,12 +144,21 @@ def run(options: argparse.Namespace) -> int:
     publication = Publication.begin(options)
     data = training.data_of(options)
     plan = make_plan(options, data)
-    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()}
+    told = {}
+    if options.mode == "auto":
+        advice = advised(plan, options.examples)
+        plan, told = advice.plan, {"why": advice.why}
+        screen.asides.print(f"mode auto: {advice.why}")
+    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()} | told
     publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
-    result = fisher(plan, data, ledger=publication.ledger, streams=Streams.new(options.seed, discrete=options.discrete))
+    ledger, streams = publication.ledger, Streams.new(options.seed, discrete=options.discrete)
+    if plan.purpose == "rows":
+        result = release_features(plan, data, ledger=ledger, streams=streams).classifier()
+    else:
+        result = fisher(plan, data, ledger=ledger, streams=streams)
     publication.end(result, data, answer, {"features": f"{plan.keep} of {plan.features}"}, "linear")
     return 0

@@ -88,9 +88,12 @@ def _gains(ax: Axes, found: Found) -> None:
     for size, colour, marker in zip(grid.sizes, plots.CYCLE, _MARKERS, strict=False):
         places = [grid.loudness(epsilon, size) for epsilon in grid.epsilons]
         gains = [found.selected(e, size).mean - np.mean(found.everything(e, size)) for e in grid.epsilons]
+        ruled = [found.ruled(e, size).mean - float(np.mean(found.everything(e, size))) for e in grid.epsilons]
+        ax.plot(places, ruled, marker, fillstyle="none", color="black", markersize=7)
         rows = grid.rows // grid.classes if size is None else size
         ax.plot(places, gains, marker + "-", color=colour, markersize=4, label=f"{rows:,} rows a class")
     ax.axhline(0, color="black", linewidth=0.8)
+    ax.plot([], [], "o", fillstyle="none", color="black", markersize=7, label="by the rule")
     ax.set_xscale("log")
     plots.plain_ticks(ax.xaxis)
     ax.legend(frameon=False, fontsize=8)

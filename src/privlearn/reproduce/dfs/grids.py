@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from privlearn.methods.features.advice import advised
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.reproduce.dfs.release_runs import (
     BOUNDS,
@@ -74,6 +75,18 @@ class Grid:
         few = replace(one, way="gumbel", keeps=self.keeps[:-1])
         return one, few, replace(few, split=EVEN)
 
+    def rule(self, epsilon: float, size: int | None) -> ReleaseSetting:
+        """Statistics as `advised` would have them."""
+        norm, bound = BOUNDS[self.data]
+        plan = FeaturesPlan(self.classes, self.features, self.features, norm, bound)
+        plan = advised(plan.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
+        if not plan.selects:
+            return self.statistics(epsilon, size)[0]
+        return ReleaseSetting(
+            self.data, "statistics", epsilon, (plan.keep,), per_class=size, way=plan.way, share=plan.selection_share,
+            split=plan.split,
+        )  # fmt: skip
+
     def shares(self, epsilon: float) -> tuple[ReleaseSetting, ...]:
         """Rows of some features, by the part of rho that choosing them takes."""
         some = tuple(keep for keep in self.keeps if 20 <= keep <= 50)
@@ -91,8 +104,10 @@ class Grid:
         """
         plan = FeaturesPlan(self.classes, self.features, self.features, BOUNDS[self.data][0])
         noise = plan.calibrate(epsilon=epsilon, delta=DELTA).noise
-        rows = self.rows if size is None else size * self.classes
-        return float(noise * self.classes * np.sqrt(self.features) / rows)
+        return float(noise * self.classes * np.sqrt(self.features) / self._examples(size))
+
+    def _examples(self, size: int | None) -> int:
+        return self.rows if size is None else size * self.classes
 
 
 _CIFAR_HEADS = ((None, 0.04, 10, (1.0, 3.0, 5.0)), (500, 0.1, 20, (0.3, 1.0, 3.0, 5.0)), (50, 0.2, 40, (0.1, 0.3, 1.0)))
@@ -174,6 +189,12 @@ class Found:
         """Statistics of fewer than all features, at their best."""
         return self.best(self.grid.statistics(epsilon, size), self.grid.keeps[:-1])
 
+    def ruled(self, epsilon: float, size: int | None) -> Best:
+        """Statistics as the rule from public numbers has them."""
+        setting = self.grid.rule(epsilon, size)
+        keep = setting.keeps[-1]
+        return Best(setting, keep, self.test(setting, keep))
+
     def everything(self, epsilon: float | None, size: int | None) -> tuple[float, ...]:
         """Statistics of all features."""
         return self.test(self.grid.statistics(epsilon, size)[0], self.grid.keeps[-1])
@@ -193,8 +214,9 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
         rows += [grid.row(epsilon), grid.row(epsilon, "t"), grid.row(epsilon, chosen=CHOSEN[1])]
         published += [grid.published(epsilon, criterion) for criterion in ("distance", "t")]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
+    ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]
-    releases = sweep(rows, every) | sweep([*sums, *shares], some) | sweep(published, few)
+    releases = sweep(rows, every) | sweep([*sums, *ruled, *shares], some) | sweep(published, few)
     which = range(len(grid.heads))
     heads = sweep([one for epsilon in grid.epsilons for at in which for one in grid.head(epsilon, at)], few)
     found = Found(grid, releases, heads, seeds)
