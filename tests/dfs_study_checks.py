@@ -14,6 +14,8 @@ from checks import check
 from reproduce_checks import reproduces
 
 from privlearn.data.named import load
+from privlearn.methods.features.advice import advised
+from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.models import build
 from privlearn.reproduce.dfs import grids, release_runs, size_runs, sizes, sparse, toy
 from privlearn.reproduce.dfs.grids import Found, Grid
@@ -198,6 +200,24 @@ def check_each_number_of_features_is_its_own_release() -> None:
     assert noise[1] / noise[0] == pytest.approx(2.0, rel=0.1)
     grid = grids.GRIDS["dfs-cifar10"]
     assert (grid.keeps[-1], grid.seeds, grid.epsilons) == (grid.features, 10, (0.5, 1.0, 2.0, 5.0, 10.0))
+
+
+@check
+def check_advice_goes_by_public_numbers_and_keeps_the_target() -> None:
+    """About 20 / t^2 features with t = z k sqrt(p) / n, at the plan's epsilon; labels of rows are protected, too."""
+    plan = FeaturesPlan(10, 1000, 1000, 6.0, 1.0).calibrate(epsilon=1.0, delta=1e-5)
+    for examples in (2000, 3000):
+        few = advised(plan, examples).plan
+        assert few.keep == pytest.approx(20 / (plan.noise * 10 * math.sqrt(1000) / examples) ** 2, abs=0.5)
+        assert 0.997 <= few.guarantee(1e-5).epsilon <= 1.0
+        assert few.selection.by_gumbel
+    assert not advised(plan, 50_000).plan.selects
+    rows = advised(plan, 8).plan
+    assert rows.guarantee(1e-5).epsilon <= 1.0
+    assert rows.label_epsilon is not None
+    grid = grids.GRIDS["dfs-cifar10"]
+    assert grid.rule(0.5, 500).keeps[0] < 200
+    assert grid.rule(2.0, None) == grid.statistics(2.0, None)[0]
 
 
 # Larger networks

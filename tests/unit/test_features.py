@@ -296,7 +296,7 @@ def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None
 
 
 def test_few_features_are_better_where_the_rule_says_so() -> None:
-    """Rows of 400 numbers between 0 and 1, a quarter of which tell classes apart: on fresh rows, in the mean of three seeds."""
+    """Rows of 400 numbers between 0 and 1, a quarter of which tell classes apart: on fresh rows, three seeds."""
     generator = torch.Generator().manual_seed(0)
     middle = torch.full((4, 400), 0.5)
     middle[torch.arange(100) % 4, torch.arange(100)] += 0.3
