@@ -143,7 +143,9 @@ def check_a_choice_without_privacy_leaves_all_for_the_rows() -> None:
             release_runs.plan_of(on_digits(chosen=how, way="means"), 10) for how in ("without privacy", "privately")
         )
         found = released(on_digits(chosen="without privacy"), 0)
-    assert given.rest_norm == chosen.rest_norm
+        equal = release_runs.plan_of(on_digits(chosen="without privacy, equal noise", way="means"), 10)
+    assert given.rest_norm == chosen.rest_norm == equal.rest_norm
+    assert equal.rest_noise == pytest.approx(chosen.rest_noise)
     assert chosen.rest_noise / given.rest_noise == pytest.approx(math.sqrt(1 / 0.9), rel=3e-3)
     assert found.noise[0] == pytest.approx(given.rest_noise * given.rest_norm)
 

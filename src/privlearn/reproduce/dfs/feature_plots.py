@@ -52,7 +52,7 @@ def _ways(ax: Axes, found: Found) -> None:
     lines: dict[str, tuple[list[float], str]] = {
         "statistics, all features": ([float(np.mean(found.everything(e, None))) for e in grid.epsilons], plots.GREEN),
         "statistics, selected": ([found.selected(e, None).mean for e in grid.epsilons], plots.SKY),
-        "rows, by distance": ([found.best([grid.row(e)]).mean for e in grid.epsilons], plots.RED),
+        "rows, by distance": ([found.best([grid.row(e), grid.means(e)]).mean for e in grid.epsilons], plots.RED),
         "rows, by t": ([found.best([grid.row(e, "t")]).mean for e in grid.epsilons], plots.ORANGE),
         "as published (not private)": (
             [found.best([grid.published(e, "distance")]).mean for e in grid.epsilons],

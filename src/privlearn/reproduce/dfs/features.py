@@ -9,7 +9,7 @@ import numpy as np
 from privlearn.reproduce import plots
 from privlearn.reproduce.dfs.feature_plots import draw
 from privlearn.reproduce.dfs.grids import FEW, GRIDS, SHARED, SOME, Best, Found, make, quick
-from privlearn.reproduce.dfs.release_runs import BOUNDS, CHOSEN, DELTA, ReleaseSetting
+from privlearn.reproduce.dfs.release_runs import BOUNDS, CHOSEN, DELTA, ReleaseSetting, plan_of
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import interval, mean_row, signed, verdict
 from privlearn.reproduce.sweep import Sweep
@@ -54,7 +54,7 @@ def _name(setting: ReleaseSetting) -> str:
         "no noise" if setting.epsilon is None else f"epsilon {setting.epsilon:g}",
         f"by {setting.criterion}",
         setting.chosen if setting.release == "rows" else "",
-        f"way {setting.way}" if setting.release == "statistics" else "",
+        f"way {setting.way}" if setting.way != "auto" else "",
         f"share {setting.share:g}" if setting.share != 0.1 else "",
         "more for counts" if setting.release == "statistics" and setting.split[0] > 0.1 else "",
     ]
@@ -93,19 +93,24 @@ def _chosen(found: Found) -> str:
     """What privacy of the choice costs, and what the criterion is worth."""
     grid, lines = found.grid, []
     for epsilon in grid.epsilons:
-        ours, t = (found.best([grid.row(epsilon, criterion)], grid.keeps[:-1]) for criterion in ("distance", "t"))
+        ours = found.best([grid.row(epsilon), grid.means(epsilon)], grid.keeps[:-1])
+        gumbel = plan_of(ours.setting, ours.keep).selection.by_gumbel
+        t = found.best([grid.row(epsilon, "t")], grid.keeps[:-1])
         free = found.best([grid.row(epsilon, chosen=CHOSEN[1])])
-        published = [found.best([grid.published(epsilon, criterion)]) for criterion in ("distance", "t")]
-        lines.append((f"{epsilon:g}", _best(ours), _best(free), _apart(ours.test, free.test), _best(t),
-                      _apart(ours.test, t.test), *(_best(one) for one in published)))  # fmt: skip
+        equal = found.test(grid.given(ours.setting), ours.keep)
+        published = [_best(found.best([grid.published(epsilon, criterion)])) for criterion in ("distance", "t")]
+        lines.append((f"{epsilon:g}", f"{_best(ours)} {'Gumbel' if gumbel else 'means'}", _best(free),
+                      _apart(ours.test, free.test), _apart(ours.test, equal), _best(t), _apart(ours.test, t.test),
+                      *published))  # fmt: skip
     heads = (
-        "epsilon", "distance, privately", "distance, without privacy", "privately less without", "t, privately",
+        "epsilon", "distance, privately", "without privacy", "difference", "difference at equal noise", "t, privately",
         "distance less t", "as published, by distance", "as published, by t",
     )  # fmt: skip
     return (
         "**What choosing privately costs, and by which criterion**: each at its own best number of features (in brackets), "
-        "rows again. Without privacy in the choice all of epsilon goes to the rows. `As published` has the paper's noise, "
-        "which guarantees nothing. Differences with Student's intervals at 95 %.\n\n"
+        "rows again. Without privacy in the choice all of epsilon goes to the rows; at equal noise, with as much noise in the "
+        "rows as beside the private choice, only the features differ. `As published` has the paper's noise, which guarantees "
+        "nothing. Differences with Student's intervals at 95 %.\n\n"
     ) + table(heads, lines)
 
 
@@ -113,8 +118,13 @@ def _compared(found: Found) -> str:
     """Rows, statistics and DP-SGD at one epsilon."""
     grid, lines = found.grid, []
     for epsilon in grid.epsilons:
-        cells = [f"{epsilon:g}", _best(found.best([grid.row(epsilon)])), _spread(found.everything(epsilon, None)),
-                 _best(found.selected(epsilon, None))]  # fmt: skip
+        rows = found.best([grid.row(epsilon), grid.means(epsilon)])
+        cells = [
+            f"{epsilon:g}",
+            _best(rows),
+            _spread(found.everything(epsilon, None)),
+            _best(found.selected(epsilon, None)),
+        ]
         cells += [_head(found, epsilon, at) for at, head in enumerate(grid.heads) if head[0] is None] or ["–"]
         lines.append(tuple(cells))
     plain = np.mean(found.everything(None, None))

@@ -63,6 +63,15 @@ class Grid:
         keeps = self.keeps if chosen == CHOSEN[0] else self.keeps[:-1]
         return ReleaseSetting(self.data, "rows", epsilon, keeps, criterion, chosen)
 
+    def means(self, epsilon: float) -> ReleaseSetting:
+        """Noisy rows of features chosen by means, for numbers of them where Gumbel noise is the usual way."""
+        return ReleaseSetting(self.data, "rows", epsilon, self.keeps[:-1][:4], way="means")
+
+    def given(self, private: ReleaseSetting) -> ReleaseSetting:
+        """The same rows of features chosen without privacy, under equal noise."""
+        keeps = tuple(keep for keep in private.keeps if keep < self.features)
+        return replace(private, keeps=keeps, chosen=CHOSEN[2])
+
     def published(self, epsilon: float, criterion: str) -> ReleaseSetting:
         """The published algorithm."""
         return ReleaseSetting(self.data, "literal", epsilon, self.literal, criterion, CHOSEN[1])
@@ -211,7 +220,8 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     every, some, few = range(seeds), range(min(seeds, SOME)), range(min(seeds, FEW))
     rows, published = [], []
     for epsilon in grid.epsilons:
-        rows += [grid.row(epsilon), grid.row(epsilon, "t"), grid.row(epsilon, chosen=CHOSEN[1])]
+        rows += [grid.row(epsilon), grid.row(epsilon, "t"), grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
+        rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
         published += [grid.published(epsilon, criterion) for criterion in ("distance", "t")]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]

@@ -32,7 +32,7 @@ DELTA = 1e-5
 #: Declared norms of rows and bounds on their numbers, after a look at public rows.
 BOUNDS = {"cifar10-features": (6.7, 0.8), "mnist": (10.0, 1.0)}
 RELEASES = ("rows", "literal", "statistics")
-CHOSEN = ("privately", "without privacy")
+CHOSEN = ("privately", "without privacy", "without privacy, equal noise")
 #: Rows that numbers of features and learning rates are chosen on.
 _HELD = 5000
 _WITHOUT = 1e-6  # a noise multiplier that is none
@@ -50,7 +50,8 @@ class ReleaseSetting:
         epsilon: at delta 1e-5, for the selection and all else; None: hardly any noise.
         keeps: numbers of features to keep; each is a release of its own, priced by itself.
         criterion: what features are chosen by.
-        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for what is released.
+        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for what is released, or the
+            noise is that beside a private choice, so that nothing but the features differs.
         per_class: private rows of each class, drawn by the seed; None: all training rows.
         way: of selection.
         share: the part of rho for selection, where it is a release of its own.
@@ -164,11 +165,14 @@ def plan_of(setting: ReleaseSetting, keep: int) -> FeaturesPlan:
         purpose="rows" if setting.release == "rows" else "classifier", selection_share=setting.share,
         split=setting.split,
     )  # fmt: skip
-    if setting.chosen != CHOSEN[0] and plan.selects:
-        plan = replace(plan, features=keep, row_norm=plan.rest_norm, kept_norm=plan.rest_norm)
     if setting.epsilon is None:
         return replace(plan, noise_multiplier=_WITHOUT)
-    return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
+    if setting.chosen == CHOSEN[0] or not plan.selects:
+        return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
+    given = replace(plan, features=keep, row_norm=plan.rest_norm, kept_norm=plan.rest_norm)
+    if setting.chosen == CHOSEN[2]:
+        return replace(given, noise_multiplier=plan.calibrate(epsilon=setting.epsilon, delta=DELTA).rest_noise)
+    return given.calibrate(epsilon=setting.epsilon, delta=DELTA)
 
 
 def best_features(setting: ReleaseSetting, seed: int, keep: int) -> Tensor:
