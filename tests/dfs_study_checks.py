@@ -22,6 +22,7 @@ from privlearn.reproduce.dfs.grids import Found, Grid
 from privlearn.reproduce.dfs.release_runs import HeadOutcome, HeadSetting, ReleaseOutcome, ReleaseSetting, released
 from privlearn.reproduce.dfs.size_runs import SizeOutcome, SizeSetting
 from privlearn.reproduce.dfs.sparse import Sparse
+from privlearn.rng import Streams
 
 CACHED = (release_runs.parts, release_runs._whole, release_runs.plan_of, release_runs._order)
 
@@ -164,6 +165,11 @@ def check_the_published_noise_is_the_published_noise() -> None:
                 best = torch.from_numpy(np.argsort(means.min(0) - means.max(0))[:10].copy())
             longest = x[:, best.numpy()].sum(1).max()
             assert found.noise[0] == pytest.approx(longest * math.sqrt(2 * math.log(1e5)) / 3.0, rel=1e-5)
+        # Rows to be classified are not cut short, since none that were learned from are.
+        told = release_runs.literal_release(
+            release_runs._whole("digits"), classes=10, keep=10, epsilon=3.0, delta=1e-5, streams=Streams.new(0)
+        )
+    assert told.plan.rest_norm == pytest.approx(told.noise_std * 3.0 / math.sqrt(2 * math.log(1e5)))
 
 
 def _found(seeds: int = 2) -> Found:

@@ -34,6 +34,8 @@ MUTANTS = [
            "given = replace(plan,", "check_a_choice_without_privacy_leaves_all_for_the_rows"),
     Mutant("by t the published algorithm chooses itself", P + "release_runs:_literal", 'if setting.criterion == "t"',
            "if False", "check_the_published_noise_is_the_published_noise"),
+    Mutant("rows to classify are cut short", "privlearn.methods.features.literal:literal_release", "kept_norm=longest,", "",
+           "check_the_published_noise_is_the_published_noise"),
     Mutant("the best is so on test rows", P + "grids:Found.best", "one.held[at]", "one.test[at]",
            "check_what_is_best_is_so_on_rows_that_are_not_tested_on"),
     Mutant("rates are chosen on test rows", P + "grids:Found.rate", "each.held", "each.test",
