@@ -32,13 +32,14 @@ def run(name: str, quick_: bool, seeds: int | None, sweep: Sweep) -> Findings:
 def _rows(found: Found) -> list[Row]:
     """Every mean."""
     rows = []
+    spent: dict[str, float] = {}
     for setting, runs in found.releases.items():
         for at, keep in enumerate(setting.keeps):
-            label = f"{_name(setting)}, {keep} features"
-            rows.append(mean_row(label, _TEST, [one.test[at] for one in runs]))
-            if setting.epsilon is not None and setting.chosen == CHOSEN[0]:
-                spent = [one.epsilons[at] for one in runs]
-                rows.append(mean_row(label, f"epsilon spent, at delta {DELTA:g}", spent))
+            rows.append(mean_row(f"{_name(setting)}, {keep} features", _TEST, [one.test[at] for one in runs]))
+        if setting.epsilon is not None and setting.chosen == CHOSEN[0]:
+            what = f"{setting.release}, epsilon {setting.epsilon:g}"
+            spent[what] = max(spent.get(what, 0.0), *(epsilon for one in runs for epsilon in one.epsilons))
+    rows += [Row(what, f"largest epsilon spent, at delta {DELTA:g}", epsilon) for what, epsilon in spent.items()]
     for head, outcomes in found.heads.items():
         size = "" if head.per_class is None else f", {head.per_class} a class"
         label = f"DP-SGD, linear{size}, epsilon {head.epsilon:g}, rate {head.rate:g}"
@@ -67,11 +68,11 @@ def _about(found: Found) -> str:
     return (
         f"{grid.rows:,} training rows of {grid.features:,} numbers scaled to [0, 1] by declared bounds, {grid.classes} "
         f"classes; `row_norm={norm}`, `coordinate_bound={bound}` (declared after a look at public rows), delta 1e-5. A Fisher "
-        f"classifier is made of whatever is released. Seeds: {found.seeds} for rows, {min(SOME, found.seeds)} for statistics, "
-        f"{min(FEW, found.seeds)} for the published algorithm and for learning rates; figures are test accuracies with "
-        "standard errors of the mean. Numbers of features, ways and learning rates called best are so on training rows (those "
-        "that were not released, where there are any; else 5,000 of them all), and that choice is not paid for. Rows are "
-        "priced for zero-out neighbours with public labels, statistics and DP-SGD for add/remove ones."
+        f"classifier is made of whatever is released. Seeds: {found.seeds} for rows, {min(SOME, found.seeds)} for statistics "
+        f"and DP-SGD, {min(FEW, found.seeds)} for the published algorithm and for learning rates; figures are test accuracies "
+        "with standard errors of the mean. Numbers of features, ways and learning rates called best are so on training rows "
+        "(those that were not released, where there are any; else 5,000 of them all), and that choice is not paid for. Rows "
+        "are priced for zero-out neighbours with public labels, statistics and DP-SGD for add/remove ones."
     )
 
 
@@ -84,8 +85,8 @@ def _rows_note(found: Found) -> str:
     best = [found.best([grid.row(epsilon)]) for epsilon in grid.epsilons]
     said = ", ".join(f"{one.keep} at epsilon {epsilon:g}" for one, epsilon in zip(best, grid.epsilons, strict=True))
     return (
-        "**Noisy rows, by the number of features.** Chosen privately by distance, a tenth of rho for choosing. Best number of "
-        f"{grid.features}: {said}.\n\n"
+        "**Noisy rows, by the number of features.** Chosen privately by distance, a tenth of rho for choosing. Best number, "
+        f"of {grid.features:,}: {said}.\n\n"
     ) + table(("epsilon", *(str(keep) for keep in grid.keeps)), lines)
 
 

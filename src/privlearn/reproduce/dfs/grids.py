@@ -231,4 +231,4 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     heads = sweep([one for epsilon in grid.epsilons for at in which for one in grid.head(epsilon, at)], few)
     found = Found(grid, releases, heads, seeds)
     chosen = [found.rate(epsilon, at) for epsilon in grid.epsilons for at in which]
-    return replace(found, heads=heads | sweep(chosen, every))
+    return replace(found, heads=heads | sweep(chosen, some))
