@@ -151,7 +151,8 @@ def parts(data: str, per_class: int | None, seed: int) -> Parts:
 
 @lru_cache(maxsize=1)
 def _whole(data: str) -> Dataset:
-    return load(data)
+    whole = load(data)
+    return replace(whole, x=np.array(whole.x))  # torch warns of arrays that can't be written
 
 
 @lru_cache(maxsize=256)
