@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from privlearn.methods.ensemble.plan import PatePlan as PatePlan
     from privlearn.methods.ensemble.student import Spread as Spread
     from privlearn.methods.ensemble.student import Student as Student
+    from privlearn.methods.features.advice import advised as advised
     from privlearn.methods.features.fisher import fisher as fisher
     from privlearn.methods.features.plan import FeaturesPlan as FeaturesPlan
     from privlearn.methods.features.rows import release_features as release_features
@@ -109,6 +110,7 @@ _HOMES = {
     "Student": "methods.ensemble.student",
     "Unit": "accounting.unit",
     "Votes": "clipping.ensembles",
+    "advised": "methods.features.advice",
     "ask_teachers": "methods.pate",
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",

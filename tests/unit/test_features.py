@@ -346,6 +346,12 @@ def test_names_of_chosen_features_are_shown(
         (["--select", "3", "--noise-multiplier", "1"], "--epsilon E or --rho R"),
         (["--select", "3", "--epsilon", "1", "--method", "dpmac"], "--method dpsgd"),
         (["--select", "65", "--epsilon", "1"], "65 features"),
+        (["--mode", "auto", "--epsilon", "1"], "--method features"),
+        (["--method", "features", "--mode", "auto", "--epsilon", "1"], "--examples N"),
+        (
+            ["--method", "features", "--mode", "auto", "--examples", "9", "--keep", "3", "--epsilon", "1"],
+            "leave out --keep",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -354,3 +360,82 @@ def test_options_that_do_not_go_together(
     assert cli.main(["train", "--data", "digits", "--out", str(tmp_path / "m"), *options]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
+
+
+# Which way, by public numbers
+
+
+def advice(examples: int, epsilon: float = 1.0, **others: Any) -> Any:
+    plan = pv.FeaturesPlan(
+        **{"classes": 10, "features": 1000, "keep": 1000, "row_norm": 6.0, "coordinate_bound": 1.0} | others
+    )
+    return pv.advised(plan.calibrate(epsilon=epsilon, delta=1e-5), examples)
+
+
+def test_all_features_where_noise_is_small_and_few_where_it_is_large() -> None:
+    """About 20 / t^2 features, t = z k sqrt(p) / n, unless that is half of them: for one target, whatever is chosen."""
+    z = pv.FeaturesPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
+    limit = z * 10 * math.sqrt(1000) / math.sqrt(20 / 500)
+    for examples, expected in ((50_000, 1000), (math.ceil(limit), 1000), (math.floor(limit), 500), (round(limit / 2), 125),
+                               (200, 5)):  # fmt: skip
+        found = advice(examples)
+        assert found.plan.keep == pytest.approx(expected, abs=1)
+        assert found.plan.purpose == "classifier"
+        assert 0.997 <= found.plan.guarantee(1e-5).epsilon <= 1.0
+        assert found.plan.in_one_release == (expected == 1000)
+        assert f"{found.plan.keep:,}" in found.why
+    assert advice(3000, epsilon=10.0).plan.keep > advice(3000).plan.keep
+    # Larger rows are clipped to more and have as much more noise: nothing changes.
+    assert advice(3000, row_norm=60.0, coordinate_bound=10.0).plan.keep == advice(3000).plan.keep
+    assert advice(3000, group_size=2).plan.keep < advice(3000).plan.keep
+
+
+def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None:
+    for others in ({"coordinate_bound": None}, {"criterion": "t"}):
+        found = advice(2000, **others)
+        assert found.plan.keep == 1000
+        assert "declared bound" in found.why
+    assert advice(3, features=4, keep=2, classes=2).plan.keep == 4  # never more than there are
+    rows = advice(8)
+    assert (rows.plan.purpose, rows.plan.labels) == ("rows", "randomised")
+    assert rows.plan.guarantee(1e-5).epsilon <= 1.0
+    settled_by_noise = pv.advised(pv.FeaturesPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000)
+    assert (settled_by_noise.plan.noise, settled_by_noise.plan.keep) == (2.0, 1000)
+    with pytest.raises(BadInput, match="no noise yet"):
+        pv.advised(pv.FeaturesPlan(10, 1000, 10, 6.0), 50_000)
+    with pytest.raises(BadInput, match="examples"):
+        advice(0)
+
+
+def test_few_features_are_better_where_the_rule_says_so() -> None:
+    """Rows of 400 numbers between 0 and 1, a quarter of which tell classes apart: on fresh rows, three seeds."""
+    generator = torch.Generator().manual_seed(0)
+    middle = torch.full((4, 400), 0.5)
+    middle[torch.arange(100) % 4, torch.arange(100)] += 0.3
+    y = torch.arange(2400) % 4
+    x = (middle[y] + torch.randn(2400, 400, generator=generator) / 10).clamp(0, 1)
+    plan = pv.FeaturesPlan(4, 400, 400, 11.0, 1.0).calibrate(epsilon=2.0, delta=1e-5)
+    few = pv.advised(plan, 400).plan
+    assert few.keep < 200
+    reached = []
+    for own in (few, plan):
+        for seed in range(3):
+            model = pv.fisher(own, (x[:400], y[:400]), streams=pv.Streams.new(seed)).model
+            reached.append(float((model(x[400:]).argmax(1) == y[400:]).double().mean()))
+    assert sum(reached[:3]) > sum(reached[3:]) + 0.06, reached
+    assert pv.advised(plan, 4000).plan.keep == 400
+
+
+def test_modes_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ("--method", "features", "--seed", "1", "--examples", "1437")
+    out = [str(tmp_path / name) for name in ("all", "few", "rows")]
+    answer = told(capsys, *common, "--mode", "auto", "--epsilon", "3", "--out", out[0])
+    assert (answer["plan"]["keep"], answer["plan"]["purpose"]) == (64, "classifier")
+    assert answer["why"].startswith("statistics of all 64 features")
+    answer = told(capsys, *common, "--mode", "auto", "--epsilon", "0.2", "--out", out[1])
+    assert answer["plan"]["keep"] < 32
+    assert answer["epsilon"] <= 0.2
+    answer = told(capsys, *common, "--mode", "rows", "--keep", "20", "--epsilon", "5", "--out", out[2])
+    assert (answer["plan"]["purpose"], answer["plan"]["labels"]) == ("rows", "randomised")
+    assert (answer["adjacency"], answer["epsilon"] <= 5) == ("zero_out", True)
+    assert all(pv.verify(folder).ok for folder in out)

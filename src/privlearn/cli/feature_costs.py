@@ -6,19 +6,22 @@ import argparse
 from typing import Any
 
 from privlearn.cli import screen
-from privlearn.cli.features import declared, make_plan
+from privlearn.cli.features import advised_plan, declared
 from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.methods.features.plan import FeaturesPlan
 
 
 def show_cost(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant, and how much noise that is."""
-    plan = make_plan(options, declared(options))
-    noise = plan.noise_of_sums
+    plan, why = advised_plan(options, declared(options))
+    noise = None if plan.purpose == "rows" else plan.noise_of_sums
     answer = guaranteed(plan.guarantees(options.delta)) | {
         "plan": plan.describe(),
+        **why,
         "class_sum_noise": noise,
-        "class_mean_noise": None if options.examples is None else noise * plan.classes / options.examples,
+        "class_mean_noise": None
+        if options.examples is None or noise is None
+        else noise * plan.classes / options.examples,
         "unspent": None
         if plan.budget is None
         else 1 - plan.budget.spent(plan.event(), plan.neighbours) / plan.budget.limit,
@@ -36,15 +39,15 @@ def _show(answer: dict[str, Any], plan: FeaturesPlan, options: argparse.Namespac
     out = screen.answers
     way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
     kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else "all features"
+    source = "rows with randomised labels, of" if plan.purpose == "rows" else "statistics of"
     out.print(
-        f"a classifier of {plan.classes} classes from noisy statistics of {kept}, "
+        f"a classifier of {plan.classes} classes from noisy {source} {kept}, "
         f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
     )
     norm = plan.row_norm if plan.in_one_release else plan.rest_norm
-    out.print(
-        f"rows are clipped to norm {norm:.4g}, and the sum of a class's rows has noise of {answer['class_sum_noise']:.4g} "
-        "in each number"
-    )
+    noise = answer["class_sum_noise"]
+    summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
+    out.print(f"rows are clipped to norm {norm:.4g}{summed}")
     if answer["class_mean_noise"] is not None:
         out.print(
             f"with {options.examples / plan.classes:.4g} rows in each class its mean has {answer['class_mean_noise']:.4g}"

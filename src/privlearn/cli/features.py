@@ -18,6 +18,7 @@ from privlearn.data import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms import choice
 from privlearn.mechanisms.features import Select
+from privlearn.methods.features.advice import advised
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.publishing import features as published
 from privlearn.rng import Streams
@@ -49,7 +50,15 @@ def require_combinable(options: argparse.Namespace) -> None:
                 f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
                 "in one go. Leave it out, or train by dpsgd"
             )
+        if options.mode == "auto" and options.keep is not None:
+            raise BadInput("--mode auto says how many features to keep: leave out --keep, or --mode auto")
+        if options.mode == "auto" and options.examples is None:
+            raise BadInput(
+                "--mode auto goes by public numbers alone, the number of rows among them: declare it, --examples N"
+            )
         return
+    if options.mode is not None:
+        raise BadInput("--mode is for --method features: leave it out, or add that")
     if options.keep is not None:
         raise BadInput("--keep is for --method features: leave it out, or use --select M in front of dpsgd")
     if options.select is None:
@@ -119,16 +128,28 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
         )
     features = _features(data)
     norm, bound = _bounds(options, data)
+    rows = options.mode == "rows"
     plan = FeaturesPlan(
         _classes(data), features, features if options.keep is None else options.keep, norm, bound,
         criterion=options.criterion or "distance", noise_multiplier=options.noise_multiplier, group_size=options.group_size,
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
+        purpose="rows" if rows else "classifier", labels="randomised" if rows else "public",
     )  # fmt: skip
     if not target:
         return plan
     return plan.calibrate(
         epsilon=options.epsilon, delta=None if options.epsilon is None else options.delta, rho=options.rho
     )
+
+
+def advised_plan(options: argparse.Namespace, data: Dataset) -> tuple[FeaturesPlan, dict[str, str]]:
+    """`make_plan`, and with `--mode auto` what that makes of it, which is printed; and why, for the JSON answer."""
+    plan = make_plan(options, data)
+    if options.mode != "auto":
+        return plan, {}
+    advice = advised(plan, options.examples)
+    screen.asides.print(f"mode auto: {advice.why}")
+    return advice.plan, {"why": advice.why}
 
 
 def declared(options: argparse.Namespace) -> Dataset:
@@ -163,17 +184,22 @@ def run(options: argparse.Namespace) -> int:
     from privlearn.cli import training
     from privlearn.cli.publication import Publication
     from privlearn.methods.features.fisher import fisher
+    from privlearn.methods.features.rows import release_features
 
     publication = Publication.begin(options)
     data = training.data_of(options)
-    plan = make_plan(options, data)
-    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()}
+    plan, why = advised_plan(options, data)
+    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()} | why
     publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
-    result = fisher(plan, data, ledger=publication.ledger, streams=Streams.new(options.seed, discrete=options.discrete))
+    ledger, streams = publication.ledger, Streams.new(options.seed, discrete=options.discrete)
+    if plan.purpose == "rows":
+        result = release_features(plan, data, ledger=ledger, streams=streams).classifier()
+    else:
+        result = fisher(plan, data, ledger=ledger, streams=streams)
     told, listed = chosen(result.settings, f"{plan.keep} of {plan.features}")
     publication.end(result, data, answer | told, listed or {"features": f"all {plan.features}"}, "linear")
     return 0

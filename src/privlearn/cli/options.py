@@ -376,6 +376,8 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
                        "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
     group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
+    group.add_argument("--mode", choices=["statistics", "rows", "auto"], help="for features: a classifier from noisy "
+                       "statistics (default) or rows with randomised labels, or what public numbers favour")  # fmt: skip
 
 
 def _add_votes(group: argparse._ArgumentGroup) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _YU, _HARDER = "Yu et al. 2019", "Harder et al. 2019"
 _FAY, _PAPERNOT = "Fay et al. 2020", "Papernot et al. 2018"
+_SHEN = "Shen et al. 2021"
 _SCHEDULES, _SWEEPS, _TASKS = "yu.schedules", "yu.sweeps", "yu.small_tasks"
 
 
@@ -118,6 +119,17 @@ STUDIES = (
         "best.accuracy",
     ),
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "pate.vectors"),
+    Study("dfs-toy", f"{_SHEN}, toy model", "Fisher's classifier by dimension and noise, in a sparse Gaussian model"),
+    Study("dfs-means", f"{_SHEN}, Figure 2", "class means of the toy model, and their distances as released"),
+    Study(
+        "dfs-cifar10",
+        f"{_SHEN}, Figure 3",
+        "features of CIFAR-10: released rows, statistics and DP-SGD",
+        "dfs.features",
+    ),
+    Study("dfs-mnist", f"{_SHEN}, Figure 4", "MNIST: released rows, statistics and DP-SGD", "dfs.features"),
+    Study("dfs-width", f"{_SHEN}, Figure 1", "DP-SGD on MNIST with wider networks", "dfs.sizes"),
+    Study("dfs-depth", f"{_SHEN}, appendix A.1", "DP-SGD on MNIST with deeper networks", "dfs.sizes"),
 )
 
 

@@ -87,6 +87,7 @@ def literal_release(
         rows.shape[1],
         keep,
         longest,
+        kept_norm=longest,  # nothing was clipped, and no row to be classified is
         purpose="rows",
         adjacency=Adjacency.REPLACE_ONE,
         noise_multiplier=std / longest,

@@ -1,0 +1,91 @@
+"""Which way to a classifier: statistics or noisy rows, all features or few; by public numbers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+from privlearn._validate import count
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.errors import BadInput
+from privlearn.methods.features.plan import FeaturesPlan
+
+#: About this many features were best, over the squared noise in a class mean with all of them (docs/results/dfs-cifar10.md).
+_WORTH = 20.0
+#: Where that is at least this part of all, all were as good or better.
+_MOST = 0.5
+#: rho for counts, class sums and squares of few features: a noisy count moves the whole mean of its class.
+_SPLIT = (0.5, 0.35, 0.15)
+_LEAST = 5
+
+
+@final
+@dataclass(frozen=True)
+class Advice:
+    """A plan, and why this one.
+
+    Attributes:
+        plan: settled as the one that it was made from.
+        why: in words.
+    """
+
+    plan: FeaturesPlan
+    why: str
+
+
+def advised(plan: FeaturesPlan, examples: int) -> Advice:
+    """Choose what is released for a classifier, and how many features are kept; everything else stays as in `plan`.
+
+    With the noise multiplier z of one Gaussian release, k classes, p features and n rows, the noise in a class mean is
+    t = z k sqrt(p) / n of the size of a row's numbers where statistics are released, and sqrt(n / k) times that in noisy rows,
+    which can be the better way only with fewer rows than classes. About 20 / t^2 features are worth keeping: all, if that is
+    half of them or more. No data are looked at, and nothing is spent. It is a rule of thumb from two data sets: it can't know
+    how many features tell classes apart, and takes `row_norm` for the size of rows.
+
+    Args:
+        plan: with a target or a noise multiplier; `keep`, `way`, `split`, `purpose` and `labels` are chosen anew.
+        examples: the declared number of rows; public.
+
+    Raises:
+        BadInput: no number of rows, or a plan that was not settled.
+    """
+    count("examples", examples)
+    whole = _settled(plan, keep=plan.features, purpose="classifier", way="auto", labels="public")
+    z, k, p = whole.noise, whole.classes, whole.features
+    by_statistics, by_rows = z * k * math.sqrt(p) / examples, z * math.sqrt(k * p / examples)
+    worth = _WORTH / by_statistics**2
+    keep = p if worth >= _MOST * p else min(p, max(_LEAST, round(worth)))
+    if by_rows < by_statistics:
+        given = None if plan.adjacency is Adjacency.ADD_REMOVE else plan.adjacency
+        rows = _settled(plan, keep=keep, purpose="rows", labels="randomised", way="auto", adjacency=given)
+        return Advice(rows, f"noisy rows of {rows.keep:,} of {p:,} features: there are fewer rows than classes")
+    noise = (
+        f"the noise in a class mean is {by_statistics:.2g} of the size of a row's numbers (z k √p / n; in noisy rows it would "
+        f"be {by_rows:.2g})"
+    )
+    if keep >= p:
+        return Advice(whole, f"statistics of all {p:,} features: {noise}, and fewer pay from {_from(p):.2g} on")
+    if plan.coordinate_bound is None or plan.criterion == "t":
+        why = f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
+        return Advice(whole, f"statistics of all {p:,} features: {why}")
+    few = _settled(plan, keep=keep, purpose="classifier", way="gumbel", split=_SPLIT, labels="public")
+    return Advice(few, f"statistics of {keep:,} of {p:,} features: {noise}, and fewer pay from {_from(p):.2g} on")
+
+
+def _from(features: int) -> float:
+    """The noise from which fewer than all features are kept."""
+    return math.sqrt(_WORTH / (_MOST * features))
+
+
+def _settled(plan: FeaturesPlan, **changes: object) -> FeaturesPlan:
+    """The plan with changes, for the same target or at the same noise multiplier."""
+    changed = replace(plan, **changes)  # type: ignore[arg-type]
+    if plan.budget is None:
+        if plan.noise_multiplier is None:
+            raise BadInput(
+                "the plan has no noise yet: settle it with plan.calibrate(epsilon=, delta=), or noise_multiplier="
+            )
+        return changed
+    budget = plan.budget
+    return changed.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
