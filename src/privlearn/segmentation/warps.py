@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._validate import between, count, probability
+from privlearn._validate import between, count
 from privlearn.errors import BadInput
 
 
@@ -37,7 +37,7 @@ class Warp:
     def __post_init__(self) -> None:
         for name in ("angle", "stretch", "shift"):
             between(name, getattr(self, name), 0.0, 1.0)
-        probability("mirror", self.mirror)
+        between("mirror", self.mirror, 0.0, 1.0)
         for side in self.patch or ():
             count("a side of patch", side)
 
