@@ -5,8 +5,20 @@ Nothing here protects anything by itself: teachers are networks on their own rec
 
 from privlearn.segmentation.dice import dice
 from privlearn.segmentation.references import Corrections, Seen
+from privlearn.segmentation.starts import Start
 from privlearn.segmentation.students import MapStudent
 from privlearn.segmentation.training import Training, map_losses, maps_of, probabilities
 from privlearn.segmentation.warps import Warp
 
-__all__ = ["Corrections", "MapStudent", "Seen", "Training", "Warp", "dice", "map_losses", "maps_of", "probabilities"]
+__all__ = [
+    "Corrections",
+    "MapStudent",
+    "Seen",
+    "Start",
+    "Training",
+    "Warp",
+    "dice",
+    "map_losses",
+    "maps_of",
+    "probabilities",
+]

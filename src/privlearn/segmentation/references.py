@@ -20,6 +20,9 @@ from privlearn.errors import BadInput
 from privlearn.rng import Streams
 from privlearn.teachers.source import Progress, Teachers
 
+#: Of the longest direction's square, what is too short to be a direction.
+_HARDLY = 1e-6
+
 
 @final
 class Seen(Teachers):
@@ -63,8 +66,9 @@ class Corrections:
     """Short codes of what probabilities say beyond a public reference, in a few smooth directions for each query.
 
     A direction raises the score of one class by a slow wave over the volume: a product of cosines, of `order` half waves in
-    all. It moves the reference most where that is unsure, at the borders of what it found, and hardly elsewhere. The
-    directions of each query are made orthonormal, so a code's L2 distance is that of the maps.
+    all. It moves the reference most where that is unsure, at the borders of what it found, and hardly elsewhere. Codes are
+    in an orthonormal basis of these directions, the one nearest to them, so a code's L2 norm is that of the change of the
+    maps, and numbers mean the same in all queries.
 
     Args:
         reference: public probabilities for each query, shape (queries, classes, *size).
@@ -74,7 +78,7 @@ class Corrections:
         BadInput: a reference that is not finite, or no probabilities of volumes.
     """
 
-    def __init__(self, reference: Tensor, order: int = 2) -> None:
+    def __init__(self, reference: Tensor, order: int = 3) -> None:
         count("order", order, least=0, most=8)
         sums = reference.sum(1)
         if reference.dim() < 3 or not bool(reference.isfinite().all()) or float((sums - 1).abs().max()) > 1e-3:
@@ -82,26 +86,29 @@ class Corrections:
                 f"the reference has shape {tuple(reference.shape)} and sums from {float(sums.min()):.3g} to "
                 f"{float(sums.max()):.3g}: expected finite probabilities of classes, shape (queries, classes, *size)"
             )
-        self._reference = reference.float()
-        self._waves = _waves(tuple(reference.shape[2:]), order)
-        self._bases = torch.stack([self._basis(own) for own in self._reference])
+        self._shape = reference.shape[2:]
+        self._reference = reference.float().flatten(2)
+        self._waves = _waves(tuple(self._shape), order)
+        self._whitening = torch.stack([self._root(own) for own in self._reference])
 
     @property
     def size(self) -> int:
         """Numbers in a code."""
-        return self._bases.shape[1]
+        return self._whitening.shape[1]
 
     def encode(self, said: Tensor) -> Tensor:
         """Codes, shape (rows, size), of one teacher's probabilities for the first queries, shape (rows, classes, *size)."""
-        rows = len(said)
-        beyond = (said.float() - self._reference[:rows]).flatten(1)
-        return torch.einsum("qld,qd->ql", self._bases[:rows], beyond)
+        reference = self._reference[: len(said)]
+        along = self._along(reference, said.float().flatten(2) - reference)
+        return torch.einsum("qij,qj->qi", self._whitening[: len(said)], along)
 
     def decode(self, codes: Tensor) -> Tensor:
         """The reference of the first queries, corrected: probabilities, shape (rows, classes, *size)."""
-        rows = len(codes)
-        moved = torch.einsum("qld,ql->qd", self._bases[:rows], codes.float())
-        return as_probabilities(self._reference[:rows] + moved.view_as(self._reference[:rows]))
+        reference = self._reference[: len(codes)]
+        weights = torch.einsum("qij,qj->qi", self._whitening[: len(codes)], codes.float())
+        raised = weights.view(len(codes), reference.shape[1] - 1, -1) @ self._waves
+        moved = _moved(reference, torch.cat([torch.zeros_like(raised[:, :1]), raised], 1))
+        return as_probabilities((reference + moved).unflatten(2, self._shape))  # type: ignore[no-untyped-call]
 
     def recovered(self, codes: Tensor, noise_std: float) -> Tensor:
         """As `decode`, with the noise held back: each number goes towards what all queries have in common.
@@ -115,17 +122,34 @@ class Corrections:
         spread = codes.var(0) - noise if rows > 1 else torch.zeros_like(middle)
         return self.decode(common + _kept(spread, noise) * (codes - common))
 
-    def _basis(self, reference: Tensor) -> Tensor:
-        """Orthonormal directions for one query, shape (size, numbers in a map); from low waves to high ones."""
-        classes = len(reference)
-        directions = [
-            (reference[label] * wave) * (_one_of(label, classes, reference) - reference)
-            for wave in self._waves
-            for label in range(1, classes)
-        ]
-        found, _ = torch.linalg.qr(torch.stack(directions).flatten(1).double().T)
-        rows: Tensor = found.T.float().contiguous()
-        return rows
+    def _along(self, reference: Tensor, change: Tensor) -> Tensor:
+        """How far a change of maps (rows, classes, voxels) goes along each direction, shape (rows, size)."""
+        return (_moved(reference, change)[:, 1:] @ self._waves.T).flatten(1)
+
+    def _root(self, reference: Tensor) -> Tensor:
+        """The inverse root of the directions' Gram matrix for one query; 0 where there is hardly any direction."""
+        classes, waves = len(reference), len(self._waves)
+        gram = torch.empty((classes - 1) * waves, (classes - 1) * waves, dtype=torch.float64)
+        for label in range(1, classes):
+            raised = torch.zeros(waves, classes, self._waves.shape[1])
+            raised[:, label] = self._waves
+            wide = reference.expand(waves, -1, -1)
+            rows = slice((label - 1) * waves, label * waves)
+            gram[rows] = self._along(wide, _moved(wide, raised)).double()
+        lengths, directions = torch.linalg.eigh(gram)
+        usable = lengths > _HARDLY * lengths[-1].clamp(min=torch.finfo(torch.float64).tiny)
+        roots = torch.where(usable, lengths.clamp(min=torch.finfo(torch.float64).tiny).rsqrt(), 0.0)
+        found: Tensor = ((directions * roots) @ directions.T).float()
+        return found
+
+
+def _moved(reference: Tensor, raised: Tensor) -> Tensor:
+    """How probabilities (rows, classes, voxels) move, to first order, where scores are raised by so much.
+
+    The map is symmetric: it also tells how far a change of probabilities goes along that of each score.
+    """
+    moved: Tensor = reference * (raised - (reference * raised).sum(1, keepdim=True))
+    return moved
 
 
 def as_probabilities(maps: Tensor) -> Tensor:
@@ -141,15 +165,8 @@ def _kept(signal: Tensor, noise: float) -> Tensor:
     return share
 
 
-def _one_of(label: int, classes: int, like: Tensor) -> Tensor:
-    """The certain probabilities of `label`, shape (classes, 1, ...)."""
-    found = torch.zeros(classes, *[1] * (like.dim() - 1))
-    found[label] = 1.0
-    return found
-
-
-def _waves(size: tuple[int, ...], order: int) -> list[Tensor]:
-    """Products of cosines over a volume, of at most `order` half waves together, the slow ones first."""
+def _waves(size: tuple[int, ...], order: int) -> Tensor:
+    """Products of cosines over a volume, of at most `order` half waves together, the slow ones first: (waves, voxels)."""
     places = [(torch.arange(side) + 0.5) / side for side in size]
     numbers = sorted((sum(each), each) for each in product(range(order + 1), repeat=len(size)) if sum(each) <= order)
     found = []
@@ -159,5 +176,5 @@ def _waves(size: tuple[int, ...], order: int) -> list[Tensor]:
             wave = wave * torch.cos(math.pi * half_waves * place).view(
                 [-1 if at == axis else 1 for at in range(len(size))]
             )
-        found.append(wave)
-    return found
+        found.append(wave.flatten())
+    return torch.stack(found)

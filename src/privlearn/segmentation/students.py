@@ -70,6 +70,11 @@ def public_maps(labelled: Dataset, classes: int) -> tuple[Tensor, Tensor]:
             "maps that a student learns from beside the answers are not protected: give public ones, "
             "pv.Dataset(x, y, public=True)"
         )
-    x, y = labelled.tensors()
-    x = x if labelled.low is None else Scale(*labelled.bounds())(x)
-    return x, maps_of(y, classes)
+    return scaled(labelled), maps_of(labelled.tensors()[1], classes)
+
+
+def scaled(data: Dataset) -> Tensor:
+    """The volumes of `data` as networks see them: clipped to their declared bounds, and scaled."""
+    x, _ = data.tensors()
+    found: Tensor = x if data.low is None else Scale(*data.bounds())(x)
+    return found

@@ -87,8 +87,3 @@ class Warp:
 def _uniform(rows: int, numbers: int) -> Tensor:
     """Numbers between -1 and 1."""
     return 2 * torch.rand(rows, numbers) - 1
-
-
-def mirrored(volumes: Tensor) -> Tensor:
-    """The mirror images along the first axis of the volume, shape (rows, channels, *size): another side of the head."""
-    return volumes.flip(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,13 +16,11 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.data.volumes import CLASSES, LABELLED, POOL, Parts, split
 from privlearn.reducers import PCA
-from privlearn.segmentation import Corrections, Training, Warp, dice, maps_of, probabilities
-from privlearn.segmentation.warps import mirrored
+from privlearn.segmentation import Start, Training, Warp, dice
+from privlearn.segmentation.students import public_maps
 
 #: How many moved copies of the public maps reducers are fitted on, beside the public network's own predictions.
 _MOVED = 100
-#: Of proxies' codes, the share of the median length that corrections are clipped to.
-_RADIUS_SHARE = 0.7
 #: Of public codes, the share within the radius that codes of principal components are clipped to.
 _CODES_SHARE = 0.9
 
@@ -35,15 +32,13 @@ class Settings:
 
     Attributes:
         public: steps of the public U-Net.
-        teacher: steps of a teacher, which begins as the public U-Net.
-        student: steps of a student, likewise.
+        teacher: steps of a teacher or a student, which begin as the public U-Net.
         alone: steps of a student from nothing.
         epochs: of the autoencoder.
     """
 
     public: int = 800
-    teacher: int = 150
-    student: int = 150
+    teacher: int = 200
     alone: int = 400
     epochs: int = 16
 
@@ -54,25 +49,16 @@ class Public:
     """The public side of a run; nothing here saw a private volume.
 
     Attributes:
-        labelled: the public volumes with masks.
-        volumes: what teachers can be asked about: the pool and its mirror images.
-        network: the U-Net that learned from `labelled`.
-        reference: its probabilities for `volumes`.
-        corrections: codes beside that reference.
-        radius: what corrections are clipped to.
-        maps: probabilities that the autoencoder is fitted on: moved masks of `labelled`, and the reference.
+        start: the U-Net that learned from the public masks, what it says of the volumes that teachers can be asked about (the
+            pool and its mirror images), and corrections of that.
+        maps: probabilities that the autoencoder is fitted on: moved public masks, and the reference.
         pca: all principal components of these.
         pca_radius: what their codes are clipped to.
-        logits: all principal components of the network's scores for `volumes`.
+        logits: all principal components of the reference's logits.
         logits_radius: what their codes are clipped to.
     """
 
-    labelled: Dataset
-    volumes: Tensor
-    network: nn.Module
-    reference: Tensor
-    corrections: Corrections
-    radius: float
+    start: Start
     maps: Dataset
     pca: PCA
     pca_radius: float
@@ -101,34 +87,30 @@ def chosen(labelled: int, seed: int) -> Dataset:
 @lru_cache(maxsize=2)
 def public_side(labelled: int, seed: int, settings: Settings) -> Public:
     """Train the public U-Net on `labelled` volumes, and prepare what rests on it."""
-    own = chosen(labelled, seed)
-    x, y = own.tensors()
-    maps = maps_of(y, CLASSES)
-    pool = parts().pool.tensors()[0]
-    volumes = torch.cat([pool, mirrored(pool)])
-    with torch.random.fork_rng():
+    own, pool = chosen(labelled, seed), parts().pool
+    x, maps = public_maps(own, CLASSES)
+    asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=np.concatenate([pool.y, pool.y]))
+    start = Start.learn(
+        own, asked, fresh(x.shape[1:], seed), seed=seed,
+        learning=Training(steps=settings.public), tuning=Training(steps=settings.teacher, learning_rate=3e-3),
+    )  # fmt: skip
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        network = Training(steps=settings.public)(fresh(x.shape[1:], seed), x, maps)
-        # Stand-ins for teachers, each with half of the volumes: they tell how long corrections are.
-        half = max(1, labelled // 2)
-        proxies = [
-            Training(steps=settings.teacher, learning_rate=3e-3)(copy.deepcopy(network), x[own_half], maps[own_half])
-            for own_half in (slice(None, half), slice(labelled - half, None))
-        ]
         warp = Warp(mirror=0.0)
         moved = [warp(x, maps)[1] for _ in range(-(-_MOVED // labelled))]
-    reference = probabilities(network, volumes)
-    corrections = Corrections(reference)
-    lengths = torch.cat([corrections.encode(probabilities(proxy, volumes)).norm(dim=1) for proxy in proxies])
-    with torch.no_grad():
-        logits = network(volumes)
-    targets = torch.cat([*moved, reference])
-    reduced = [Dataset(part, part, public=True) for part in (targets, logits)]
+    targets = torch.cat([*moved, start.reference])
+    reduced = [Dataset(part, part, public=True) for part in (targets, logits_of(start.reference))]
     every = [PCA.fit(part) for part in reduced]
     return Public(
-        own, volumes, network, reference, corrections, _RADIUS_SHARE * float(lengths.median()), reduced[0], every[0],
-        every[0].radius(reduced[0], _CODES_SHARE), every[1], every[1].radius(reduced[1], _CODES_SHARE),
+        start, reduced[0], every[0], every[0].radius(reduced[0], _CODES_SHARE), every[1],
+        every[1].radius(reduced[1], _CODES_SHARE),
     )  # fmt: skip
+
+
+def logits_of(said: Tensor) -> Tensor:
+    """Scores that belong to probabilities (rows, classes, *size), with their mean over classes at 0."""
+    found = said.float().clamp(min=1e-6).log()
+    return found - found.mean(1, keepdim=True)
 
 
 def scores(found: Tensor, truth: Dataset | Tensor) -> tuple[float, ...]:

@@ -84,7 +84,7 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
     x, y = private.tensors()
     begun = fresh(x.shape[1:], seed)
     if one_of("start", setting.start, _STARTS) == "public":
-        begun = copy.deepcopy(public_side(setting.labelled, seed, setting.settings).network)
+        begun = copy.deepcopy(public_side(setting.labelled, seed, setting.settings).start.network)
     if setting.epsilon is None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
