@@ -118,6 +118,9 @@ STUDIES = (
         "best.accuracy",
     ),
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "pate.vectors"),
+    Study(
+        "pate-segmentation", _FAY, "MRI volumes: teachers that segment, and what is public alone", "pate.segmentation"
+    ),
 )
 
 
