@@ -122,6 +122,12 @@ def check_grids_keep_the_middle() -> None:
     assert halved.tolist() == [[[2]]]
     assert image.shape == (1, 1, 1, 1)
     assert float(image.squeeze()) == pytest.approx(0.5)
+    # Channels are scaled each by itself, and whole volumes stay whole.
+    two, same = volumes.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2, 2), CLASSES,
+                                 halve=False)  # fmt: skip
+    assert two.shape == (2, 4, 2, 2)
+    assert np.allclose(two[0], two[1])
+    assert same[1:3].tolist() == mask.tolist()
 
 
 @check

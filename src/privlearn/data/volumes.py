@@ -94,19 +94,23 @@ def split(data: Dataset, labelled: int = LABELLED) -> Parts:
 
 
 def prepared(
-    image: NDArray[Any], mask: NDArray[Any], grid: Sequence[int], classes: int
+    image: NDArray[Any], mask: NDArray[Any], grid: Sequence[int], classes: int, *, halve: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """One volume as a row: a scan of shape (1, *half the grid) with intensities from 0 to 1, and its mask.
+    """One volume as a row: a scan of shape (channels, *size) with intensities from 0 to 1, and its mask, shape size.
 
     Args:
-        image: the scan, three dimensions.
-        mask: a class for each voxel, the same shape.
+        image: the scan, three dimensions, or four with channels first; each channel is scaled by itself.
+        mask: a class for each voxel, three dimensions.
         grid: what both are padded (with 0, the background) or cropped to, about their middle; even numbers.
         classes: how many there are.
+        halve: whether blocks of 2 x 2 x 2 voxels become one: their mean, and the class of most of them.
     """
-    image, mask = on_grid(normalised(image), grid), on_grid(np.asarray(mask), grid)
-    shares = np.stack([_halved((mask == label).astype(np.float32)) for label in range(classes)])
-    return _halved(image)[None].astype(np.float32), shares.argmax(0).astype(np.uint8)
+    channels = [on_grid(normalised(own), grid) for own in (image if image.ndim == 4 else image[None])]
+    mask = on_grid(np.asarray(mask), grid)
+    if halve:
+        channels = [_halved(own) for own in channels]
+        mask = np.stack([_halved((mask == label).astype(np.float32)) for label in range(classes)]).argmax(0)
+    return np.stack(channels).astype(np.float32), mask.astype(np.uint8)
 
 
 def normalised(image: NDArray[Any]) -> NDArray[np.float64]:
