@@ -132,19 +132,19 @@ def _about(seeds: int, quick: bool) -> str:
     return (
         f"{private} private volumes of the hippocampus, on 20 x 28 x 20 voxels of 2 mm, are shared by K teachers; 2 "
         "public ones have masks (others for each seed, of 8); 40 public ones are without, of which N are asked about: "
-        " for N = 80 their mirror images, too. **A query is a whole volume**, and is paid for as one. 32 volumes are "
+        "for N = 80 their mirror images, too. **A query is a whole volume**, and is paid for as one. 32 volumes are "
         f"for the figures. Seeds: {seeds}. All epsilons are at delta {DELTA:g}, by exact composition; each release is "
         "priced by itself. (The paper's brain tumours are not at hand: its numbers stand beside ours for what they "
         "are, on other images.)\n\n"
         "Networks are MONAI's U-Net (16, 32, 64 channels, group norm), with mirrored, turned, stretched and shifted "
         "volumes. All teachers begin as the U-Net that learned from the public masks, and so do students, which learn "
-        " from those masks beside the answers.\n\n"
+        "from those masks beside the answers.\n\n"
         "**Corrections** are our addition: the public U-Net's own prediction for each query is taken off the "
         "teachers' answers; what is left is coded in 40 smooth directions at its borders, and clipped to twice the "
         "length that such codes have for public stand-ins. The noise is held back by empirical Bayes, over the "
         "queries. Principal components and the autoencoder (8 numbers, unit ball, trained with the release's noise) "
         "are fitted on moved public masks and on the public U-Net's predictions. Settings were chosen on one seed, on "
-        " another split of the same volumes, with test figures in view: the figures are a little kind to corrections "
+        "another split of the same volumes, with test figures in view: the figures are a little kind to corrections "
         "and to DP-SGD, each tried with a few settings."
     )
 

@@ -24,11 +24,12 @@ _COLOURS = (plots.GREY, plots.ORANGE, plots.RED, plots.BLUE)
 
 def drawn(runs: _Runs, descents: dict[str, list[GradientOutcome]]) -> Figure:
     """Three panels of students, one of answers, and a row of slices."""
-    figure = Figure(figsize=(14, 8), layout="constrained")
+    figure = Figure(figsize=(14, 7), layout="constrained")
     figure.suptitle("Private segmentation of the hippocampus, delta 0.001", fontsize=12, fontweight="bold")
-    halves: Any = figure.subfigures(2, 1, height_ratios=(1.55, 1))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(2.4, 1))
     top, bottom = halves
     axes = np.ravel(top.subplots(1, 4)).tolist()
+    axes[2].sharey(axes[1])
     for ax in axes:
         plots.style(ax)
     _by_teachers(axes[0], runs, descents)
