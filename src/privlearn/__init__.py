@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from privlearn import models as models
     from privlearn import reducers as reducers
     from privlearn import schedules as schedules
+    from privlearn import segmentation as segmentation
     from privlearn import teachers as teachers
     from privlearn.accounting.accountant import Guarantee as Guarantee
     from privlearn.accounting.adjacency import Adjacency as Adjacency
@@ -127,7 +128,7 @@ _HOMES = {
     "verify": "publishing.verification",
     "with_features": "encoders.encoding",
 }
-_MODULES = ("errors", "models", "reducers", "schedules", "teachers")
+_MODULES = ("errors", "models", "reducers", "schedules", "segmentation", "teachers")
 
 __all__ = [*_HOMES, *_MODULES]
 

@@ -103,8 +103,9 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
     """Build the network that `spec` names, with initial weights drawn from `rng`.
 
     Args:
-        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, or `package.module:function`, a factory that
-            is called with `input_shape=` and `classes=` and returns an nn.Module.
+        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or `unet:16,32,64` (channels, for maps of
+            classes), or `package.module:function`, a factory that is called with `input_shape=` and `classes=` and returns
+            an nn.Module.
         input_shape: the shape of one example.
         classes: the number of outputs.
         rng: the initialisation stream.
@@ -132,7 +133,7 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
 
 def is_built_in(spec: str | None) -> bool:
     """Whether `spec` names a network of privlearn's own, not somebody's code."""
-    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] == "mlp")
+    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet"))
 
 
 def require_known(spec: str) -> None:
@@ -146,11 +147,10 @@ def _builder(spec: str) -> Callable[..., Any]:
         return _mlp
     if spec == "cnn":
         return _cnn
+    if name == "unet":
+        return _unet(rest)
     if name == "mlp":
-        try:
-            widths = [int(width) for width in rest.split(",")]
-        except ValueError:
-            widths = [0]
+        widths = _widths(rest)
         if min(widths) < 1 or len(widths) > _DEEPEST:
             raise BadInput(
                 f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, for example mlp:100 or "
@@ -160,9 +160,27 @@ def _builder(spec: str) -> Callable[..., Any]:
     if rest and rest.isidentifier():
         return _imported(spec, name, rest)
     raise BadInput(
-        f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, or a factory package.module:function",
+        f"model {spec!r} is unknown: expected linear, mlp:100, mlp:10,20,10, cnn, unet, or a factory "
+        "package.module:function",
         spec=spec,
     )
+
+
+def _widths(text: str) -> list[int]:
+    """The numbers in a spec; [0], which no network takes, if they can't be read."""
+    try:
+        return [int(width) for width in text.split(",")]
+    except ValueError:
+        return [0]
+
+
+def _unet(text: str) -> Callable[..., Any]:
+    from privlearn import unets
+
+    channels = _widths(text) if text else unets.CHANNELS
+    unets.require_channels(channels)
+    unets.require_monai()
+    return lambda **shapes: unets.unet(channels, **shapes)
 
 
 def _imported(spec: str, module: str, function: str) -> Callable[..., Any]:

@@ -168,9 +168,18 @@ def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
         pv.load("wisconsin", tmp_path)
 
 
-def test_volumes_are_no_rows(data_dir: Path) -> None:
-    with pytest.raises(BadInput, match=r"volumes of different shapes.*numpy\.load"):
-        pv.load("hippocampus", data_dir)
+def test_volumes_are_rows_on_one_grid(data_dir: Path) -> None:
+    """260 volumes, each from 0 to 1; 3.2 % of their voxels are hippocampus, a little more of it anterior than posterior."""
+    data = pv.load("hippocampus", data_dir)
+    x, y = np.concatenate([data.x, data.x_test]), np.concatenate([data.y, data.y_test])
+    assert (len(data.x), x.shape, y.shape) == (180, (260, 1, 20, 28, 20), (260, 20, 28, 20))
+    assert x.min(axis=(1, 2, 3, 4)).max() == 0
+    assert 0.8 < x.max(axis=(1, 2, 3, 4)).min() <= x.max() <= 1
+    shares = np.bincount(y.ravel(), minlength=3) / y.size
+    assert shares[1:] == pytest.approx([0.0177, 0.0155], abs=3e-4)
+    assert (np.stack([(y == label).sum((1, 2, 3)) for label in (1, 2)]).min(1) > 20).all()
+    again = pv.load("hippocampus", data_dir)
+    assert np.array_equal(again.x_test, data.x_test)
 
 
 def test_the_catalogue_is_sound() -> None:

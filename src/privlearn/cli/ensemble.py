@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from privlearn.publishing.verification import verify
 from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
-_ANSWERS = "answers"
+ANSWERS = "answers"
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
 
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     publication = Publication.begin(options)
     models.require_known(options.model)
     data = training.data_of(options)
+    if training.has_maps(data):
+        return import_module("privlearn.cli.maps").run(options, data, publication, folder)  # type: ignore[no-any-return]
     data, pool = _apart(options, data)
     plan = voting.make_plan(options, data.classes or 0, len(pool.x), persons=data.groups is not None)
     answer = voting.figures(plan, options.delta)
@@ -63,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     )
     teachers = Trained(data, _recipe(options, data, pool), plan.teachers, folder=folder)
     try:
-        streams = _streams(options, folder)
+        streams = streams_of(options, folder)
         # Made beforehand: what is wrong with it must show before anything is spent.
         network = training.network(options.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
         with screen.progress_bar("training", "teachers") as progress:
@@ -76,19 +79,19 @@ def run(options: argparse.Namespace) -> int:
                 ledger=publication.ledger,
                 streams=streams,
                 progress=progress,
-                keep=folder / _ANSWERS,
+                keep=folder / ANSWERS,
             )
         answer["answered"] = result.settings["answered"]
         rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
         publication.end(result, data, answer, rows, options.model)
     except BaseException:
-        _say_what_is_left(folder, None if options.resume else answer["epsilon"])
+        say_what_is_left(folder, None if options.resume else answer["epsilon"])
         raise
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
-def _streams(options: argparse.Namespace, folder: Path) -> Streams:
+def streams_of(options: argparse.Namespace, folder: Path) -> Streams:
     """The random streams, from their beginning: those of the interrupted run, if there is one, or new ones, kept for it.
 
     So initial weights, too, are what they would have been. The folder is as secret as the records.
@@ -103,9 +106,9 @@ def _streams(options: argparse.Namespace, folder: Path) -> Streams:
     return streams
 
 
-def _say_what_is_left(folder: Path, epsilon: float | None) -> None:
+def say_what_is_left(folder: Path, epsilon: float | None) -> None:
     """After an interruption or a failure: what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
-    if (folder / _ANSWERS).exists():
+    if (folder / ANSWERS).exists():
         spent = "and paid for" if epsilon is None else f"so epsilon {epsilon:.4f} is spent"
         screen.asides.print(
             f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(folder)}, which is as secret as "

@@ -318,7 +318,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         "training", "where it says `for METHOD`, for no other; for pate --model is the student"
     )
     group.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
-    group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, or "
+    group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, unet, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2 or norm:power=0.5 "
                        "(usual for images, and for 256 numbers or more, with a linear model), raw, or "

@@ -40,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     require_finite(options.data, "the inputs", x)
     scores = _scores(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
     chosen = scores.argmax(1)
+    if scores.ndim > 2 and (out is None or out.suffix != ".npz"):
+        raise BadInput("predictions are maps, which no CSV holds: give --out FILE.npz")
     if out is None:
         sys.stdout.write(_csv(chosen, scores))
     else:

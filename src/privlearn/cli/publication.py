@@ -114,9 +114,12 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
             f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g}, with everything in "
             f"{screen.plain(ledger['file'])}: this is certified"
         )
-    rows["test accuracy"] = (
-        "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
-    )
+    if "dice" in answer["test_metrics"]:
+        rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
+    else:
+        rows["test accuracy"] = (
+            "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
+        )
     rows |= more
     rows["seconds"] = "not shown: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"

@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
@@ -133,8 +132,8 @@ def _train(
     with screen.progress_bar("training") as progress:
         return dpsgd(
             plan,
-            lambda shape: training.network(options.model, shape, classes, streams),
-            nn.CrossEntropyLoss(reduction="none"),
+            lambda shape: training.network(options.model, shape, classes, streams, tuple(data.y.shape[1:])),
+            training.loss_of(data),
             data,
             optimizer=training.optimizer(options, kind, plan, options.examples or data.examples, data),
             learning_rate_schedule=training.rates(options, plan),

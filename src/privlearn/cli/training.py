@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from privlearn import models, schedules
 from privlearn._validate import positive
@@ -24,8 +25,11 @@ from privlearn.methods.rows import front
 from privlearn.methods.train import usual_rate
 from privlearn.plan import Plan
 from privlearn.rng import Streams
+from privlearn.segmentation.dice import dice
+from privlearn.segmentation.training import map_losses
 
 _ROWS_AT_ONCE = 4096
+_VOLUMES_AT_ONCE = 16
 
 
 def data_of(options: argparse.Namespace) -> Dataset:
@@ -40,7 +44,19 @@ def data_of(options: argparse.Namespace) -> Dataset:
     )
     for aside in data.asides:
         screen.asides.print(aside, markup=False)
+    if has_maps(data) and (options.method not in ("pate", "dpsgd") or options.tune or options.pca):
+        raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
     return data
+
+
+def has_maps(data: Dataset) -> bool:
+    """Whether targets are maps of classes, not classes."""
+    return data.y is not None and len(np.shape(data.y)) > 1
+
+
+def loss_of(data: Dataset) -> Callable[[Tensor, Tensor], Tensor]:
+    """One value for each example: cross-entropy, and for maps of classes soft Dice with it."""
+    return map_losses if has_maps(data) else nn.CrossEntropyLoss(reduction="none")
 
 
 def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
@@ -99,17 +115,18 @@ def seed_warning(options: argparse.Namespace) -> Iterator[str]:
         yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
 
 
-def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams) -> nn.Module:
-    """Build the network and see that it has one output for each class."""
+def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:
+    """Build the network and see that it has one output for each class, and for each voxel of maps of that size."""
     network = models.build(spec, shape, classes, streams.initialisation)
     try:
         with torch.no_grad():
             found = tuple(network(torch.zeros(2, *shape)).shape)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise BadInput(f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}") from error
-    if found != (2, classes):
+    if found != (2, classes, *size):
         raise BadInput(
-            f"model {spec!r} turns 2 rows into shape {found}: expected (2, {classes}), a score for each class"
+            f"model {spec!r} turns 2 rows into shape {found}: expected {(2, classes, *size)}, a score for each class"
+            + (" and voxel, as --model unet has" if size else "")
         )
     return network
 
@@ -156,15 +173,17 @@ def rates(options: argparse.Namespace, plan: Plan) -> schedules.Schedule:
 
 
 def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
-    """Accuracy on the test rows, if there are any; computed exactly, so the test rows are not protected."""
+    """Accuracy on the test rows, if there are any, or Dice; computed exactly, so the test rows are not protected."""
     if data.x_test is None:
         return {}
     x, y = data.test_tensors()
     transforms, x = front(data, x)
     rest = cast(nn.Sequential, model)[len(transforms) :]
-    right = 0
+    maps = has_maps(data)
     with torch.no_grad():
-        for start in range(0, len(x), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            right += int((rest(x[rows]).argmax(1) == y[rows]).sum())
-    return {"accuracy": right / len(y)}
+        parts = x.split(_VOLUMES_AT_ONCE if maps else _ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
+        found = torch.cat([rest(part).argmax(1) for part in parts])
+    if maps:
+        each = dice(found, y, data.classes or 0)
+        return {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
+    return {"accuracy": int((found == y).sum()) / len(y)}

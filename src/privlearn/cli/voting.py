@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,20 @@ def make_plan(options: argparse.Namespace, classes: int, pool: int | None = None
     votes: Votes | ConfidentVotes = Votes(classes)
     if options.threshold is not None:
         votes = ConfidentVotes(classes, options.threshold, options.answers)
+    return settled(
+        options, PatePlan(queries, _TEACHERS if options.teachers is None else options.teachers, votes), persons
+    )
+
+
+def settled(options: argparse.Namespace, plan: PatePlan, persons: bool = False) -> PatePlan:
+    """The plan with the neighbours and the unit that the options name, and with noise, given or solved for.
+
+    Raises:
+        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
+    """
     adjacency = Adjacency.ADD_REMOVE if options.adjacency is None else Adjacency.parse(options.adjacency)
-    teachers = _TEACHERS if options.teachers is None else options.teachers
-    plan = PatePlan(
-        queries, teachers, votes, options.noise_multiplier, adjacency, options.group_size,
+    plan = replace(
+        plan, noise_multiplier=options.noise_multiplier, adjacency=adjacency, group_size=options.group_size,
         persons=persons and options.group_size == 1,
     )  # fmt: skip
     target = options.epsilon is not None or options.rho is not None

@@ -23,8 +23,8 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example.
-        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification. None: there are inputs alone, such
-            as public ones that teachers are asked about.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for segmentation. None:
+            there are inputs alone, such as public ones that teachers are asked about.
         x_test: inputs to test on; not covered by any guarantee. None if there are none.
         y_test: their targets.
         classes: the declared number of classes; None if the targets are no classes.
@@ -205,7 +205,7 @@ def require_finite(name: str, part: str, values: NDArray[Any]) -> None:
 
 
 def _require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
-    whole = labels.dtype.kind in "iub" and labels.ndim == 1
+    whole = labels.dtype.kind in "iub" and (labels.ndim == 1 or labels.ndim > 2)  # more than two: maps of classes
     if whole and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < classes:
         return
     found = f"{labels.dtype} values of shape {labels.shape}"

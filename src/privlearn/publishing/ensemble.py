@@ -71,8 +71,8 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         "## How it was trained",
         "",
         "Teachers were trained on disjoint parts of the private records, and asked about public inputs. This model learned "
-        "from their noisy answers alone. That each record was with one teacher is the publisher's word. Public inputs are not "
-        "protected.",
+        "from their noisy answers and from what is public. That each record was with one teacher is the publisher's word. "
+        "Public inputs are not protected.",
         "",
         "| | |",
         "| --- | --- |",

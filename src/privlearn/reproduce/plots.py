@@ -22,11 +22,16 @@ def panels(title: str, width: float, height: float, rows: int = 1, columns: int 
     figure.suptitle(title, fontsize=12, fontweight="bold")
     axes = np.ravel(figure.subplots(rows, columns)).tolist()
     for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(color="#dddddd", linewidth=0.6)
-        ax.set_axisbelow(True)
-        ax.tick_params(labelsize=9)
+        style(ax)
     return figure, axes
+
+
+def style(ax: Axes) -> None:
+    """Plain axes with a faint grid."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.tick_params(labelsize=9)
 
 
 def plain_ticks(axis: Axis) -> None:

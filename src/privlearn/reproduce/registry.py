@@ -130,6 +130,9 @@ STUDIES = (
     Study("dfs-mnist", f"{_SHEN}, Figure 4", "MNIST: released rows, statistics and DP-SGD", "dfs.features"),
     Study("dfs-width", f"{_SHEN}, Figure 1", "DP-SGD on MNIST with wider networks", "dfs.sizes"),
     Study("dfs-depth", f"{_SHEN}, appendix A.1", "DP-SGD on MNIST with deeper networks", "dfs.sizes"),
+    Study(
+        "pate-segmentation", _FAY, "MRI volumes: teachers that segment, and what is public alone", "pate.segmentation"
+    ),
 )
 
 

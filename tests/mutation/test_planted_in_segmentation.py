@@ -1,0 +1,69 @@
+"""Planted bugs in private segmentation, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import segmentation_checks  # noqa: F401 - registers its checks
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutant import Mutant, suite_of
+
+from privlearn.reproduce.pate import scans
+
+S, P = "privlearn.segmentation.", "privlearn.reproduce.pate."
+V = "privlearn.data.volumes:"
+MUTANTS = [
+    Mutant("masks of the pool are handed out", V + "split", "masks=False", "masks=True", "check_volumes_are_in_one_part"),
+    Mutant("volumes with masks are asked about, too", V + "split", "part(LABELLED, LABELLED + POOL", "part(0, LABELLED + POOL",
+           "check_volumes_are_in_one_part"),
+    Mutant("scans keep their own scale", V + "normalised", "(values - dark) / (bright - dark)", "values / 100",
+           "check_a_volume_is_prepared_by_itself"),
+    Mutant("volumes are cropped at one end", V + "on_grid", "slice(spare, spare + size)", "slice(0, size)",
+           "check_grids_keep_the_middle"),
+    Mutant("half of a Dice", S + "dice:dice", "2 * both", "both", "check_dice_by_hand"),
+    Mutant("maps stay where they are", S + "warps:Warp.__call__", "self._cut(moved, turned)", "self._cut(moved, maps)",
+           "check_volumes_and_maps_move_alike"),
+    Mutant("nothing is mirrored", S + "warps:Warp._matrices", "-1.0, 1.0", "1.0, 1.0", "check_volumes_and_maps_move_alike"),
+    Mutant("the reference is not taken off", S + "references:Corrections.encode", ".flatten(2) - reference", ".flatten(2)",
+           "check_codes_are_distances_of_maps"),
+    Mutant("directions are not orthonormal", S + "references:Corrections._root", ".rsqrt()", ".sqrt()",
+           "check_codes_are_distances_of_maps"),
+    Mutant("noise is taken for signal", S + "references:Corrections.recovered", "codes.var(0) - noise", "codes.var(0)",
+           "check_noise_is_held_back"),
+    Mutant("a failing view is told", S + "references:Seen._seen", "return None", "raise",
+           "check_a_view_that_fails_says_nothing"),
+    Mutant("a failing view stops the ensemble", S + "references:Seen.answers",
+           "yield None if said is None else self._seen(said)",
+           "yield from [] if said is None else [self._seen(said)]", "check_a_view_that_fails_says_nothing"),
+    Mutant("codes are clipped to twice the radius", "privlearn.clipping.codes:CodeSums._clipped",
+           "clip_to_ball(codes, self._radius)", "clip_to_ball(codes, 2 * self._radius)",
+           "check_one_teacher_moves_codes_by_the_diameter"),
+    Mutant("any pool passes for public", S + "starts:Start.learn", "if not pool.public", "if False",
+           "check_a_start_is_public"),
+    Mutant("any masks pass for public", S + "students:public_maps", "if not labelled.public", "if False",
+           "check_a_start_is_public"),
+    Mutant("teachers go on where others ended", S + "starts:Start.teachers", "lambda: copy.deepcopy(self.network)",
+           "lambda: self.network", "check_a_start_is_public"),
+    Mutant("students change the start", S + "students:MapStudent.__call__", "copy.deepcopy(self.start)", "self.start",
+           "check_a_start_is_public"),
+    Mutant("students think there is no noise", S + "starts:Start.student", "noise = plan.noise_std", "noise = 1e-9",
+           "check_students_know_the_noise"),
+    Mutant("answers of the study at twice the epsilon", P + "segmentation_runs:_released", "calibrate(epsilon=epsilon",
+           "calibrate(epsilon=2 * epsilon", "check_releases_of_the_study_cost_what_is_stated"),
+    Mutant("DP-SGD at twice the epsilon", P + "segmentation_baselines:train", "calibrate(epsilon=setting.epsilon",
+           "calibrate(epsilon=2 * setting.epsilon", "check_releases_of_the_study_cost_what_is_stated"),
+    Mutant("private volumes pass for public ones", P + "scans:chosen", "parts().labelled", "parts().private",
+           "check_seeds_have_public_volumes_of_their_own"),
+    Mutant("one choice of public volumes for every seed", P + "scans:chosen", "seed * labelled +", "",
+           "check_seeds_have_public_volumes_of_their_own"),
+    Mutant("the public U-Net goes on with private volumes", P + "segmentation_runs:train", "start = public.start",
+           "start = public.start; start.tuning(start.network, parts().private.tensors()[0], "
+           "public_maps(replace(parts().private, public=True), CLASSES)[1])",
+           "check_public_figures_of_the_study_are_public"),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[scans.public_side], errors=[ValueError]
+)
