@@ -115,9 +115,7 @@ def seed_warning(options: argparse.Namespace) -> Iterator[str]:
         yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
 
 
-def network(
-    spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()
-) -> nn.Module:
+def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:
     """Build the network and see that it has one output for each class, and for each voxel of maps of that size."""
     network = models.build(spec, shape, classes, streams.initialisation)
     try:

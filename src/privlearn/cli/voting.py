@@ -81,7 +81,9 @@ def make_plan(options: argparse.Namespace, classes: int, pool: int | None = None
     votes: Votes | ConfidentVotes = Votes(classes)
     if options.threshold is not None:
         votes = ConfidentVotes(classes, options.threshold, options.answers)
-    return settled(options, PatePlan(queries, _TEACHERS if options.teachers is None else options.teachers, votes), persons)
+    return settled(
+        options, PatePlan(queries, _TEACHERS if options.teachers is None else options.teachers, votes), persons
+    )
 
 
 def settled(options: argparse.Namespace, plan: PatePlan, persons: bool = False) -> PatePlan:
