@@ -21,6 +21,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data import volumes
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble import aggregator
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.reproduce.pate import scans, segmentation_baselines, segmentation_runs
 from privlearn.reproduce.pate.scans import Settings
 from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
@@ -103,7 +104,7 @@ def check_volumes_are_in_one_part() -> None:
     everything = [bytes(row) for row in np.concatenate([data.x, data.x_test])]
     assert [len(part.x) for part in vars(parts).values()] == [180, 8, 40, 32]
     assert sorted(rows) == sorted(everything)
-    assert not np.asarray(parts.pool.y).any()
+    assert parts.pool.y is None
     assert np.asarray(parts.labelled.y).any()
     assert [part.public for part in vars(parts).values()] == [False, True, True, False]
     assert len(volumes.split(data, 3).labelled.x) == 3
@@ -230,6 +231,7 @@ def check_a_view_that_fails_says_nothing() -> None:
     seen = Seen(Said(torch.zeros(2, 3), torch.full((2, 3), 5.0), None, torch.ones(2, 3)), through)
     found = list(seen.answers(torch.zeros(2, 1), Streams.new(0)))
     assert seen.count == 4
+    assert Seen(seen, through, "again").describe()["seen_through"] == ["a public function", "again"]
     assert [None if each is None else float(each.mean()) for each in found] == [1.0, None, None, 2.0]
 
 
@@ -248,13 +250,11 @@ def check_a_start_is_public() -> None:
     before = {name: value.clone() for name, value in one.network.state_dict().items()}
     said = [each for each in one.teachers(scans_of(9), 3).answers(one.inputs, Streams.new(0)) if each is not None]
     codes = torch.randn(4, one.corrections.size)
-    one.student(one.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))(
-        aggregator.Answers(one.inputs, codes, torch.ones(4) > 0)
-    )
+    one.student(one.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))(Answers(one.inputs, codes, torch.ones(4) > 0))
     assert all(torch.equal(before[name], value) for name, value in one.network.state_dict().items())
     assert len(said) > 1
     assert not torch.equal(said[0], said[1])
-    must_raise(BadInput, lambda: MapStudent(small_net(), SHORT, scans_of(2))(aggregator.Answers(
+    must_raise(BadInput, lambda: MapStudent(small_net(), SHORT, scans_of(2))(Answers(
         one.inputs, one.reference[:2], torch.ones(2) > 0)))  # fmt: skip
 
 

@@ -23,8 +23,8 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example.
-        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for segmentation. None:
-            there are inputs alone, such as public ones that teachers are asked about.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for segmentation.
+            None: there are inputs alone, such as public ones that teachers are asked about.
         x_test: inputs to test on; not covered by any guarantee. None if there are none.
         y_test: their targets.
         classes: the declared number of classes; None if the targets are no classes.

@@ -83,7 +83,7 @@ def split(data: Dataset, labelled: int = LABELLED) -> Parts:
 
     def part(first: int, end: int, masks: bool = True, public: bool = True) -> Dataset:
         x, y = data.x_test[first:end], data.y_test[first:end]
-        return replace(data, x=x, y=y if masks else np.zeros_like(y), x_test=None, y_test=None, note="", public=public)
+        return replace(data, x=x, y=y if masks else None, x_test=None, y_test=None, note="", public=public)
 
     return Parts(
         replace(data, x_test=None, y_test=None),

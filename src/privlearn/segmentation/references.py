@@ -9,16 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
+from privlearn.clipping.codes import Shapes
 from privlearn.errors import BadInput
 from privlearn.rng import Streams
 from privlearn.teachers.source import Progress, Teachers
+from privlearn.teachers.trained import fingerprint
 
 #: Of the longest direction's square, what is too short to be a direction.
 _HARDLY = 1e-6
@@ -35,10 +38,13 @@ class Seen(Teachers):
         teachers: the ensemble.
         through: from one teacher's answers, a row for each query, to what is asked for, a row for each query; public, and
             without memory.
+        what: public words that tell this function from others, for certificates and interrupted runs.
     """
 
-    def __init__(self, teachers: Teachers, through: Callable[[Tensor], Tensor]) -> None:
-        self._teachers, self._through = teachers, through
+    def __init__(
+        self, teachers: Teachers, through: Callable[[Tensor], Tensor], what: str = "a public function"
+    ) -> None:
+        self._teachers, self._through, self._what = teachers, through, what
 
     @property
     def count(self) -> int:
@@ -49,8 +55,23 @@ class Seen(Teachers):
         """As the teachers that are looked at."""
         self._teachers.require_covered(adjacency)
 
-    def answers(self, inputs: Tensor, streams: Streams, progress: Progress | None = None) -> Iterator[Tensor | None]:
-        """Each teacher's answers, seen through the function."""
+    def require_unit(self, unit: Unit) -> None:
+        """As the teachers that are looked at."""
+        self._teachers.require_unit(unit)
+
+    def require_same(self, inputs: Tensor) -> None:
+        """As the teachers that are looked at."""
+        self._teachers.require_same(inputs)
+
+    def describe(self) -> dict[str, Any]:
+        """As the teachers that are looked at, and through what."""
+        own = self._teachers.describe()
+        return own | {"seen_through": [*own.get("seen_through", []), self._what]}
+
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
+        """Each teacher's answers, seen through the function. Of which shape they are before is not judged."""
         for said in self._teachers.answers(inputs, streams, progress):
             yield None if said is None else self._seen(said)
 
@@ -95,6 +116,12 @@ class Corrections:
     def size(self) -> int:
         """Numbers in a code."""
         return self._whitening.shape[1]
+
+    def describe(self) -> str:
+        """What tells these from corrections of another reference."""
+        return (
+            f"{self.size} corrections of a public reference (SHA-256 {fingerprint(self._reference, self._waves)[:16]})"
+        )
 
     def encode(self, said: Tensor) -> Tensor:
         """Codes, shape (rows, size), of one teacher's probabilities for the first queries, shape (rows, classes, *size)."""

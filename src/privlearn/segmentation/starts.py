@@ -111,11 +111,12 @@ class Start:
         """
         recipe = Network(lambda: copy.deepcopy(self.network), _Tuned(self.tuning, self.classes))
         # Half the memory; what is rounded off is far below any noise.
-        return Seen(Trained(private, recipe, count, folder=folder, jobs=jobs), lambda said: said.softmax(1).half())
+        return Seen(Trained(private, recipe, count, folder=folder, jobs=jobs), lambda said: said.softmax(1).half(),
+                    "softmax")  # fmt: skip
 
     def correcting(self, teachers: Teachers) -> Teachers:
         """The same teachers, answering with codes: what their probabilities say beyond the reference."""
-        return Seen(teachers, self.corrections.encode)
+        return Seen(teachers, self.corrections.encode, self.corrections.describe())
 
     def plan(self, queries: int, teachers: int) -> PatePlan:
         """The questions to so many correcting teachers; noise is to be settled by `calibrate`."""

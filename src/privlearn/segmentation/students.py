@@ -10,9 +10,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from privlearn.data.dataset import Dataset
+from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.models import Scale
 from privlearn.segmentation.references import as_probabilities
 from privlearn.segmentation.training import Training, maps_of
@@ -75,6 +75,6 @@ def public_maps(labelled: Dataset, classes: int) -> tuple[Tensor, Tensor]:
 
 def scaled(data: Dataset) -> Tensor:
     """The volumes of `data` as networks see them: clipped to their declared bounds, and scaled."""
-    x, _ = data.tensors()
+    x = as_tensor(data.x, whole_is_float=data.low is not None)
     found: Tensor = x if data.low is None else Scale(*data.bounds())(x)
     return found

@@ -89,7 +89,7 @@ def public_side(labelled: int, seed: int, settings: Settings) -> Public:
     """Train the public U-Net on `labelled` volumes, and prepare what rests on it."""
     own, pool = chosen(labelled, seed), parts().pool
     x, maps = public_maps(own, CLASSES)
-    asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=np.concatenate([pool.y, pool.y]))
+    asked = replace(pool, x=np.concatenate([pool.x, np.flip(pool.x, 2)]), y=None)
     start = Start.learn(
         own, asked, fresh(x.shape[1:], seed), seed=seed,
         learning=Training(steps=settings.public), tuning=Training(steps=settings.teacher, learning_rate=3e-3),

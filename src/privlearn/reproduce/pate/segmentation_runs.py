@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, final
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 
 from privlearn.clipping.ensembles import Ball
 from privlearn.data.volumes import CLASSES
-from privlearn.methods.ensemble.aggregator import Answers
+from privlearn.methods.ensemble.answers import Answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.pate import pate
-from privlearn.reducers import Autoencoder, Reducer
+from privlearn.reducers import PCA, Autoencoder, Reducer
 from privlearn.reproduce.pate.kept import Kept
 from privlearn.reproduce.pate.scans import Public, Settings, fresh, logits_of, parts, pool_truth, public_side, scores
 from privlearn.rng import Streams
@@ -228,9 +229,14 @@ def release_of(
         return own, reducer, Tensor.float, as_probabilities
     if way == "PCA of logits":
         own = plan(Ball(public.logits_radius))
-        return own, public.logits.for_noise(own.noise_std), logits_of, lambda released: released.softmax(1)
+        return own, _above(public.logits, own.noise_std), logits_of, lambda released: released.softmax(1)
     own = plan(Ball(public.pca_radius))
-    return own, public.pca.for_noise(own.noise_std), Tensor.float, as_probabilities
+    return own, _above(public.pca, own.noise_std), Tensor.float, as_probabilities
+
+
+def _above(every: PCA, noise_std: float) -> PCA:
+    """The components above the noise, by the paper's rule, and one where there is none."""
+    return every.kept(max(1, min(every.best(noise_std), every.size)))
 
 
 def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, slices: list[Tensor]) -> Cell:
@@ -248,7 +254,9 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
         heard.append(answers)
         return learn.student(recover)(answers) if taught else public.start.network
 
-    result = pate(plan, Seen(said, seen), reducer, public.start.inputs, student, streams=Streams.new(learn.seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the one component that is left lies below the noise, as the tables show
+        result = pate(plan, Seen(said, seen), reducer, public.start.inputs, student, streams=Streams.new(learn.seed))
     maps = recover(heard[0].targets)
     if cell == (8.0, 10):
         slices.append(maps[0].argmax(0))
