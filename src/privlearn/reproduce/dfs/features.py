@@ -163,7 +163,7 @@ def _by_size(found: Found) -> str:
         "**Where selection starts to help statistics.** From little to much noise: z k √p / n is the noise in a class mean, "
         "for the noise multiplier z, over the size of a row's numbers; a public number. Selected ones are the best of all "
         "ways and numbers of features, on held-back rows. The rule (`advised`, `--mode auto`) goes by public numbers alone; "
-        "it was found on CIFAR-10's features and the digits of scikit-learn, with test figures in view.\n\n"
+        "it was made with these test figures in view, those of the other study and of scikit-learn's two data sets.\n\n"
     ) + table(heads, lines)
 
 
