@@ -326,6 +326,18 @@ def check_releases_of_the_study_cost_what_is_stated() -> None:
 
 
 @check
+def check_a_run_of_the_study_is_its_seeds() -> None:
+    """The same seed makes the same run, whatever was drawn before."""
+    found = []
+    with torch.random.fork_rng():
+        for before in (1, 2):
+            torch.manual_seed(before)
+            with small_study():
+                found.append(small_run())
+    assert found[0] == found[1]
+
+
+@check
 def check_public_figures_of_the_study_are_public() -> None:
     """With other private volumes all that is called public is the same; what teachers say is not."""
     with small_study():

@@ -54,6 +54,8 @@ MUTANTS = [
            "calibrate(epsilon=2 * epsilon", "check_releases_of_the_study_cost_what_is_stated"),
     Mutant("DP-SGD at twice the epsilon", P + "segmentation_baselines:train", "calibrate(epsilon=setting.epsilon",
            "calibrate(epsilon=2 * setting.epsilon", "check_releases_of_the_study_cost_what_is_stated"),
+    Mutant("the autoencoder begins anyhow", P + "segmentation_runs:autoencoder", "torch.manual_seed(seed)", "pass",
+           "check_a_run_of_the_study_is_its_seeds"),
     Mutant("private volumes pass for public ones", P + "scans:chosen", "parts().labelled", "parts().private",
            "check_seeds_have_public_volumes_of_their_own"),
     Mutant("one choice of public volumes for every seed", P + "scans:chosen", "seed * labelled +", "",

@@ -220,18 +220,25 @@ def release_of(
         return own, start.reducer, start.corrections.encode, start.student(own).recover
     if way == "autoencoder":
         own = plan(Ball(1.0))
-        shape = tuple(public.maps.y.shape[1:])
-        reducer: Reducer = Autoencoder.fit(
-            public.maps, _CODE, own.noise_std, encoder=volume_encoder(shape, _CODE),
-            decoder=volume_decoder(shape, _CODE, middle=public.maps.y.mean(0)), loss="cross_entropy",
-            epochs=settings.epochs, batch_size=16, learning_rate=5e-3, seed=seed,
-        )  # fmt: skip
-        return own, reducer, Tensor.float, as_probabilities
+        return own, autoencoder(public, own.noise_std, settings.epochs, seed), Tensor.float, as_probabilities
     if way == "PCA of logits":
         own = plan(Ball(public.logits_radius))
         return own, _above(public.logits, own.noise_std), logits_of, lambda released: released.softmax(1)
     own = plan(Ball(public.pca_radius))
     return own, _above(public.pca, own.noise_std), Tensor.float, as_probabilities
+
+
+def autoencoder(public: Public, noise_std: float, epochs: int, seed: int) -> Reducer:
+    """The paper's autoencoder, trained with noise on public maps; `seed` fixes its initial weights, too."""
+    shape = tuple(public.maps.y.shape[1:])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        encoder = volume_encoder(shape, _CODE)
+        decoder = volume_decoder(shape, _CODE, middle=public.maps.y.mean(0))
+    return Autoencoder.fit(
+        public.maps, _CODE, noise_std, encoder=encoder, decoder=decoder, loss="cross_entropy", epochs=epochs, batch_size=16,
+        learning_rate=5e-3, seed=seed,
+    )  # fmt: skip
 
 
 def _above(every: PCA, noise_std: float) -> PCA:
