@@ -13,7 +13,7 @@ import torch
 from privlearn.cli import screen
 from privlearn.data import NAMES, Dataset
 from privlearn.data.files import cache
-from privlearn.encoders import Encoder, Encoding, Normalised, Scattering, encoder, usual
+from privlearn.encoders import Encoder, Encoding, encoder, usual
 from privlearn.errors import BadInput
 
 
@@ -25,10 +25,14 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         BadInput: features that are unknown, or that these rows don't have.
     """
     asked = options.features
-    made = _usual(options, data) if asked is None else encoder(asked)
-    if made is None:
+    spec = _usual(options, data) if asked is None else asked
+    if spec is None or spec == "raw":
         yield data
         return
+    if "kept=" in spec:
+        screen.asides.print("learning directions from made-up images (once, about a minute, if they are not kept yet)")
+    made = encoder(spec, data.x.shape[1:], cache() / "directions")
+    assert made is not None
     _require_rows(made, data)
     screen.asides.print(
         f"public features: {made.spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
@@ -45,8 +49,8 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         yield replace(data, features=Encoding(made, _folder(options), told))
 
 
-def _usual(options: argparse.Namespace, data: Dataset) -> Scattering | Normalised | None:
-    """What is usual in front of a linear model, where nothing else comes first."""
+def _usual(options: argparse.Namespace, data: Dataset) -> str | None:
+    """The spec of what is usual in front of a linear model, where nothing else comes first."""
     plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
     return usual(data.x.shape[1:], data.low) if plain and options.pca is None and options.select is None else None
 

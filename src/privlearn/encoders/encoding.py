@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from privlearn._files import draft_of
+from privlearn.data import files
 from privlearn.data.dataset import Dataset
 from privlearn.encoders.external import External
 from privlearn.encoders.specs import Encoder, encoder
@@ -38,7 +39,7 @@ def with_features(
     Args:
         dataset: rows that the encoder takes; they are scaled to their declared range first.
         features: `scatter:J=2` for images, `package.module:function`, which returns a fixed module, or either made.
-        cache: a folder to keep them in for later runs, as secret as the rows.
+        cache: a folder to keep features in for later runs, as secret as the rows.
         progress: called with (rows done, rows in all).
 
     Raises:
@@ -46,8 +47,10 @@ def with_features(
     """
     if not isinstance(dataset, Dataset):
         raise BadInput(f"dataset is a {type(dataset).__name__}: expected pv.Dataset(x, y, ...), or pv.load(name)")
-    made = encoder(features) if isinstance(features, str) else features
     folder = None if cache is None else Path(cache)
+    # What is learned from made-up images is nobody's secret.
+    public = files.cache() / "directions"
+    made = encoder(features, np.shape(dataset.x)[1:], public) if isinstance(features, str) else features
     return replace(dataset, features=None if made is None else Encoding(made, folder, progress))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast, final
 
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._validate import count
+from privlearn.encoders.directions import directions
 from privlearn.errors import BadInput
 
 #: Groups of channels that are normalised together, at most: Tramèr and Boneh (2021) found a few dozen to do best.
@@ -23,43 +27,72 @@ _SMALLEST, _LARGEST = 8, 1024
 class Scattering(nn.Module):
     """Second-order scattering with 8 angles, then each example's groups of channels brought to mean 0 and variance 1.
 
-    It holds no weights, and no row has a part in another's features. So it is as public as a change of units, and clipping,
+    No private row has a part in it, and none in another's features. So it is as public as a change of units, and clipping,
     which comes after it, bounds what an example can do all the same. With a linear model on top: Tramèr and Boneh (2021).
+
+    With `mean` and `components` features are then projected on directions that matter in made-up images, and each example
+    brought to norm sqrt(kept): noise grows with the number of weights, and most features say what others say. Random
+    processes as a source of public priors: Baradad et al. (2021), Tang et al. (2023).
 
     Args:
         scale: images shrink to a 2^scale-th of their height and width (J).
+        mean: of the features of made-up images, (features,).
+        components: what they are multiplied by, (features, kept).
 
     Raises:
         BadInput: a scale out of range.
     """
 
-    def __init__(self, scale: int = 2) -> None:
+    def __init__(self, scale: int = 2, mean: Tensor | None = None, components: Tensor | None = None) -> None:
         super().__init__()
         self.scale = count("the scale of scattering", scale, most=_LARGEST_SCALE)
+        self.register_buffer("mean", mean)
+        self.register_buffer("components", components)
+
+    @classmethod
+    def learned(cls, scale: int, kept: int, shape: Sequence[int], cache: Path | None = None) -> Scattering:
+        """With the `kept` directions that matter most in made-up images of `shape`; `cache` is a folder to keep them in."""
+        require_images(scale, tuple(shape))
+        plain = cls(scale)
+        return cls(scale, *directions(plain, shape, count("kept", kept), f"{plain.spec},kept={kept}", cache))
+
+    @property
+    def kept(self) -> int:
+        """How many directions are kept; 0: all features are as they are."""
+        return 0 if self._buffers["components"] is None else self.get_buffer("components").shape[1]
+
+    @property
+    def shape(self) -> list[int]:
+        """The shape of what it keeps of made-up images; empty if nothing."""
+        return list(self.get_buffer("components").shape) if self.kept else []
 
     @property
     def spec(self) -> str:
         """What `encoders.encoder` makes the same from."""
-        return f"scatter:J={self.scale}"
+        return f"scatter:J={self.scale}" + (f",kept={self.kept}" if self.kept else "")
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
-        return {
-            "kind": "scatter",
-            "spec": self.spec,
-            "scale": self.scale,
-            "angles": 8,
-            "normalisation": "of each example, in groups",
-        }
+        norm = "of each example, in groups"
+        found = {"kind": "scatter", "spec": self.spec, "scale": self.scale, "angles": 8, "normalisation": norm}
+        return found | ({"directions": f"{self.kept}, learned from made-up images"} if self.kept else {})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn images (batch, height, width) or (batch, channels, height, width) into (batch, features, h / 2^J, w / 2^J)."""
+        """Turn images (batch, height, width) or (batch, channels, height, width) into (batch, features, h / 2^J, w / 2^J).
+
+        With directions into (batch, kept).
+        """
         require_images(self.scale, tuple(x.shape[1:]))
         planes = x[:, None] if x.dim() == 3 else x
         if not len(planes):  # which the transform can't take
             return planes.new_zeros(0, *self(planes.new_zeros(1, *planes.shape[1:])).shape[1:])
         paths = _transform(self.scale, *planes.shape[-2:], planes.device)(planes.float().contiguous()).flatten(1, 2)
-        return F.group_norm(paths, groups_of(paths.shape[1]))
+        features = F.group_norm(paths, groups_of(paths.shape[1]))
+        if not self.kept:
+            return features
+        rows = (features.flatten(1) - self.get_buffer("mean")) @ self.get_buffer("components")
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+        return cast(Tensor, rows / lengths * math.sqrt(self.kept))
 
 
 def groups_of(channels: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from privlearn._validate import parse_spec
 from privlearn.encoders.external import External
@@ -13,14 +15,17 @@ from privlearn.errors import BadInput
 Encoder = Scattering | Normalised | External
 #: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
 _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
+#: Images of so many numbers have several thousand features, of which directions are kept.
+_LARGE = 512
 
 
-def encoder(spec: str, *, code: bool = True) -> Encoder | None:
+def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> Encoder | None:
     """The encoder that `spec` names, or None for "raw".
 
     Args:
-        spec: `raw`, `scatter:J=2`, `norm:power=0.5`, or `package.module:function`.
-        code: whether code of the user's may be imported; not what a file from elsewhere names.
+        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`, `norm:power=0.5`, or `package.module:function`.
+        shape: of one example; what is learned from made-up images is learned from such.
+        cache: a folder to keep that in.
 
     Raises:
         BadInput: an unknown name or number, or code that can't be used.
@@ -32,13 +37,14 @@ def encoder(spec: str, *, code: bool = True) -> Encoder | None:
         _, numbers = parse_spec("features", spec)
         if name == "norm" and set(numbers) <= {"power"}:
             return Normalised(**numbers)
-        scale = numbers.get("J", 2.0)
-        if name == "scatter" and set(numbers) <= {"J"} and scale == int(scale):
-            return Scattering(int(scale))
+        scale, kept = numbers.get("J", 2.0), numbers.get("kept", 0.0)
+        if name == "scatter" and set(numbers) <= {"J", "kept"} and scale == int(scale) and kept == int(kept):
+            return Scattering.learned(int(scale), int(kept), shape, cache) if kept else Scattering(int(scale))
         raise BadInput(
-            f"features {spec[:60]!r} cannot be read: expected scatter:J=2, with a whole number, or norm:power=0.5"
+            f"features {spec[:60]!r} cannot be read: expected scatter:J=2 or scatter:J=2,kept=1000, with whole numbers, or "
+            "norm:power=0.5"
         )
-    if code and name and rest.isidentifier():
+    if name and rest.isidentifier():
         return External(spec)
     raise BadInput(
         f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, norm:power=0.5, or package.module:function",
@@ -46,14 +52,14 @@ def encoder(spec: str, *, code: bool = True) -> Encoder | None:
     )
 
 
-def usual(shape: Sequence[int], low: object) -> Scattering | Normalised | None:
-    """What stands in front of a linear model where nobody says otherwise, by public facts.
+def usual(shape: Sequence[int], low: object) -> str | None:
+    """The spec of what stands in front of a linear model where nobody says otherwise, by public facts.
 
     Args:
         shape: of one example.
         low: the declared lower bound of its numbers, or None.
     """
     if len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST_IMAGE and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
-        return Scattering()
+        return "scatter:J=2,kept=1000" if math.prod(shape) >= _LARGE else "scatter:J=2"
     positive = isinstance(low, int | float) and low >= 0
-    return Normalised() if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None
+    return "norm:power=0.5" if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from privlearn import defaults, models
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
-from privlearn.encoders import Encoding, Normalised, Scattering, usual, with_features
+from privlearn.encoders import Normalised, Scattering, usual, with_features
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.dpsgd import dpsgd
@@ -66,7 +65,7 @@ def train(
         dataset = with_features(dataset, features)
     elif model == "linear" and dataset.features is None:
         found = usual(dataset.x.shape[1:], dataset.low)
-        dataset = replace(dataset, features=None if found is None else Encoding(found))
+        dataset = dataset if found is None else with_features(dataset, found)
     number = examples or dataset.examples
     plan = Plan(
         Poisson(defaults.batch_size(number) / number),

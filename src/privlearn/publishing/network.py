@@ -14,8 +14,8 @@ import numpy as np
 
 from privlearn import models
 from privlearn._json import loads
-from privlearn._validate import count, one_of
-from privlearn.encoders import External, Normalised, Scattering, encoder
+from privlearn._validate import count, one_of, parse_spec
+from privlearn.encoders import External, Normalised, Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "clip": (models.ClipRows, "norm"),
 }
 #: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
-_STATED = {"scatter": {"spec"}, "norm": {"spec"}, "external": {"spec", "digest"}}
+_STATED = {"scatter": {"spec", "shape"}, "norm": {"spec"}, "external": {"spec", "digest"}}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _require_transform(part: Any) -> None:
     one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], [*_KINDS, *_STATED])
     if "shape" in part:
         _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
-    elif not all(isinstance(part[name], str) for name in stated):
+    if not all(isinstance(part[name], str) for name in stated - {"shape"}):
         raise BadInput(f"an encoder in {CONFIG} is {str(part)[:60]}: expected texts")
 
 
@@ -166,7 +166,7 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
     if isinstance(module, External | Normalised | Scattering):
-        told = {**module.describe(), "spec": module.spec}
+        told = {**module.describe(), "shape": module.shape if isinstance(module, Scattering) else []}
         return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
 
@@ -175,18 +175,30 @@ def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
     """The public encoder: one of privlearn's own, or code that the user names, never what a file names."""
     import torch
 
+    if config["kind"] == "external":
+        return _own_encoder(config, features)
+    _, numbers = parse_spec(f"features in {CONFIG}", config["spec"][:80])
+    if config["kind"] == "norm" and set(numbers) == {"power"}:
+        return Normalised(numbers["power"])
+    shape, scale = config.get("shape", []), numbers.get("J", 0.0)
+    if config["kind"] != "scatter" or len(shape) not in (0, 2) or scale != int(scale):
+        raise BadInput(f"the features in {CONFIG} are {str(dict(config))[:80]}: get an unchanged copy")
+    return Scattering(int(scale), torch.empty(shape[0]), torch.empty(shape)) if shape else Scattering(int(scale))
+
+
+def _own_encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
+    """The user's own encoder, if they name it, and it has the weights that it had."""
+    import torch
+
+    if features != config["spec"]:
+        raise BadInput(
+            f"the model's features are made by {config['spec'][:80]}: if you trust that code and have it, give it "
+            "yourself with --features package.module:function"
+        )
     with torch.device("cpu"):  # it has its weights from elsewhere
-        found = encoder(config["spec"], code=False) if config["kind"] != "external" else None
-        if config["kind"] == "external":
-            if features != config["spec"]:
-                raise BadInput(
-                    f"the model's features are made by {config['spec'][:80]}: if you trust that code and have it, give it "
-                    "yourself with --features package.module:function"
-                )
-            found = External(str(features))
-            if found.digest != config["digest"]:
-                raise BadInput(f"the weights of {features} are not those that the model was trained with: get the same")
-    assert found is not None
+        found = External(str(features))
+    if found.digest != config["digest"]:
+        raise BadInput(f"the weights of {features} are not those that the model was trained with: get the same")
     return found
 
 

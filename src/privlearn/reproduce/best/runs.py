@@ -16,7 +16,7 @@ from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
 from privlearn.data.files import cache
 from privlearn.data.named import load
-from privlearn.encoders import Encoding, usual
+from privlearn.encoders import usual, with_features
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
 from privlearn.methods.rows import front
@@ -87,8 +87,7 @@ def made(setting: BestSetting, seed: int) -> BestOutcome:
     data = replace(data, x=data.x[: setting.first], y=data.y[: setting.first])
     if one_of("the way", setting.way, (DEFAULTS, EXAMPLE)) == DEFAULTS:
         found = usual(data.x.shape[1:], data.low)
-        kept = None if found is None else Encoding(found, cache() / "features")
-        data = replace(data, features=kept)
+        data = data if found is None else with_features(data, found, cache=cache() / "features")
     _, x = front(data, data.test_tensors()[0])  # and the encoder is ready
     if data.features is not None:
         front(data, data.tensors()[0])

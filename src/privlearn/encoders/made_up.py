@@ -1,0 +1,75 @@
+"""Images that nobody took: random strokes and shapes, of which the principal directions of public features are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+#: Pixels are drawn so many times finer, and then averaged.
+_FINER = 3
+
+
+def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
+    """Random images in [0, 1], always the same ones; half of them strokes on black, half overlapping shapes.
+
+    Args:
+        shape: of one image, (height, width) or (channels, height, width).
+        number: how many.
+    """
+    rng = np.random.default_rng(0)
+    height, width = shape[-2:]
+    channels = 1 if len(shape) == 2 else shape[0]
+    found = np.empty((number, channels, height, width), np.float32)
+    for index in range(number):
+        draw = _strokes if index % 2 else _shapes
+        # Channels share what is drawn, in colours of their own.
+        seed = int(rng.integers(2**63))
+        found[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
+                        for channel in range(channels)]  # fmt: skip
+    return found.reshape(number, *shape)
+
+
+def _strokes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
+    """One to three curved strokes, bright on black."""
+    image, draw = _canvas(height, width, 0)
+    size = np.array([width, height]) * _FINER
+    for _ in range(rng.integers(1, 4)):
+        ends = rng.uniform(0.15, 0.85, (4, 2)) * size
+        t = np.linspace(0, 1, 24)[:, None]
+        curve = (1 - t) ** 3 * ends[0] + 3 * (1 - t) ** 2 * t * ends[1] + 3 * (1 - t) * t**2 * ends[2] + t**3 * ends[3]
+        thick = rng.uniform(0.05, 0.14) * min(height, width) * _FINER
+        draw.line(
+            [(float(x), float(y)) for x, y in curve], fill=int(colours.integers(192, 256)), width=max(1, int(thick))
+        )
+    return _pixels(image, height, width)
+
+
+def _shapes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
+    """Ellipses and polygons of many sizes that cover each other (a dead-leaves model)."""
+    image, draw = _canvas(height, width, int(colours.integers(256)))
+    size = np.array([width, height]) * _FINER
+    for _ in range(rng.integers(3, 20)):
+        centre = rng.uniform(0, 1, 2) * size
+        extent = min(size) / rng.uniform(1.6, 16)
+        colour = int(colours.integers(256))
+        if rng.random() < 0.5:
+            reach = extent * np.array([0.5, rng.uniform(0.2, 0.5)])
+            (left, top), (right, bottom) = centre - reach, centre + reach
+            draw.ellipse([float(left), float(top), float(right), float(bottom)], fill=colour)
+        else:
+            corners = centre + rng.normal(0, extent / 2, (4, 2))
+            draw.polygon([(float(x), float(y)) for x, y in corners], fill=colour)
+    return _pixels(image, height, width)
+
+
+def _canvas(height: int, width: int, grey: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    image = Image.new("L", (width * _FINER, height * _FINER), grey)
+    return image, ImageDraw.Draw(image)
+
+
+def _pixels(image: Image.Image, height: int, width: int) -> NDArray[np.float32]:
+    small = np.asarray(image.resize((width, height), Image.Resampling.BOX), dtype=np.float32)
+    return small / np.float32(255)
