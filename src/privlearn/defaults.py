@@ -22,7 +22,7 @@ _ADAPTIVE_RATE = 0.015
 _GATHERED = 0.3
 _GATHERED_LINEAR = 0.6
 #: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
-GATHERED_IN_SCORES = 8.0
+GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
@@ -44,7 +44,7 @@ def learning_rate(
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
     rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its rows
-    is public, so that it gathers to 8 in the score of a row). Networks other than
+    is public, so that it gathers to 5 in the score of a row). Networks other than
     fully connected ones, whose weights are shared or normalised, never step further than their initial weights are long.
     Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
 
