@@ -67,13 +67,13 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         sizes = _sizes([("mlp:" + ",".join([str(_DEEP)] * depth), depth) for depth in _DEPTHS], quick, numbers, sweep)
         figure, axes = plots.panels("DP-SGD on MNIST by depth", 15, 4.6, 1, 3)
         what = f"hidden layers of {_DEEP}"
-        notes = [_about(quick, len(numbers)), _compared(sizes, what)]
+        notes = [_about(quick, len(numbers), cnns=False), _compared(sizes, what)]
     else:
         sizes = _sizes([(f"mlp:{width}", width) for width in _WIDTHS], quick, numbers, sweep)
         cnns = _sizes([(_SMALL, 26), (_LARGE, 52)], quick, numbers, sweep, _CNN_EPSILONS, _CNN_RATES, _CNN_ROWS)
         figure, axes = plots.panels("DP-SGD on MNIST by width", 12, 8.4, 2, 2)
         what = "hidden units"
-        notes = [_about(quick, len(numbers)), _cnns(cnns), _compared(sizes, what)]
+        notes = [_about(quick, len(numbers), cnns=True), _cnns(cnns), _compared(sizes, what)]
         _by_rate(axes.pop(), cnns)
         sizes = [*cnns, *sizes]
     for ax, epsilon in zip(axes, _EPSILONS, strict=True):
@@ -112,12 +112,13 @@ def _rows(size: Size) -> list[Row]:
     ]
 
 
-def _about(quick: bool, seeds: int) -> str:
+def _about(quick: bool, seeds: int, cnns: bool) -> str:
     rows, fewer, epochs = _QUICK_ROWS, _QUICK_ROWS, 2
     if not quick:
         rows, fewer, epochs = _ROWS, _CNN_ROWS, SizeSetting(_SMALL, 2.0, 1.0).epochs
+    beside = f" (CNNs: on {fewer:,})" if cnns else ""
     return (
-        f"DP-SGD on the first {rows:,} training images of MNIST (CNNs: {fewer:,}), {epochs} epochs of Poisson batches "
+        f"DP-SGD on the first {rows:,} training images of MNIST{beside}, {epochs} epochs of Poisson batches "
         "(rate 0.04), gradients clipped to 0.1, plain SGD at a constant learning rate, noise calibrated to the epsilon at "
         "delta 1e-5 for add/remove "
         f"neighbours, {seeds} seeds; the noise on each weight is the same for every size. A learning rate is chosen for each "
