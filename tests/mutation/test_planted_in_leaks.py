@@ -58,7 +58,7 @@ MUTANTS = [
            "with torch.random.fork_rng():", "if True:", "check_generators_do_not_tell_batch_sizes"),
     Mutant("weights that are no numbers are handed out", P + "methods.refusals:require_finite", "if not all(",
            "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
-    Mutant("the real number of rows is printed", COMMAND + "run",
+    Mutant("the real number of rows is printed", COMMAND + "_on_data",
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),
     Mutant("the learning rate follows from the real number of rows", COMMAND + "_train",
            "options.examples or data.examples", "data.examples", COMMANDS),
