@@ -41,8 +41,9 @@ def test_a_run_is_what_train_makes_and_spends_its_target(monkeypatch: pytest.Mon
     assert outcome.weights == 650
 
 
-def test_opacuss_example_is_priced_for_the_target() -> None:
+def test_opacuss_example_is_priced_for_the_target(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its settings are another library's; the noise is for the target, and what was spent is what the ledger says."""
+    monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
     outcome = BestSetting("usps", 3.0, EXAMPLE, first=64).run(0)
     assert 2.98 < outcome.epsilon <= 3.0
     with pytest.raises(pv.errors.BadInput, match="way"):
