@@ -39,7 +39,7 @@ def on_digits(release: str = "rows", **others: object) -> ReleaseSetting:
     return replace(ReleaseSetting("digits", release, 3.0, (10, 64)), **others)  # type: ignore[arg-type]
 
 
-GRID = Grid("digits", 64, 10, 1437, (1.0, 3.0), (10, 20, 64), (50, None), 2, ((None, 0.2, 2, (0.5, 2.0)),), (10,))
+GRID = Grid("digits", 64, 10, 1437, (1.0, 3.0), (10, 20, 64), (50, None), 2, (None,), (10,))
 
 
 # The toy model
@@ -102,7 +102,7 @@ def check_releases_cost_what_is_stated() -> None:
         assert released(on_digits("literal", keeps=(10,)), 0).epsilons == (0.0,)
         assert released(on_digits(chosen="without privacy"), 0).epsilons[0] == 0.0
         assert released(on_digits("statistics", epsilon=None), 0).epsilons == (0.0, 0.0)
-        found = HeadSetting("digits", 3.0, 0.5, 0.2, 2).run(0)
+        found = HeadSetting("digits", 3.0).run(0)
     assert found.epsilon == pytest.approx(3.0, rel=3e-3)
 
 
@@ -173,10 +173,10 @@ def check_the_published_noise_is_the_published_noise() -> None:
 
 
 def _found(seeds: int = 2) -> Found:
-    """Made-up outcomes: on test rows 20 features are best, on others 10, and a rate of 2."""
+    """Made-up outcomes: on test rows 20 features are best, on others 10."""
     outcome = ReleaseOutcome((0.5, 0.9, 0.6), (0.8, 0.3, 0.2), (1.0,) * 3, (1.0,) * 3)
     settings = [GRID.row(1.0), GRID.row(1.0, "t"), *GRID.statistics(1.0, None)]
-    heads = {one: [HeadOutcome(0.9 - one.rate / 10, one.rate / 10, 1.0)] * seeds for one in GRID.head(1.0, 0)}
+    heads = {GRID.head(1.0, None): [HeadOutcome(0.9, 1.0)] * seeds}
     return Found(GRID, {one: [outcome] * seeds for one in settings}, heads, seeds)
 
 
@@ -186,7 +186,7 @@ def check_what_is_best_is_so_on_rows_that_are_not_tested_on() -> None:
     best = found.best([GRID.row(1.0)])
     assert (best.keep, best.mean) == (10, 0.5)
     assert found.selected(1.0, None).keep == 10
-    assert found.rate(1.0, 0).rate == 2.0
+    assert found.head(1.0, None) == [0.9, 0.9]
     assert found.everything(1.0, None) == (0.6, 0.6)
 
 

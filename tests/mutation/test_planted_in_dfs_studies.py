@@ -38,8 +38,6 @@ MUTANTS = [
            "check_the_published_noise_is_the_published_noise"),
     Mutant("the best is so on test rows", P + "grids:Found.best", "one.held[at]", "one.test[at]",
            "check_what_is_best_is_so_on_rows_that_are_not_tested_on"),
-    Mutant("rates are chosen on test rows", P + "grids:Found.rate", "each.held", "each.test",
-           "check_what_is_best_is_so_on_rows_that_are_not_tested_on"),
     Mutant("the number of classes is forgotten", P + "grids:Grid.loudness", "noise * self.classes", "noise",
            "check_the_noise_in_a_mean_is_a_public_number"),
     Mutant("advice forgets the classes", "privlearn.methods.features.advice:advised", "by_statistics, by_rows = z * k *",

@@ -58,10 +58,10 @@ def test_true_features_are_found_where_noise_is_small() -> None:
 def test_runs_of_feature_studies_are_found_again(tmp_path: Path) -> None:
     """What is written for a run gives the same outcome; settings that differ have different keys."""
     release = ReleaseSetting("mnist", "rows", 2.0, (5, 10))
-    head, size = HeadSetting("mnist", 2.0, 1.0, 0.1, 3), SizeSetting("mlp:10", 2.0, 10.0)
+    head, size = HeadSetting("mnist", 2.0), SizeSetting("mlp:10", 2.0, 10.0)
     for setting, outcome in (
         (release, ReleaseOutcome((0.5, 0.6), (0.4, 0.5), (1.0, 2.0), (2.0, 2.0))),
-        (head, HeadOutcome(0.5, 0.6, 2.0)),
+        (head, HeadOutcome(0.5, 2.0)),
         (size, SizeOutcome(0.5, 0.6, 2.0, 7)),
     ):
         store = Store(tmp_path / f"{type(setting).__name__}.jsonl")
@@ -72,8 +72,8 @@ def test_runs_of_feature_studies_are_found_again(tmp_path: Path) -> None:
         release, replace(release, data="cifar10-features"), replace(release, release="statistics"),
         replace(release, epsilon=None), replace(release, keeps=(5,)), replace(release, criterion="t"),
         replace(release, chosen="without privacy"), replace(release, per_class=50), replace(release, way="gumbel"),
-        replace(release, share=0.2), replace(release, split=grids.EVEN), head, replace(head, rate=2.0),
-        replace(head, per_class=50), replace(head, epochs=4), size, replace(size, first=9), replace(size, model="mlp:11"),
+        replace(release, share=0.2), replace(release, split=grids.EVEN), head, replace(head, epsilon=1.0),
+        replace(head, per_class=50), size, replace(size, first=9), replace(size, model="mlp:11"),
     ]  # fmt: skip
     keys = [json.dumps(one.key(seed), sort_keys=True) for seed in (0, 1) for one in variants]
     assert len(set(keys)) == len(keys)
@@ -82,7 +82,7 @@ def test_runs_of_feature_studies_are_found_again(tmp_path: Path) -> None:
 def test_a_whole_study_on_digits_is_written(tmp_path: Path) -> None:
     """Every table, panel and file, with little data; runs are not made twice."""
     study = registry.find("dfs-mnist")
-    grid = replace(dfs_study_checks.GRID, epsilons=(2.0, 10.0), heads=((50, 0.5, 1, (1.0,)),), keeps=(10, 30, 64))
+    grid = replace(dfs_study_checks.GRID, epsilons=(2.0, 10.0), heads=(50,), keeps=(10, 30, 64))
     made: list[object] = []
 
     def sweep(settings: list[object], seeds: range) -> dict[object, list[object]]:

@@ -48,7 +48,6 @@ def _criteria(ax: Axes, found: Found) -> None:
 def _ways(ax: Axes, found: Found) -> None:
     """Each way to a classifier at its best, over epsilon."""
     grid = found.grid
-    at = next((at for at, head in enumerate(grid.heads) if head[0] is None), None)
     lines: dict[str, tuple[list[float], str]] = {
         "statistics, all features": ([float(np.mean(found.everything(e, None))) for e in grid.epsilons], plots.GREEN),
         "statistics, selected": ([found.selected(e, None).mean for e in grid.epsilons], plots.SKY),
@@ -59,8 +58,8 @@ def _ways(ax: Axes, found: Found) -> None:
             plots.GREY,
         ),
     }
-    if at is not None:
-        heads = [float(np.mean([one.test for one in found.heads[found.rate(e, at)]])) for e in grid.epsilons]
+    if None in grid.heads:
+        heads = [float(np.mean(found.head(e, None))) for e in grid.epsilons]
         lines["DP-SGD, linear"] = (heads, plots.BLUE)
     for (name, (values, colour)), marker in zip(lines.items(), _MARKERS + "x", strict=False):
         ax.plot(grid.epsilons, values, marker + "-", color=colour, markersize=4, label=name)

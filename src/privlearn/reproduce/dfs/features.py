@@ -42,7 +42,7 @@ def _rows(found: Found) -> list[Row]:
     rows += [Row(what, f"largest epsilon spent, at delta {DELTA:g}", epsilon) for what, epsilon in spent.items()]
     for head, outcomes in found.heads.items():
         size = "" if head.per_class is None else f", {head.per_class} a class"
-        label = f"DP-SGD, linear{size}, epsilon {head.epsilon:g}, rate {head.rate:g}"
+        label = f"DP-SGD, linear{size}, epsilon {head.epsilon:g}"
         rows.append(mean_row(label, _TEST, [one.test for one in outcomes]))
     return rows
 
@@ -69,8 +69,8 @@ def _about(found: Found) -> str:
         f"{grid.rows:,} training rows of {grid.features:,} numbers scaled to [0, 1] by declared bounds, {grid.classes} "
         f"classes; `row_norm={norm}`, `coordinate_bound={bound}` (declared after a look at public rows), delta 1e-5. A Fisher "
         f"classifier is made of whatever is released. Seeds: {found.seeds} for rows, {min(SOME, found.seeds)} for statistics "
-        f"and DP-SGD, {min(FEW, found.seeds)} for the published algorithm and for learning rates; figures are test accuracies "
-        "with standard errors of the mean. Numbers of features, ways and learning rates called best are so on training rows "
+        f"and DP-SGD, {min(FEW, found.seeds)} for the published algorithm; figures are test accuracies "
+        "with standard errors of the mean. Numbers of features and ways called best are so on training rows "
         "(those that were not released, where there are any; else 5,000 of them all), and that choice is not paid for. Rows "
         "are priced for zero-out neighbours with public labels, statistics and DP-SGD for add/remove ones."
     )
@@ -126,12 +126,13 @@ def _compared(found: Found) -> str:
             _spread(found.everything(epsilon, None)),
             _best(found.selected(epsilon, None)),
         ]
-        cells += [_head(found, epsilon, at) for at, head in enumerate(grid.heads) if head[0] is None] or ["–"]
+        cells.append(_spread(found.head(epsilon, None)) if None in grid.heads else "–")
         lines.append(tuple(cells))
     plain = np.mean(found.everything(None, None))
-    heads = ("epsilon", "rows", "statistics, all features", "statistics, selected", "DP-SGD, linear (rate)")
+    heads = ("epsilon", "rows", "statistics, all features", "statistics, selected", "DP-SGD, linear")
     return (
-        f"**For whoever wants a classifier.** The same budget for rows, for statistics and for DP-SGD on a linear model; "
+        "**For whoever wants a classifier.** The same budget for rows, for statistics and for DP-SGD on a linear model (the "
+        "defaults of `pv.train`, without normalising features); "
         f"statistics without noise have {plain:.3f}.\n\n"
     ) + table(heads, lines)
 
@@ -139,7 +140,6 @@ def _compared(found: Found) -> str:
 def _by_size(found: Found) -> str:
     """Where selection starts to help statistics."""
     grid, lines = found.grid, []
-    sizes = {size: at for at, (size, *_) in enumerate(grid.heads)}
     cells = sorted(
         ((grid.loudness(e, size), e, size) for e in grid.epsilons for size in grid.sizes), key=lambda one: one[0]
     )
@@ -153,11 +153,11 @@ def _by_size(found: Found) -> str:
         lines.append((str(grid.rows // grid.classes if size is None else size), f"{epsilon:g}", f"{loudness:.3f}",
                       _spread(everything), f"{_best(best)} {way}", _apart(best.test, everything),
                       _best(found.ruled(epsilon, size)),
-                      _head(found, epsilon, sizes[size]) if size in sizes else "–"))  # fmt: skip
+                      _spread(found.head(epsilon, size)) if size in grid.heads else "–"))  # fmt: skip
     heads = (
         "rows a class", "epsilon", "z k √p / n", "all features", "selected (features) way", "selected less all",
         "by the rule (features)",
-        "DP-SGD, linear (rate)",
+        "DP-SGD, linear",
     )  # fmt: skip
     return (
         "**Where selection starts to help statistics.** From little to much noise: z k √p / n is the noise in a class mean, "
@@ -176,11 +176,6 @@ def _shares(found: Found) -> str:
             lines.append((f"{epsilon:g}", str(keep), *(_spread(found.test(one, keep)) for one in settings)))
     heads = ("epsilon", "features", *(f"{one.share:g}" for one in found.grid.shares(2.0)))
     return "**The part of rho for choosing**, rows by distance.\n\n" + table(heads, lines)
-
-
-def _head(found: Found, epsilon: float, which: int) -> str:
-    best = found.rate(epsilon, which)
-    return f"{_spread([one.test for one in found.heads[best]])} ({best.rate:g})"
 
 
 def _best(best: Best) -> str:

@@ -23,7 +23,7 @@ from privlearn.reproduce.sweep import Sweep
 
 #: More of rho for the counts: where noise is large, a class's count moves its whole mean.
 EVEN = (0.5, 0.35, 0.15)
-#: Seeds that statistics are released with, and those that learning rates and the published algorithm are tried with.
+#: Seeds that statistics are released with, and those that the published algorithm is tried with.
 SOME, FEW = 5, 3
 #: Epsilons at which the part of rho for choosing features is varied.
 SHARED = (2.0, 5.0)
@@ -43,7 +43,7 @@ class Grid:
         keeps: numbers of features; all of them last.
         sizes: numbers of private rows of a class; None, all, last.
         seeds: how many.
-        heads: for each of some sizes DP-SGD's sampling rate, epochs and learning rates.
+        heads: those of the sizes that DP-SGD is tried with.
         literal: numbers of features for the published algorithm.
     """
 
@@ -55,7 +55,7 @@ class Grid:
     keeps: tuple[int, ...]
     sizes: tuple[int | None, ...]
     seeds: int
-    heads: tuple[tuple[int | None, float, int, tuple[float, ...]], ...]
+    heads: tuple[int | None, ...]
     literal: tuple[int, ...]
 
     def row(self, epsilon: float, criterion: str = "distance", chosen: str = CHOSEN[0]) -> ReleaseSetting:
@@ -101,10 +101,9 @@ class Grid:
         some = tuple(keep for keep in self.keeps if 20 <= keep <= 50)
         return tuple(replace(self.row(epsilon), keeps=some, share=share) for share in (0.05, 0.1, 0.2, 0.4))
 
-    def head(self, epsilon: float, which: int) -> tuple[HeadSetting, ...]:
-        """DP-SGD at every learning rate."""
-        size, rate, epochs, rates = self.heads[which]
-        return tuple(HeadSetting(self.data, epsilon, each, rate, epochs, size) for each in rates)
+    def head(self, epsilon: float, size: int | None) -> HeadSetting:
+        """DP-SGD."""
+        return HeadSetting(self.data, epsilon, size)
 
     def loudness(self, epsilon: float, size: int | None) -> float:
         """The noise in a class mean over what a number of a row may be, with all features: public numbers alone.
@@ -119,15 +118,14 @@ class Grid:
         return self.rows if size is None else size * self.classes
 
 
-_CIFAR_HEADS = ((None, 0.04, 10, (1.0, 3.0, 5.0)), (500, 0.1, 20, (0.3, 1.0, 3.0, 5.0)), (50, 0.2, 40, (0.1, 0.3, 1.0)))
-_MNIST_HEADS = ((None, 0.04, 10, (0.3, 1.0, 3.0)), (500, 0.1, 20, (0.1, 0.3, 1.0)), (50, 0.2, 40, (0.03, 0.1, 0.3)))
+_HEADS = (None, 500, 50)
 GRIDS = {
     "dfs-cifar10": Grid(
         "cifar10-features", 1024, 10, 50_000, (0.5, 1.0, 2.0, 5.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 1024),
-        (50, 150, 500, 1500, None), 10, _CIFAR_HEADS, (5, 20, 100),
+        (50, 150, 500, 1500, None), 10, _HEADS, (5, 20, 100),
     ),
     "dfs-mnist": Grid(
-        "mnist", 784, 10, 60_000, (0.5, 2.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 784), (50, 500, None), 3, _MNIST_HEADS,
+        "mnist", 784, 10, 60_000, (0.5, 2.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 784), (50, 500, None), 3, _HEADS,
         (5, 20, 100),
     ),
 }  # fmt: skip
@@ -136,8 +134,7 @@ GRIDS = {
 def quick(grid: Grid) -> Grid:
     """The same with little of each."""
     keeps = (10, 50, grid.features)
-    heads = tuple((size, rate, 2, rates[:1]) for size, rate, _, rates in grid.heads[1:2])
-    return replace(grid, epsilons=(2.0, 10.0), keeps=keeps, sizes=(500, None), seeds=1, heads=heads, literal=(10,))
+    return replace(grid, epsilons=(2.0, 10.0), keeps=keeps, sizes=(500, None), seeds=1, heads=(500,), literal=(10,))
 
 
 @final
@@ -169,7 +166,7 @@ class Found:
     Attributes:
         grid: what was tried.
         releases: outcomes of each setting, one for each seed.
-        heads: DP-SGD's, at every learning rate with few seeds, and at the best with all.
+        heads: DP-SGD's.
         seeds: how many there are.
     """
 
@@ -208,11 +205,9 @@ class Found:
         """Statistics of all features."""
         return self.test(self.grid.statistics(epsilon, size)[0], self.grid.keeps[-1])
 
-    def rate(self, epsilon: float, which: int) -> HeadSetting:
-        """DP-SGD's best learning rate, by the first seeds."""
-        return max(
-            self.grid.head(epsilon, which), key=lambda one: np.mean([each.held for each in self.heads[one][:FEW]])
-        )
+    def head(self, epsilon: float, size: int | None) -> list[float]:
+        """DP-SGD's test accuracies for each seed."""
+        return [one.test for one in self.heads[self.grid.head(epsilon, size)]]
 
 
 def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
@@ -227,8 +222,5 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]
     releases = sweep(rows, every) | sweep([*sums, *ruled, *shares], some) | sweep(published, few)
-    which = range(len(grid.heads))
-    heads = sweep([one for epsilon in grid.epsilons for at in which for one in grid.head(epsilon, at)], few)
-    found = Found(grid, releases, heads, seeds)
-    chosen = [found.rate(epsilon, at) for epsilon in grid.epsilons for at in which]
-    return replace(found, heads=heads | sweep(chosen, some))
+    heads = sweep([grid.head(epsilon, size) for epsilon in grid.epsilons for size in grid.heads], some)
+    return Found(grid, releases, heads, seeds)

@@ -12,21 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._validate import one_of
-from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.mechanisms.features import SPLIT
-from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.features.fisher import fisher
 from privlearn.methods.features.literal import literal_release
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.methods.features.rows import release_features
 from privlearn.methods.features.select import select_features
-from privlearn.models import Scale, build
-from privlearn.plan import Plan
+from privlearn.methods.train import train
+from privlearn.models import Scale
 from privlearn.rng import Streams
-from privlearn.sampling import Poisson
 
 DELTA = 1e-5
 #: Declared norms of rows and bounds on their numbers, after a look at public rows.
@@ -247,27 +243,21 @@ def _scaled(model: nn.Module, front: Tensor | None) -> nn.Module:
 @final
 @dataclass(frozen=True)
 class HeadSetting:
-    """A linear model of the features, trained by DP-SGD.
+    """A linear model of the features, trained by DP-SGD with the library's default settings.
 
     Attributes:
         data: the name of the data set.
         epsilon: at delta 1e-5.
-        rate: of learning; constant.
-        sampling_rate: of each batch.
-        epochs: how many.
         per_class: as in `ReleaseSetting`.
     """
 
     data: str
     epsilon: float
-    rate: float
-    sampling_rate: float
-    epochs: int
     per_class: int | None = None
 
     def key(self, seed: int) -> dict[str, Any]:
         """The run's settings as plain values."""
-        return {**vars(self), "study": "dfs-head", "seed": seed}
+        return {**vars(self), "study": "dfs-head, by rule", "seed": seed}
 
     def run(self, seed: int) -> HeadOutcome:
         """Train with `seed`; see `trained`."""
@@ -281,24 +271,15 @@ class HeadSetting:
 @final
 @dataclass(frozen=True)
 class HeadOutcome:
-    """Accuracy on test rows and on rows to choose by, and what was spent."""
+    """Accuracy on test rows, and what was spent."""
 
     test: float
-    held: float
     epsilon: float
 
 
 def trained(setting: HeadSetting, seed: int) -> HeadOutcome:
     """Train with `seed`, which fixes who is private, batches and noise."""
     data = parts(setting.data, setting.per_class, seed)
-    plan = Plan(Poisson(sampling_rate=setting.sampling_rate), epochs=setting.epochs, clip=Flat(_CLIP))
-    plan = plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
-    streams = Streams.new(seed)
-    assert data.private.classes is not None
-    network = build("linear", (data.test.shape[1],), data.private.classes, streams.initialisation)
-    x, y = data.private.tensors()
-    rows = Scale(*data.private.bounds())(x).flatten(1)
-    ledger = Ledger(plan.budget)
-    dpsgd(plan, network, nn.CrossEntropyLoss(reduction="none"), (rows, y), ledger=ledger, streams=streams,
-          optimizer=lambda found: torch.optim.SGD(found, lr=setting.rate))  # fmt: skip
-    return HeadOutcome(*data.accuracies(network), ledger.guarantee(DELTA).epsilon)
+    result = train(data.private, epsilon=setting.epsilon, delta=DELTA, features="raw", streams=Streams.new(seed))
+    test, _ = data.accuracies(_scaled(result.model, None))
+    return HeadOutcome(test, result.ledger.guarantee(DELTA).epsilon)
