@@ -71,9 +71,16 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
         assert main(["train", "--data", rows, *COMMON, *options, "--out", out]) == 2
         assert said in capsys.readouterr().err
         assert not Path(out).exists()
-    options = ["--method", "pate", "--features", "scatter:J=2", "--epsilon", "5"]
-    assert main(["train", "--data", rows, *COMMON[:4], *options, "--out", out]) == 2
-    assert "--features" in capsys.readouterr().err
+    for options, said in (
+        (["--method", "pate", "--features", "scatter:J=2"], "--features"),
+        (["--method", "features", "--features", "scatter:J=2"], "--features"),
+        (["--method", "features", "--explain"], "--explain"),
+        (["--method", "pate", "--explain"], "--explain"),
+        (["--method", "dpmac", "--explain"], "--explain"),
+        (["--tune", "tune.toml", "--features", "scatter:J=2"], "--features"),
+    ):
+        assert main(["train", "--data", rows, *COMMON[:4], *options, "--epsilon", "5", "--out", out]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _ALIEN = {
     "tune": None, "public": None, "pca": None, "select": None, "batch_size": None, "epochs": None, "clip_norm": None,
     "optimizer": None, "learning_rate": None, "momentum": None, "lr_schedule": None, "rows_per_person": None, "solve": None,
     "schedule": "constant", "clip": "flat", "model": "linear", "sampling": "poisson", "resume": False,
-    "features": None, "features_cache": None,
+    "features": None, "features_cache": None, "explain": False,
 }  # fmt: skip
 
 

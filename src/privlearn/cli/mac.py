@@ -50,6 +50,7 @@ def require_combinable(options: argparse.Namespace) -> None:
         (options.public is not None, "--public, which is for validation schedules"),
         (options.clip != "flat", f"--clip {options.clip}: derivatives are clipped layer by layer, at --clip-norm"),
         (options.precision != "float32", f"--precision {options.precision}"),
+        (options.explain, "--explain, which is of DP-SGD's rules"),
     ):
         if given:
             raise BadInput(f"--method dpmac does not go with {option}. Leave it out, or train by dpsgd")

@@ -15,6 +15,7 @@ from privlearn.cli.planning import warnings
 from privlearn.cli.publication import Publication
 from privlearn.cli.tuning import Choice
 from privlearn.data import Dataset
+from privlearn.errors import BadInput
 from privlearn.methods.blocks import Blocks
 from privlearn.methods.candidates import Candidate
 from privlearn.methods.checkpoint import Checkpoint
@@ -28,6 +29,10 @@ from privlearn.rng import Streams
 
 def run(options: argparse.Namespace) -> int:
     """Choose, train and publish; print where, and what it is worth."""
+    if options.features is not None or options.explain:
+        raise BadInput(
+            "--tune goes without --features and --explain: candidates learn from the rows as they are. Leave them out"
+        )
     require_free(options.out)
     # Another run's checkpoint is refused: --resume would take this run for that one.
     training.interrupted(Checkpoint(f"{options.out}.checkpoint"), resume=False)

@@ -27,7 +27,7 @@ _ALIEN: dict[str, object] = {
     "clip": "flat", "clip_norm": None, "solve": None, "rows_per_person": None, "plot": None,
     "optimizer": None,
     "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
-    "precision": "float32", "features": None, "features_cache": None,
+    "precision": "float32", "features": None, "features_cache": None, "explain": False,
 }  # fmt: skip
 _OWN = ("teachers", "queries", "teacher", "threshold", "answers")
 #: Shares of the teachers that agree, in tables.
