@@ -21,9 +21,10 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn._json import digest
 from privlearn.cli import training
-from privlearn.encoders import External, Scattering, encoder
+from privlearn.encoders import External, RandomUnits, Scattering, encoder, usual
 from privlearn.encoders import directions as directions_module
 from privlearn.encoders.made_up import made_up_images
+from privlearn.encoders.scattering import scattered
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.methods.rows import front
 from privlearn.publishing import bundle, certificate
@@ -61,6 +62,13 @@ def code(text: str, name: str = "made_up_encoder") -> Iterator[str]:
 LINEAR = "torch.manual_seed(0)\nreturn nn.Sequential(nn.Flatten(), nn.Linear(256, 9))"
 
 
+def random_units(mirror: int = 1) -> RandomUnits:
+    with few_images():
+        found = encoder(f"scatter-random:J=2,units=9,mirror={mirror},kept=20", (3, SIZE, SIZE))
+    assert isinstance(found, RandomUnits)
+    return found
+
+
 @check
 def check_features_of_an_example_are_its_own() -> None:
     for shape in ((6, SIZE, SIZE), (6, 3, SIZE, 20)):
@@ -72,6 +80,13 @@ def check_features_of_an_example_are_its_own() -> None:
             others = torch.rand(shape, generator=torch.Generator().manual_seed(2)) * 100
             others[row] = x[row]
             torch.testing.assert_close(Scattering()(others)[row], together[row], rtol=1e-4, atol=1e-4)
+    made = random_units()
+    x = torch.rand(6, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    others = torch.rand(6, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(2))
+    others[2] = x[2]
+    torch.testing.assert_close(made(others)[2], made(x)[2], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(made(x[2:3])[0], made(x)[2], rtol=1e-3, atol=1e-3)
+    assert made(x[:0]).shape == (0, 20)
 
 
 @check
@@ -134,16 +149,68 @@ def check_kept_directions_are_those_of_this_shape() -> None:
 
 
 @check
+def check_random_units_by_hand() -> None:
+    """Logarithms, whitened at each place, units' answers averaged over a grid, from made-up images alone."""
+    made = random_units(mirror=0)
+    assert (made.local, made.shape) == ([243, 9], [144, 20])
+    x = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    answers = made.answers(x)
+    assert answers.shape == (2, 9, 4, 4)
+    logarithms = (scattered(x, 2) + 0.01).log()
+    place = (logarithms[1, :, 3, 0] - made.get_buffer("local_mean")) @ made.get_buffer("whitening")
+    expected = (place / place.norm() @ made.get_buffer("units")).clamp(min=0)  # the grid is as fine as the maps
+    torch.testing.assert_close(answers[1, :, 3, 0], expected, rtol=1e-3, atol=1e-4)
+    made_up = torch.from_numpy(made_up_images((3, SIZE, SIZE), 300))
+    assert 0 <= float(made_up.min()) < float(made_up.max()) <= 1
+    places = (scattered(made_up, 2).clamp(min=0) + 0.01).log().permute(0, 2, 3, 1).flatten(0, 2).double()
+    torch.testing.assert_close(places.mean(0), made.get_buffer("local_mean").double(), rtol=1e-3, atol=1e-4)
+    white = torch.cov(((places - places.mean(0)) @ made.get_buffer("whitening").double()).T)
+    spread = torch.linalg.eigvalsh(torch.cov(places.T))
+    expected = (spread / (spread + 0.1 * spread.mean()).sqrt()).sort().values
+    torch.testing.assert_close(torch.linalg.eigvalsh(white), expected, rtol=1e-2, atol=1e-4)
+    torch.testing.assert_close(made.get_buffer("units").norm(dim=0), torch.ones(9))
+    torch.testing.assert_close(made.get_buffer("mean"), made.answers(made_up).flatten(1).mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(made(x).norm(dim=1), torch.full((2,), 20**0.5))
+    wide = RandomUnits.empty(2, False, made.local, made.shape)
+    wide.load_state_dict(made.state_dict())
+    assert wide.answers(torch.rand(2, 3, 40, 50)).shape == (2, 9, 4, 4)  # averaged in parts of larger images
+
+
+@check
+def check_mirror_images_have_the_same_features_where_wanted() -> None:
+    x = torch.rand(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    both, one = random_units(), random_units(mirror=0)
+    torch.testing.assert_close(both(x.flip(-1)), both(x), rtol=1e-3, atol=1e-3)
+    assert float((one(x.flip(-1)) - one(x)).abs().max()) > 0.05
+    assert float((both(x.flip(-2)) - both(x)).abs().max()) > 0.05
+
+
+@check
+def check_what_is_usual_follows_from_public_facts() -> None:
+    assert usual((28, 28), 0.0) == usual((1, 28, 28), 0.0) == "scatter:J=2,kept=1000"
+    assert usual((3, 32, 32), 0.0) == "scatter-random:J=2,units=400,mirror=1,kept=2000"
+    assert usual((16, 16), 0.0) == "scatter:J=2"
+    assert usual((300,), 0.0) == "norm:power=0.5"
+    assert usual((3, 12, 12), 0.0) is usual((300,), -1.0) is usual((300,), None) is usual((30,), 0.0) is None
+
+
+@check
 def check_published_directions_come_back() -> None:
-    with few_images(), tempfile.TemporaryDirectory() as folder:
-        result = run(pv.with_features(images(), "scatter:J=2,kept=20"))
-        out = Path(folder) / "model"
-        pv.publish(result, out, model_spec="linear", classes=3)
-        assert pv.verify(out).ok
-        assert "scatter:J=2,kept=20" in (out / "README.md").read_text()
-        model, _ = bundle.load(out)
-        x = torch.from_numpy(images(seed=4).x).float()
-        assert torch.equal(model(x), result.model(x))
+    grey = images()
+    colours = replace(grey, x=np.stack([grey.x] * 3, 1), x_test=np.stack([grey.x_test] * 3, 1))
+    for data, spec in (
+        (grey, "scatter:J=2,kept=20"),
+        (colours, "scatter-random:J=2,units=9,mirror=1,kept=20"),
+    ):
+        with few_images(), tempfile.TemporaryDirectory() as folder:
+            result = run(pv.with_features(data, spec))
+            out = Path(folder) / "model"
+            pv.publish(result, out, model_spec="linear", classes=3)
+            assert pv.verify(out).ok
+            assert spec in (out / "README.md").read_text()
+            model, _ = bundle.load(out)
+            x = torch.from_numpy(data.x).float()
+            assert torch.equal(model(x), result.model(x))
 
 
 @check
@@ -282,6 +349,10 @@ def refusals() -> list[Callable[[], Any]]:
         lambda: encoder("scatter:J=1.5"),
         lambda: encoder("scatter:K=2"),
         lambda: encoder("scatterx"),
+        lambda: encoder("scatter-random:units=9,kept=20,mirror=2", (3, SIZE, SIZE)),
+        lambda: encoder("scatter-random:units=0,kept=20", (3, SIZE, SIZE)),
+        lambda: encoder("scatter-random:units=9,kept=20.5", (3, SIZE, SIZE)),
+        lambda: encoder("scatter-random:units=9,kept=20", (SIZE,)),
         lambda: encoder("no_such_module:make"),
         lambda: encoder("math:sqrt"),
         lambda: encoder("math:no_such"),

@@ -3,7 +3,18 @@
 from privlearn.encoders.encoding import Encoding, with_features
 from privlearn.encoders.external import External
 from privlearn.encoders.normalised import Normalised
+from privlearn.encoders.random_units import RandomUnits
 from privlearn.encoders.scattering import Scattering
 from privlearn.encoders.specs import Encoder, encoder, usual
 
-__all__ = ["Encoder", "Encoding", "External", "Normalised", "Scattering", "encoder", "usual", "with_features"]
+__all__ = [
+    "Encoder",
+    "Encoding",
+    "External",
+    "Normalised",
+    "RandomUnits",
+    "Scattering",
+    "encoder",
+    "usual",
+    "with_features",
+]

@@ -1,4 +1,4 @@
-"""Images that nobody took: random strokes and shapes, of which the principal directions of public features are learned."""
+"""Images that nobody took: random strokes, shapes and textures, of which directions of public features are learned."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from PIL import Image, ImageDraw
 
 #: Pixels are drawn so many times finer, and then averaged.
 _FINER = 3
+_COLOURS = 3
 
 
 def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
-    """Random images in [0, 1], always the same ones; half of them strokes on black, half overlapping shapes.
+    """Random images in [0, 1], always the same ones.
+
+    Of three channels, which are colours: overlapping shapes of more or less colour and contrast, with a texture whose spectrum
+    falls as that of photographs. Of another number: half of them strokes on black, half overlapping shapes.
 
     Args:
         shape: of one image, (height, width) or (channels, height, width).
@@ -23,13 +27,40 @@ def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     height, width = shape[-2:]
     channels = 1 if len(shape) == 2 else shape[0]
     found = np.empty((number, channels, height, width), np.float32)
-    for index in range(number):
+    for index in range(number if channels != _COLOURS else 0):
         draw = _strokes if index % 2 else _shapes
         # Channels share what is drawn, in colours of their own.
         seed = int(rng.integers(2**63))
         found[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
                         for channel in range(channels)]  # fmt: skip
+    if channels == _COLOURS:
+        for index in range(number):
+            found[index] = _photograph(rng, height, width)
     return found.reshape(number, *shape)
+
+
+def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
+    """Shapes in colours, with a texture over them: (3, height, width)."""
+    seed = int(rng.integers(2**63))
+    shapes = np.stack([
+        _shapes(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
+        for channel in range(_COLOURS)
+    ])  # fmt: skip
+    grey = rng.uniform(0, 0.8)
+    shapes = (1 - grey) * shapes + grey * shapes.mean(0)
+    texture = rng.uniform(0, 0.2) * _texture(rng, height, width)
+    found = np.clip(rng.uniform(0.3, 1) * shapes + texture + rng.uniform(0, 0.2), 0, 1)
+    return np.asarray(found, np.float32)
+
+
+def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
+    """Noise with a power spectrum between 1/f^1.4 and 1/f^3.4, mostly grey: (3, height, width), mean 0 and variance 1."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
+    white = rng.normal(size=(1, height, width)) + 0.5 * rng.normal(size=(_COLOURS, height, width))
+    falling = np.maximum(frequency, 1 / max(height, width)) ** -rng.uniform(0.7, 1.7)
+    found = np.fft.ifft2(np.fft.fft2(white) * falling).real
+    found -= found.mean((1, 2), keepdims=True)
+    return np.asarray(found / found.std())
 
 
 def _strokes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:

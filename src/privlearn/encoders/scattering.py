@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._validate import count
-from privlearn.encoders.directions import directions
+from privlearn.encoders.directions import directions, learned, projected
 from privlearn.errors import BadInput
 
 #: Groups of channels that are normalised together, at most: Tramèr and Boneh (2021) found a few dozen to do best.
@@ -54,7 +53,9 @@ class Scattering(nn.Module):
         """With the `kept` directions that matter most in made-up images of `shape`; `cache` is a folder to keep them in."""
         require_images(scale, tuple(shape))
         plain = cls(scale)
-        return cls(scale, *directions(plain, shape, count("kept", kept), f"{plain.spec},kept={kept}", cache))
+        count("kept", kept)
+        found = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept))
+        return cls(scale, found["mean"], found["components"])
 
     @property
     def kept(self) -> int:
@@ -83,16 +84,18 @@ class Scattering(nn.Module):
         With directions into (batch, kept).
         """
         require_images(self.scale, tuple(x.shape[1:]))
-        planes = x[:, None] if x.dim() == 3 else x
-        if not len(planes):  # which the transform can't take
-            return planes.new_zeros(0, *self(planes.new_zeros(1, *planes.shape[1:])).shape[1:])
-        paths = _transform(self.scale, *planes.shape[-2:], planes.device)(planes.float().contiguous()).flatten(1, 2)
-        features = F.group_norm(paths, groups_of(paths.shape[1]))
-        if not self.kept:
-            return features
-        rows = (features.flatten(1) - self.get_buffer("mean")) @ self.get_buffer("components")
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-        return cast(Tensor, rows / lengths * math.sqrt(self.kept))
+        if not len(x):  # which the transform can't take
+            return x.new_zeros(0, *self(x.new_zeros(1, *x.shape[1:])).shape[1:])
+        maps = scattered(x, self.scale)
+        features = F.group_norm(maps, groups_of(maps.shape[1]))
+        return projected(features, self.get_buffer("mean"), self.get_buffer("components")) if self.kept else features
+
+
+def scattered(x: Tensor, scale: int) -> Tensor:
+    """The coefficients of images (rows, height, width) or (rows, channels, height, width), 81 maps for each channel."""
+    planes = x[:, None] if x.dim() == 3 else x
+    transform = _transform(scale, *planes.shape[-2:], planes.device)
+    return cast(Tensor, transform(planes.float().contiguous()).flatten(1, 2))
 
 
 def groups_of(channels: int) -> int:

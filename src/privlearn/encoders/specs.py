@@ -6,24 +6,30 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from privlearn._validate import parse_spec
+from privlearn._validate import one_of, parse_spec
 from privlearn.encoders.external import External
 from privlearn.encoders.normalised import Normalised
+from privlearn.encoders.random_units import RandomUnits
 from privlearn.encoders.scattering import Scattering
 from privlearn.errors import BadInput
 
-Encoder = Scattering | Normalised | External
+Encoder = Scattering | RandomUnits | Normalised | External
 #: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
 _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 #: Images of so many numbers have several thousand features, of which directions are kept.
 _LARGE = 512
+#: Images of three channels are taken for photographs in colour.
+_COLOURS = 3
+_RANDOM = {"J": 2, "units": 400, "mirror": 1, "kept": 2000}
+PHOTOGRAPHS = "scatter-random:" + ",".join(f"{name}={number}" for name, number in _RANDOM.items())
 
 
 def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> Encoder | None:
     """The encoder that `spec` names, or None for "raw".
 
     Args:
-        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`, `norm:power=0.5`, or `package.module:function`.
+        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`, `scatter-random:J=2,units=400,mirror=1,kept=2000`,
+            `norm:power=0.5`, or `package.module:function`.
         shape: of one example; what is learned from made-up images is learned from such.
         cache: a folder to keep that in.
 
@@ -33,16 +39,21 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
     name, _, rest = spec.partition(":")
     if spec == "raw":
         return None
-    if name in ("scatter", "norm"):
+    if name in ("scatter", "scatter-random", "norm"):
         _, numbers = parse_spec("features", spec)
         if name == "norm" and set(numbers) <= {"power"}:
             return Normalised(**numbers)
-        scale, kept = numbers.get("J", 2.0), numbers.get("kept", 0.0)
-        if name == "scatter" and set(numbers) <= {"J", "kept"} and scale == int(scale) and kept == int(kept):
-            return Scattering.learned(int(scale), int(kept), shape, cache) if kept else Scattering(int(scale))
+        whole = {each: int(number) for each, number in numbers.items() if number == int(number)}
+        if name == "scatter" and set(numbers) <= {"J", "kept"} and len(whole) == len(numbers):
+            scale, kept = whole.get("J", 2), whole.get("kept", 0)
+            return Scattering.learned(scale, kept, shape, cache) if kept else Scattering(scale)
+        if name == "scatter-random" and set(numbers) <= set(_RANDOM) and len(whole) == len(numbers):
+            scale, units, mirror, kept = (_RANDOM | whole).values()
+            mirrored = one_of("mirror of scatter-random", str(mirror), ("0", "1")) == "1"
+            return RandomUnits.learned(scale, units, mirrored, kept, shape, cache)
         raise BadInput(
-            f"features {spec[:60]!r} cannot be read: expected scatter:J=2 or scatter:J=2,kept=1000, with whole numbers, or "
-            "norm:power=0.5"
+            f"features {spec[:60]!r} cannot be read: expected scatter:J=2, scatter:J=2,kept=1000 or "
+            f"{PHOTOGRAPHS}, with whole numbers, or norm:power=0.5"
         )
     if name and rest.isidentifier():
         return External(spec)
@@ -59,6 +70,8 @@ def usual(shape: Sequence[int], low: object) -> str | None:
         shape: of one example.
         low: the declared lower bound of its numbers, or None.
     """
+    if len(shape) == 3 and shape[0] == _COLOURS and min(shape[-2:]) >= _LEAST_IMAGE:
+        return PHOTOGRAPHS
     if len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST_IMAGE and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
         return "scatter:J=2,kept=1000" if math.prod(shape) >= _LARGE else "scatter:J=2"
     positive = isinstance(low, int | float) and low >= 0

@@ -13,7 +13,7 @@ from privlearn import defaults, models
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
-from privlearn.encoders import Normalised, Scattering, usual, with_features
+from privlearn.encoders import Normalised, RandomUnits, Scattering, usual, with_features
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.dpsgd import dpsgd
@@ -99,6 +99,6 @@ def usual_rate(
     """The learning rate by the rule (`defaults.learning_rate`), for a network with these initial weights."""
     norm = math.sqrt(sum(float(weights.detach().square().sum()) for weights in parameters))
     # Such features are normalised row by row, so that all rows have the same, public norm.
-    normalised = data.features is not None and isinstance(data.features.encoder, Scattering | Normalised)
+    normalised = data.features is not None and isinstance(data.features.encoder, Scattering | RandomUnits | Normalised)
     row_norm = math.sqrt(parameters[0][0].numel()) if normalised and not plan.before else None
     return defaults.learning_rate(optimizer, plan, examples, model, norm, row_norm)

@@ -15,7 +15,7 @@ import numpy as np
 from privlearn import models
 from privlearn._json import loads
 from privlearn._validate import count, one_of, parse_spec
-from privlearn.encoders import External, Normalised, Scattering
+from privlearn.encoders import External, Normalised, RandomUnits, Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -33,7 +33,13 @@ _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "clip": (models.ClipRows, "norm"),
 }
 #: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
-_STATED = {"scatter": {"spec", "shape"}, "norm": {"spec"}, "external": {"spec", "digest"}}
+_STATED = {
+    "scatter": {"spec", "shape"},
+    "scatter-random": {"spec", "shape", "local"},
+    "norm": {"spec"},
+    "external": {"spec", "digest"},
+}
+_SHAPES = {"shape", "local"}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -79,9 +85,9 @@ def _require_transform(part: Any) -> None:
     if not isinstance(part, dict) or set(part) != {"kind", *stated}:
         raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind, and its shape or spec")
     one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], [*_KINDS, *_STATED])
-    if "shape" in part:
-        _require_shape(f"a transform's shape in {CONFIG}", part["shape"])
-    if not all(isinstance(part[name], str) for name in stated - {"shape"}):
+    for name in _SHAPES & stated:
+        _require_shape(f"a transform's {name} in {CONFIG}", part[name])
+    if not all(isinstance(part[name], str) for name in stated - _SHAPES):
         raise BadInput(f"an encoder in {CONFIG} is {str(part)[:60]}: expected texts")
 
 
@@ -165,8 +171,10 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
     for kind, (own, buffer) in _KINDS.items():
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
-    if isinstance(module, External | Normalised | Scattering):
-        told = {**module.describe(), "shape": module.shape if isinstance(module, Scattering) else []}
+    if isinstance(module, External | Normalised | RandomUnits | Scattering):
+        told = module.describe() | {
+            name: getattr(module, name) for name in _SHAPES & _STATED[module.describe()["kind"]]
+        }
         return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
 
@@ -181,6 +189,9 @@ def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
     if config["kind"] == "norm" and set(numbers) == {"power"}:
         return Normalised(numbers["power"])
     shape, scale = config.get("shape", []), numbers.get("J", 0.0)
+    local = config.get("local", [])
+    if config["kind"] == "scatter-random" and len(shape) == len(local) == 2 and scale == int(scale):
+        return RandomUnits.empty(int(scale), bool(numbers.get("mirror")), local, shape)
     if config["kind"] != "scatter" or len(shape) not in (0, 2) or scale != int(scale):
         raise BadInput(f"the features in {CONFIG} are {str(dict(config))[:80]}: get an unchanged copy")
     return Scattering(int(scale), torch.empty(shape[0]), torch.empty(shape)) if shape else Scattering(int(scale))
