@@ -15,7 +15,7 @@ import numpy as np
 from privlearn import models
 from privlearn._json import loads
 from privlearn._validate import count, one_of, parse_spec
-from privlearn.encoders import External, Normalised, Scattering
+from privlearn.encoders import External, Normalised, Precomputed, Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -29,11 +29,17 @@ _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
 _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "scale": (models.Scale, "low"),
     "project": (models.Project, "components"),
+    "standardise": (models.Standardise, "mean"),
     "keep": (models.Keep, "indices"),
     "clip": (models.ClipRows, "norm"),
 }
 #: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
-_STATED = {"scatter": {"spec", "shape"}, "norm": {"spec"}, "external": {"spec", "digest"}}
+_STATED = {
+    "scatter": {"spec", "shape"},
+    "norm": {"spec"},
+    "external": {"spec", "digest"},
+    "precomputed": {"spec", "digest", "normalisation"},
+}
 
 
 def describe(result: Result, spec: str | None, classes: int | None) -> dict[str, Any]:
@@ -165,7 +171,7 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
     for kind, (own, buffer) in _KINDS.items():
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
-    if isinstance(module, External | Normalised | Scattering):
+    if isinstance(module, External | Normalised | Precomputed | Scattering):
         told = {**module.describe(), "shape": module.shape if isinstance(module, Scattering) else []}
         return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
     raise BadInput(f"{type(module).__name__} cannot be published as a transform")
@@ -177,6 +183,8 @@ def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
 
     if config["kind"] == "external":
         return _own_encoder(config, features)
+    if config["kind"] == "precomputed":
+        return Precomputed.told(config)
     _, numbers = parse_spec(f"features in {CONFIG}", config["spec"][:80])
     if config["kind"] == "norm" and set(numbers) == {"power"}:
         return Normalised(numbers["power"])
@@ -210,6 +218,8 @@ def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
     shape = config["shape"]
     if config["kind"] == "scale":
         return models.Scale(torch.empty(shape), torch.empty(shape))
+    if config["kind"] == "standardise":
+        return models.Standardise(torch.empty(shape), torch.empty(shape), torch.empty([]))
     if config["kind"] == "keep":
         return models.Keep(torch.empty(shape, dtype=torch.int64))
     if config["kind"] == "clip":
