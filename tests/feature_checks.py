@@ -187,12 +187,15 @@ EVERY_PLAN = [
     for adjacency in adjacencies
     for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"))
     for keep in (2, 4)
-]
+] + [settled(purpose="least-squares", way="means", keep=4, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
 
 
 def carried_out(plan: pv.FeaturesPlan, data: Any, ledger: Ledger | None = None, streams: Any = None) -> Any:
     streams = streams or pv.Streams.new(0)
-    run: Any = {"selection": pv.select_features, "classifier": pv.fisher, "rows": rows_module.release_features}
+    run: Any = {
+        "selection": pv.select_features, "classifier": pv.fisher, "rows": rows_module.release_features,
+        "least-squares": pv.least_squares,
+    }  # fmt: skip
     return run[plan.purpose](plan, data, ledger=ledger, streams=streams)
 
 

@@ -116,7 +116,7 @@ def check_empty_classes_and_constant_features_meet_a_floor() -> None:
         for data in cases:
             found = carried_out(plan, data)
             if plan.purpose != "selection":
-                model = found.model if plan.purpose == "classifier" else found.classifier().model
+                model = found.model if plan.purpose != "rows" else found.classifier().model
                 assert all(bool(value.isfinite().all()) for value in model.state_dict().values()), plan
                 assert bool(model(torch.randn(5, 4)).isfinite().all())
     nothing = Statistics(torch.zeros(2), torch.zeros(2, 4), torch.zeros(4), 0.0, 0.0)
@@ -165,7 +165,7 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
                 if plan.purpose == "selection":
                     seen.append(result.indices.tolist())
                     return
-                model = result if plan.purpose == "classifier" else result.classifier()
+                model = result.classifier() if plan.purpose == "rows" else result
                 bundle.publish(model, folder / "model", delta=1e-5, model_spec="linear", classes=K)
 
             return run
@@ -185,7 +185,10 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
 def check_feature_certificates_are_recomputed() -> None:
     """A published classifier verifies and predicts the same; another keep, bound of the label or share is found."""
     x, y = some_rows(60)
-    for plan in (settled(), settled(way="gumbel"), settled(purpose="rows", labels="randomised")):
+    for plan in (
+        settled(), settled(way="gumbel"), settled(purpose="rows", labels="randomised"),
+        settled(purpose="least-squares", keep=4),
+    ):  # fmt: skip
         result = carried_out(plan, (x, y))
         result = result.classifier() if plan.purpose == "rows" else result
         with tempfile.TemporaryDirectory() as name:
@@ -193,7 +196,7 @@ def check_feature_certificates_are_recomputed() -> None:
             found = verification.verify(out)
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
-            assert "features kept | 2 of 4" in (out / "README.md").read_text()
+            assert f"features kept | {plan.keep} of 4" in (out / "README.md").read_text()
             model, _ = bundle.load(out)
         assert torch.equal(model(x.float()), result.model(x.float()))
         settings = {"method": "features", **result.settings}

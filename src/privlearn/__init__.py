@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
     from privlearn.encoders.encoding import with_features as with_features
+    from privlearn.encoders.feature_folder import save_features as save_features
     from privlearn.mechanisms.features import Select as Select
+    from privlearn.mechanisms.moments import Moments as Moments
     from privlearn.mechanisms.pca import PCA as PCA
     from privlearn.mechanisms.release import release as release
     from privlearn.methods.blocks import Blocks as Blocks
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from privlearn.methods.ensemble.student import Student as Student
     from privlearn.methods.features.advice import advised as advised
     from privlearn.methods.features.fisher import fisher as fisher
+    from privlearn.methods.features.least_squares import least_squares as least_squares
     from privlearn.methods.features.plan import FeaturesPlan as FeaturesPlan
     from privlearn.methods.features.rows import release_features as release_features
     from privlearn.methods.features.select import select_features as select_features
@@ -95,6 +98,7 @@ _HOMES = {
     "Guarantee": "accounting.accountant",
     "Histogram": "clipping.layerwise",
     "Ledger": "accounting.ledger",
+    "Moments": "mechanisms.moments",
     "PCA": "mechanisms.pca",
     "Partition": "sampling",
     "PatePlan": "methods.ensemble.plan",
@@ -116,11 +120,13 @@ _HOMES = {
     "dpmac": "methods.dpmac",
     "dpsgd": "methods.dpsgd",
     "fisher": "methods.features.fisher",
+    "least_squares": "methods.features.least_squares",
     "load": "data",
     "pate": "methods.pate",
     "publish": "publishing.bundle",
     "release": "mechanisms.release",
     "release_features": "methods.features.rows",
+    "save_features": "encoders.feature_folder",
     "select_features": "methods.features.select",
     "teach_student": "methods.pate",
     "train": "methods.train",

@@ -17,6 +17,9 @@ _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
 #: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
 CLIP_NORM = 0.1
 
+#: The noise multiplier of private principal directions.
+PCA_NOISE = 16.0
+
 _ADAPTIVE_RATE = 0.015
 #: The noise that may gather in a weight over a run, before the learning rate decays.
 _GATHERED = 0.3

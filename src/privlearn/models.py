@@ -72,6 +72,29 @@ class Project(nn.Module):
 
 
 @final
+class Standardise(nn.Module):
+    """Clip rows to `norm`, take off `mean`, divide by `deviation`, and bring every row to norm sqrt(features).
+
+    A feature is then of order one, and each example keeps to itself.
+    """
+
+    def __init__(self, mean: Tensor, deviation: Tensor, norm: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+        self.register_buffer("norm", norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardise `x`, shape (batch, ...), to shape (batch, features)."""
+        mean, norm = self.get_buffer("mean"), self.get_buffer("norm")
+        rows = x.flatten(1).to(mean)
+        rows = rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm))
+        rows = (rows - mean) / self.get_buffer("deviation")
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+        return cast(Tensor, rows / lengths * math.sqrt(rows.shape[1]))
+
+
+@final
 class Keep(nn.Module):
     """The features at `indices`, of flattened rows."""
 

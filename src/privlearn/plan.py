@@ -28,10 +28,13 @@ from privlearn.clipping.layerwise import Derivatives, Layerwise
 from privlearn.clipping.styles import Clip, Flat
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import Select
+from privlearn.mechanisms.moments import Moments
 from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
 
+#: A release that comes before training, and says what stands in front of the network.
+Earlier = PCA | Select | Moments
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
@@ -80,7 +83,7 @@ class Plan:
     clip: Clip | Layerwise = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
-    before: tuple[PCA | Select, ...] = ()
+    before: tuple[Earlier, ...] = ()
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
@@ -95,7 +98,7 @@ class Plan:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
-        if not isinstance(self.before, tuple) or not all(isinstance(release, PCA | Select) for release in self.before):
+        if not isinstance(self.before, tuple) or not all(isinstance(release, Earlier) for release in self.before):
             raise BadInput(f"before is {self.before!r}: expected a tuple of releases, such as (pv.PCA(60, 16.0),)")
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(
@@ -111,10 +114,11 @@ class Plan:
         Unit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and any(isinstance(release, Select) for release in self.before):
+        if self.rows_per_person is not None and not all(isinstance(release, PCA) for release in self.before):
             raise BadInput(
-                "features are selected by rows, and the plan's examples are persons: leave out pv.Select (--select), or "
-                "protect up to K rows of one person together, with group_size=K (--group-size K) and data without person ids"
+                "features are selected and standardised by rows, and the plan's examples are persons: leave out pv.Select "
+                "(--select) and pv.Moments (--normalise), or protect up to K rows of one person together, with group_size=K "
+                "(--group-size K) and data without person ids"
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))

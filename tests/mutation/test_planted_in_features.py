@@ -141,7 +141,7 @@ MUTANTS = [
            SAID),
     Mutant("a share of labels is left out", PLAN + "_unused", "if not self._label_part:", "if True:", SAID),
     Mutant("bounds of no use are certified", PLAN + "_unused", "if self.in_one_release:", "if False:", SAID),
-    Mutant("persons may have more rows than are protected", METHOD + "opening:_require_fit", "most_rows(groups) >", "0 >",
+    Mutant("persons may have more rows than are protected", METHOD + "opening:_require_rows", "most_rows(groups) >", "0 >",
            "check_nobody_has_more_rows_than_are_protected"),
     Mutant("persons are counted, not their rows", P + "data.persons:most_rows", "return_counts=True)[1].max(initial=0)",
            "return_counts=True)[1].min()", "check_nobody_has_more_rows_than_are_protected"),

@@ -73,7 +73,6 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
         assert not Path(out).exists()
     for options, said in (
         (["--method", "pate", "--features", "scatter:J=2"], "--features"),
-        (["--method", "features", "--features", "scatter:J=2"], "--features"),
         (["--method", "features", "--explain"], "--explain"),
         (["--method", "pate", "--explain"], "--explain"),
         (["--method", "dpmac", "--explain"], "--explain"),

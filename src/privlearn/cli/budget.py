@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from privlearn.cli import feature_costs, features, screen, tuning, voting
+from privlearn.cli import feature_costs, features, paid, screen, tuning, voting
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import Select
-from privlearn.plan import Plan
+from privlearn.plan import Earlier, Plan
 from privlearn.schedules import Constant, spec
+
+_NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,7 +28,10 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     if options.tune is not None:
         return tuning.show_cost(options)
-    before = () if options.select is None else features.selection(options, features.declared(options))
+    before: tuple[Earlier, ...] = ()
+    if options.select is not None or options.normalise is not None:
+        rows = features.declared(options)
+        before = (*paid.normalisation(options, rows), *features.selection(options, rows))
     plan = make_plan(options, options.examples, before)
     answer = figures(plan, options.delta, options.examples)
     if options.plot:
@@ -65,7 +70,7 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.before:
-        what = f"a selection of {earlier.keep} features" if isinstance(earlier, Select) else "a PCA"
+        what = f"a selection of {earlier.keep} features" if isinstance(earlier, Select) else _NAMES[earlier.kind]
         out.print(f"before it {what} with noise multiplier {earlier.noise_multiplier:.6g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"
     out.print(f"delta {answer['delta']:g}, {answer['adjacency']} neighbours{rho}\n")

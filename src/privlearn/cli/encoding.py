@@ -13,7 +13,8 @@ import torch
 from privlearn.cli import screen
 from privlearn.data import NAMES, Dataset
 from privlearn.data.files import cache
-from privlearn.encoders import Encoder, Encoding, encoder, usual
+from privlearn.encoders import Encoder, Encoding, encoder, usual, with_features
+from privlearn.encoders.feature_folder import is_folder
 from privlearn.errors import BadInput
 
 
@@ -28,6 +29,9 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     spec = _usual(options, data) if asked is None else asked
     if spec is None or spec == "raw":
         yield data
+        return
+    if is_folder(spec):
+        yield _from_folder(options, data, spec)
         return
     if "kept=" in spec:
         screen.asides.print("learning directions from made-up images (once, about a minute, if they are not kept yet)")
@@ -49,10 +53,25 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         yield replace(data, features=Encoding(made, _folder(options), told))
 
 
+def _from_folder(options: argparse.Namespace, data: Dataset, folder: str) -> Dataset:
+    """The data with the features in a folder, which takes the place of the rows."""
+    if options.public is not None:
+        raise BadInput("--public has no features in a folder: leave out --public, or --features FOLDER")
+    if options.features_cache is not None:
+        raise BadInput("--features-cache is for features that are made here: leave it out")
+    found = with_features(data, folder)
+    for aside in found.asides[len(data.asides) :]:
+        screen.asides.print(aside, markup=False)
+    made = found.features.encoder
+    screen.asides.print(f"public features: {made.spec}, which you declare public", markup=False)
+    return found
+
+
 def _usual(options: argparse.Namespace, data: Dataset) -> str | None:
     """The spec of what is usual in front of a linear model, where nothing else comes first."""
     plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
-    return usual(data.x.shape[1:], data.low) if plain and options.pca is None and options.select is None else None
+    plain &= options.pca is None and options.select is None and options.normalise is None
+    return usual(data.x.shape[1:], data.low) if plain else None
 
 
 def _require_rows(made: Encoder, data: Dataset) -> None:

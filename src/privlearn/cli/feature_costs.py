@@ -39,9 +39,12 @@ def _show(answer: dict[str, Any], plan: FeaturesPlan, options: argparse.Namespac
     out = screen.answers
     way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
     kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else "all features"
-    source = "rows with randomised labels, of" if plan.purpose == "rows" else "statistics of"
+    made = {
+        "rows": "from noisy rows with randomised labels, of",
+        "least-squares": "by least squares from noisy sums of products of",
+    }.get(plan.purpose, "from noisy statistics of")
     out.print(
-        f"a classifier of {plan.classes} classes from noisy {source} {kept}, "
+        f"a classifier of {plan.classes} classes {made} {kept}, "
         f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
     )
     norm = plan.row_norm if plan.in_one_release else plan.rest_norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.publishing import features as published
 from privlearn.rng import Streams
 
+if TYPE_CHECKING:
+    from privlearn.cli.publication import Publication
+
 #: The part of rho that choosing features takes in front of training.
 _SHARE = 0.2
 #: Rows scaled to [0, 1] are clipped to this times the root of their length.
@@ -32,7 +35,7 @@ _ALIEN = {
     "tune": None, "public": None, "pca": None, "select": None, "batch_size": None, "epochs": None, "clip_norm": None,
     "optimizer": None, "learning_rate": None, "momentum": None, "lr_schedule": None, "rows_per_person": None, "solve": None,
     "schedule": "constant", "clip": "flat", "model": "linear", "sampling": "poisson", "resume": False,
-    "features": None, "features_cache": None, "explain": False,
+    "explain": False, "normalise": None,
 }  # fmt: skip
 
 
@@ -50,6 +53,8 @@ def require_combinable(options: argparse.Namespace) -> None:
                 f"--method features does not go with {_option(alien)}: it makes a linear classifier from released statistics "
                 "in one go. Leave it out, or train by dpsgd"
             )
+        if options.mode == "least-squares" and options.keep is not None:
+            raise BadInput("--mode least-squares takes all features: leave out --keep, or give rows of fewer")
         if options.mode == "auto" and options.keep is not None:
             raise BadInput("--mode auto says how many features to keep: leave out --keep, or --mode auto")
         if options.mode == "auto" and options.examples is None:
@@ -61,9 +66,15 @@ def require_combinable(options: argparse.Namespace) -> None:
         raise BadInput("--mode is for --method features: leave it out, or add that")
     if options.keep is not None:
         raise BadInput("--keep is for --method features: leave it out, or use --select M in front of dpsgd")
+    if options.normalise is not None:
+        if options.method != "dpsgd" or options.tune is not None:
+            raise BadInput("--normalise stands in front of --method dpsgd, without --tune: leave one of them out")
+        if options.select is not None or options.pca is not None:
+            other = "--select" if options.select is not None else "--pca"
+            raise BadInput(f"--normalise does not go with {other}, which has bounds of its own: leave one of them out")
     if options.select is None:
         for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):
-            if given[name] is not None:
+            if given[name] is not None and not (name == "row_norm" and options.normalise is not None):
                 raise BadInput(
                     f"{_option(name)} is for --method features and --select M: leave it out, or add one of them"
                 )
@@ -79,22 +90,37 @@ def selection(options: argparse.Namespace, data: Dataset) -> tuple[Select, ...]:
     """The release that `--select M` puts in front of training, with its share of the target."""
     if options.select is None:
         return ()
-    if options.epsilon is None and options.rho is None:
-        raise BadInput("--select takes a share of a target: give --epsilon E or --rho R")
-    target = Budget(options.epsilon, options.delta, options.rho, options.group_size)
     share = probability(
         "--select-share", _SHARE if options.select_share is None else options.select_share, open_top=True
     )
-    rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, options.delta)
-    noise = options.group_size / math.sqrt(2 * share * rho)
-    norm, bound = _bounds(options, data)
+    noise = noise_for(options, share, "--select")
+    norm, bound = bounds_of(options, data)
     found = Select(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
-    found.require_fit(_features(data))
+    found.require_fit(features_of(data))
     return (found,)
 
 
-def _features(data: Dataset) -> int:
-    return math.prod(data.x.shape[1:])
+def noise_for(options: argparse.Namespace, share: float, what: str) -> float:
+    """The noise multiplier of one Gaussian release that takes a share of the target's rho.
+
+    Raises:
+        BadInput: there is no target.
+    """
+    if options.epsilon is None and options.rho is None:
+        raise BadInput(f"{what} takes a share of a target: give --epsilon E or --rho R")
+    target = Budget(options.epsilon, options.delta, options.rho, options.group_size)
+    rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, options.delta)
+    return float(options.group_size / math.sqrt(2 * share * rho))
+
+
+def features_of(data: Dataset) -> int:
+    """How many features a row has, after what stands in front: by a made-up one."""
+    shape = data.x.shape[1:]
+    if data.features is not None:
+        import torch  # `budget` plans without
+
+        shape = data.features.encoder(torch.zeros(1, *shape)).shape[1:]
+    return math.prod(shape)
 
 
 def _classes(data: Dataset) -> int:
@@ -105,12 +131,24 @@ def _classes(data: Dataset) -> int:
     return data.classes
 
 
-def _bounds(options: argparse.Namespace, data: Dataset) -> tuple[float, float | None]:
-    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the declared range."""
-    scaled = data.low is not None
-    if options.row_norm is None and not scaled:
-        raise BadInput("these data have no declared range, so rows need a public bound: give --row-norm R")
-    norm = _USUAL * math.sqrt(_features(data)) if options.row_norm is None else options.row_norm
+def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float | None]:
+    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the declared range.
+
+    Public features have the norm that normalising each row gave them, and no bound on single numbers.
+    """
+    scaled = data.low is not None and data.features is None
+    if data.features is not None:
+        from privlearn.encoders import row_norm
+
+        known = row_norm(data.features.encoder, features_of(data))
+    else:
+        known = _USUAL * math.sqrt(features_of(data)) if scaled else None
+    norm = known if options.row_norm is None else options.row_norm
+    if norm is None:
+        raise BadInput(
+            "these rows have no declared range, or features of which no norm is known: they need a public bound. Give "
+            "--row-norm R"
+        )
     usual = 1.0 if scaled else None
     return norm, usual if options.coordinate_bound is None else options.coordinate_bound
 
@@ -126,14 +164,14 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
         raise BadInput(
             "give what may be spent, --epsilon E or --rho R, or the noise of all together, --noise-multiplier S: one of them"
         )
-    features = _features(data)
-    norm, bound = _bounds(options, data)
-    rows = options.mode == "rows"
+    features = features_of(data)
+    norm, bound = bounds_of(options, data)
+    purpose = {"rows": "rows", "least-squares": "least-squares"}.get(options.mode, "classifier")
     plan = FeaturesPlan(
         _classes(data), features, features if options.keep is None else options.keep, norm, bound,
         criterion=options.criterion or "distance", noise_multiplier=options.noise_multiplier, group_size=options.group_size,
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
-        purpose="rows" if rows else "classifier", labels="randomised" if rows else "public",
+        purpose=purpose, labels="randomised" if purpose == "rows" else "public",
     )  # fmt: skip
     if not target:
         return plan
@@ -181,16 +219,25 @@ def chosen(settings: dict[str, Any], kept: str) -> tuple[dict[str, Any], dict[st
 def run(options: argparse.Namespace) -> int:
     """Release, publish; print where, and what it is worth."""
     # `privlearn budget` plans with this module, and needs no torch.
-    from privlearn.cli import training
+    from privlearn.cli.encoding import encoded
     from privlearn.cli.publication import Publication
-    from privlearn.methods.features.fisher import fisher
-    from privlearn.methods.features.rows import release_features
+    from privlearn.cli.training import data_of
 
     publication = Publication.begin(options)
-    data = training.data_of(options)
+    with encoded(options, data_of(options)) as data:
+        return _on_data(options, data, publication)
+
+
+def _on_data(options: argparse.Namespace, data: Dataset, publication: Publication) -> int:
+    """Plan, release, publish."""
+    from privlearn.cli.training import seed_warning
+    from privlearn.methods.features.fisher import fisher
+    from privlearn.methods.features.least_squares import least_squares
+    from privlearn.methods.features.rows import release_features
+
     plan, why = advised_plan(options, data)
     answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()} | why
-    publication.warn(*delta_warning(options, options.examples or data.examples), *training.seed_warning(options))
+    publication.warn(*delta_warning(options, options.examples or data.examples), *seed_warning(options))
     screen.asides.print(
         f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
@@ -199,7 +246,8 @@ def run(options: argparse.Namespace) -> int:
     if plan.purpose == "rows":
         result = release_features(plan, data, ledger=ledger, streams=streams).classifier()
     else:
-        result = fisher(plan, data, ledger=ledger, streams=streams)
+        made = least_squares if plan.purpose == "least-squares" else fisher
+        result = made(plan, data, ledger=ledger, streams=streams)
     told, listed = chosen(result.settings, f"{plan.keep} of {plan.features}")
     publication.end(result, data, answer | told, listed or {"features": f"all {plan.features}"}, "linear")
     return 0

@@ -178,8 +178,8 @@ def _parser() -> argparse.ArgumentParser:
 
     predict = _command(commands, "predict", "use a published model; writes CSV")
     predict.add_argument("folder", metavar="DIR", help="a published model")
-    predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set, an .npz with x, or "
-                         "a .csv or .parquet file with --schema")  # fmt: skip
+    predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set, an .npz with x, a "
+                         ".csv or .parquet file with --schema, or a folder of features")  # fmt: skip
     predict.add_argument("--data-dir", metavar="DIR", help="where named data sets lie")
     predict.add_argument("--schema", metavar="F.toml", help="what the columns of a .csv or .parquet file are")
     predict.add_argument(
@@ -321,8 +321,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, unet, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2,kept=1000 or "
-                       "norm:power=0.5 (usual for images, and for 256 numbers or more, with a linear model), raw, or "
-                       "package.module:function, which returns a module")  # fmt: skip
+                       "norm:power=0.5 (usual for images, and for 256 numbers or more, with a linear model), raw, "
+                       "package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)")  # fmt: skip
     group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
     group.add_argument("--explain", action="store_true", help="for dpsgd: say what was chosen for you, and why")
@@ -372,12 +372,15 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--keep", type=int, metavar="M", help="for features: how many to keep (default: all)")
     group.add_argument("--select", type=int, metavar="M", help="before dpsgd: train on M privately selected features")
     group.add_argument("--select-share", type=float, metavar="F", help="of rho, for --select (default: 0.2)")
-    group.add_argument("--row-norm", type=float, metavar="R", help="for features and --select: declared bound on the "
-                       "norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
+    group.add_argument("--row-norm", type=float, metavar="R", help="for features, --select and --normalise: "
+                       "declared bound on the norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
+    group.add_argument("--normalise", metavar="SPEC", help="before dpsgd: moments, standardise features by noisy means and "
+                       "variances (a twentieth of rho; moments:share=0.1)")  # fmt: skip
     group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
-    group.add_argument("--mode", choices=["statistics", "rows", "auto"], help="for features: a classifier from noisy "
-                       "statistics (default) or rows with randomised labels, or what public numbers favour")  # fmt: skip
+    group.add_argument("--mode", choices=["statistics", "least-squares", "rows", "auto"], help="for features: a "
+                       "classifier from noisy statistics (default), by least squares, from rows with randomised labels, or "
+                       "what public numbers favour")  # fmt: skip
 
 
 def _add_votes(group: argparse._ArgumentGroup) -> None:

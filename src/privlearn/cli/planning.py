@@ -16,12 +16,11 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import to_json
 from privlearn.clipping import styles
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.mechanisms.features import Select
 from privlearn.mechanisms.pca import PCA
-from privlearn.plan import Plan
+from privlearn.plan import Earlier, Plan
 
 
-def make_plan(options: argparse.Namespace, examples: int, before: tuple[Select, ...] = ()) -> Plan:
+def make_plan(options: argparse.Namespace, examples: int, before: tuple[Earlier, ...] = ()) -> Plan:
     """The plan that the options describe, settled: calibrated to a target, or run within it.
 
     Args:
@@ -61,7 +60,7 @@ def draft(options: argparse.Namespace, examples: int) -> Plan:
         examples=options.examples,
         before=()
         if options.pca is None
-        else (PCA(options.pca, 16.0 if options.pca_noise is None else options.pca_noise),),
+        else (PCA(options.pca, defaults.PCA_NOISE if options.pca_noise is None else options.pca_noise),),
         group_size=options.group_size,
         rows_per_person=options.rows_per_person,
     )

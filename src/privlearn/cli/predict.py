@@ -17,6 +17,7 @@ from privlearn.cli import screen
 from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.readers import read_inputs
+from privlearn.encoders import FeatureFolder
 from privlearn.errors import BadInput
 from privlearn.publishing import bundle
 
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model, config = bundle.load(options.folder, options.model, key=options.key, features=options.features)
-    x, schema = _inputs(options)
+    x, schema = _features(options, config) if Path(options.data).is_dir() else _inputs(options)
     _require_same_schema(options, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
@@ -81,6 +82,24 @@ def _inputs(options: argparse.Namespace) -> tuple[NDArray[Any], str]:
     if path.suffix.lower() in (".csv", ".parquet"):
         raise BadInput(f"{path} is a table: give --schema FILE.toml, the one that the model was trained with")
     return read_inputs(path, "x_test" if options.part == "test" else "x"), ""
+
+
+def _features(options: argparse.Namespace, config: dict[str, Any]) -> tuple[NDArray[Any], str]:
+    """The features in a folder, for a model that was trained on such, and the digest of no schema."""
+    folder = FeatureFolder.read(options.data)
+    trained = next((part for part in config["transforms"] if part["kind"] == "precomputed"), None)
+    if trained != folder.encoder.describe():
+        raise BadInput(
+            f"the features in {options.data} are {folder.encoder.spec} (SHA-256 {folder.encoder.digest[:16] or 'unstated'}), "
+            f"and the model in {options.folder} was trained on {trained['spec'] if trained else 'rows'}: give features of the "
+            "same encoder"
+        )
+    for part in ("test", "train") if options.part is None else (options.part,):
+        if (found := folder.part(part)) is not None:
+            return found, ""
+    raise BadInput(
+        f"{options.data} has no features of {options.part or 'test or train'} rows: expected {options.part}.npy"
+    )
 
 
 def _require_same_schema(options: argparse.Namespace, given: str, trained: str) -> None:

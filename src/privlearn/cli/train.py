@@ -11,7 +11,7 @@ import torch
 from privlearn import models
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import ensemble, features, mac, screen, training, voting
+from privlearn.cli import ensemble, features, mac, paid, screen, training, voting
 from privlearn.cli.encoding import encoded
 from privlearn.cli.explaining import explain
 from privlearn.cli.planning import figures, make_plan, warnings
@@ -30,6 +30,7 @@ from privlearn.rng import Streams
 
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
+    options = paid.with_pca(options)
     mac.require_combinable(options)
     voting.require_combinable(options)
     features.require_combinable(options)
@@ -65,7 +66,7 @@ def _on_data(
     plan = (
         mac.mac_plan(options, examples)
         if options.method == "dpmac"
-        else make_plan(options, examples, features.selection(options, data))
+        else make_plan(options, examples, (*paid.normalisation(options, data), *features.selection(options, data)))
     )
     require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.

@@ -47,15 +47,19 @@ def second_moment(
         rows = clip_rows(x[sample.indices], norm)
     else:
         rows = clip_rows(x[examples[sample.indices].flatten()], norm) / math.sqrt(examples.shape[1])
-    gram = rows.T @ rows
-    upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
-    i, j = _upper_triangle(x.shape[1])
     factor = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return Bounded((upper[i, j],), factor * norm**2, adjacency, sample)
+    return Bounded((isometric(rows.T @ rows),), factor * norm**2, adjacency, sample)
+
+
+def isometric(gram: Tensor) -> Tensor:
+    """A symmetric matrix as the vector of its upper triangle, off-diagonal entries times sqrt(2): as long as the matrix."""
+    upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
+    i, j = _upper_triangle(len(gram))
+    return upper[i, j]
 
 
 def symmetric(vector: Tensor, features: int) -> Tensor:
-    """Undo `second_moment`'s layout: the symmetric (features, features) matrix."""
+    """Undo `isometric`: the symmetric (features, features) matrix."""
     upper = vector.new_zeros(features, features)
     i, j = _upper_triangle(features)
     upper[i, j] = vector

@@ -21,6 +21,7 @@ from privlearn._validate import one_of, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.predictions import Scores
+from privlearn.clipping.rows import isometric
 from privlearn.sampling import Sample
 
 #: What may be asked for, in the order in which it is handed out.
@@ -87,6 +88,52 @@ def class_statistics(
         "moments": norm**2 * (math.sqrt(2) if replaced else 1.0),
     }
     return tuple(Bounded((totals[part],), sensitivities[part], adjacency, sample) for part in wanted)
+
+
+def least_squares_sums(
+    x: Any,
+    y: Any,
+    sample: Sample,
+    adjacency: Adjacency,
+    *,
+    classes: int,
+    norm: float,
+    constant: float,
+    prepare: Prepare | None = None,
+) -> tuple[Bounded, Bounded]:
+    """X'Y and X'X over the rows of the sample, each clipped to `norm` and followed by a constant; sensitivities computed here.
+
+    With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~ in
+    column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at once where it
+    is that long. Exchanging it for another moves the first by 2 norm (one class, opposite rows: the constants cancel) or
+    sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing, nor does its constant.
+
+    Args:
+        x: as for `class_statistics`.
+        y: as for `class_statistics`.
+        sample: as for `class_statistics`.
+        adjacency: as for `class_statistics`.
+        classes: as for `class_statistics`.
+        norm: the bound on each row's L2 norm; public.
+        constant: what follows each row, so that a classifier can have a bias; public.
+        prepare: as for `class_statistics`.
+
+    Returns:
+        In double precision: X'Y (features + 1, classes), and the vector of X'X, of which `symmetric` makes the matrix.
+    """
+    length = math.hypot(positive("norm", norm), positive("constant", constant))
+    products, gram = torch.zeros(()), torch.zeros(())
+    for rows, member in _blocks(x, y, sample, classes, None, prepare):
+        rows.mul_(norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=norm))
+        longer = torch.cat([rows, constant * member.sum(1, keepdim=True)], 1)
+        products, gram = products + longer.T @ member, gram + longer.T @ longer
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    moved = max(adjacency.sum_sensitivity(norm), math.sqrt(2) * length) if replaced else length
+    square = length**2 * (math.sqrt(2) if replaced else 1.0)
+    return (
+        Bounded((products.contiguous(),), moved, adjacency, sample),
+        Bounded((isometric(gram),), square, adjacency, sample),
+    )
 
 
 @final

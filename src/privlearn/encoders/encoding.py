@@ -18,6 +18,8 @@ from privlearn._files import draft_of
 from privlearn.data import files
 from privlearn.data.dataset import Dataset
 from privlearn.encoders.external import External
+from privlearn.encoders.feature_folder import FeatureFolder, is_folder
+from privlearn.encoders.precomputed import Precomputed
 from privlearn.encoders.specs import Encoder, encoder
 from privlearn.errors import BadInput
 
@@ -38,15 +40,19 @@ def with_features(
 
     Args:
         dataset: rows that the encoder takes; they are scaled to their declared range first.
-        features: `scatter:J=2` for images, `package.module:function`, which returns a fixed module, or either made.
+        features: `scatter:J=2` for images, `package.module:function`, which returns a fixed module, or either made; or a
+            folder of features that were made elsewhere (`pv.save_features`), which take the place of the rows.
         cache: a folder to keep features in for later runs, as secret as the rows.
         progress: called with (rows done, rows in all).
 
     Raises:
-        BadInput: no data set, or features that are unknown.
+        BadInput: no data set, features that are unknown, or a folder that can't be used.
     """
     if not isinstance(dataset, Dataset):
         raise BadInput(f"dataset is a {type(dataset).__name__}: expected pv.Dataset(x, y, ...), or pv.load(name)")
+    if isinstance(features, str) and is_folder(features):
+        found = FeatureFolder.read(features)
+        return replace(found.of(dataset), features=Encoding(found.encoder))
     folder = None if cache is None else Path(cache)
     # What is learned from made-up images is nobody's secret.
     public = files.cache() / "directions"
@@ -75,6 +81,8 @@ class Encoding:
         Raises:
             BadInput: rows that the encoder does not take, or a folder that can't be written.
         """
+        if isinstance(self.encoder, Precomputed):
+            return self.encoder(x)  # type: ignore[no-any-return]  # there is nothing to wait for, or to keep
         if isinstance(self.encoder, External):
             self.encoder.require_per_example(x.new_zeros(1, *x.shape[1:]))
         if self.cache is None:

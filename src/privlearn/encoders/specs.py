@@ -9,11 +9,12 @@ from pathlib import Path
 from privlearn._validate import one_of, parse_spec
 from privlearn.encoders.external import External
 from privlearn.encoders.normalised import Normalised
+from privlearn.encoders.precomputed import EACH_EXAMPLE, Precomputed
 from privlearn.encoders.random_units import RandomUnits
 from privlearn.encoders.scattering import Scattering
 from privlearn.errors import BadInput
 
-Encoder = Scattering | RandomUnits | Normalised | External
+Encoder = Scattering | RandomUnits | Normalised | External | Precomputed
 #: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
 _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 #: Images of so many numbers have several thousand features, of which directions are kept.
@@ -39,6 +40,11 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
     name, _, rest = spec.partition(":")
     if spec == "raw":
         return None
+    if name == "pca":
+        raise BadInput(
+            f"features {spec[:60]!r} are learned from the private rows, and paid for: they are a release, not an encoder. "
+            "Give pv.Plan(before=(pv.PCA(L, 16.0),)), or features='pca:L' to pv.train (--features pca:L or --pca L)"
+        )
     if name in ("scatter", "scatter-random", "norm"):
         _, numbers = parse_spec("features", spec)
         if name == "norm" and set(numbers) <= {"power"}:
@@ -58,9 +64,16 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
     if name and rest.isidentifier():
         return External(spec)
     raise BadInput(
-        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, norm:power=0.5, or package.module:function",
+        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, norm:power=0.5, package.module:function, or a folder",
         spec=spec,
     )
+
+
+def row_norm(made: Encoder, numbers: int) -> float | None:
+    """The norm of all rows of so many features, where each is normalised by itself: public. None: nothing is known of it."""
+    by_itself = isinstance(made, Scattering | RandomUnits | Normalised)
+    by_itself |= isinstance(made, Precomputed) and made.normalisation == EACH_EXAMPLE
+    return math.sqrt(numbers) if by_itself else None
 
 
 def usual(shape: Sequence[int], low: object) -> str | None:

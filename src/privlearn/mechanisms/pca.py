@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from privlearn.models import Project
 
 
+def components_of(spec: str) -> int | None:
+    """The number of components in `pca:60`; None for features of another kind.
+
+    Raises:
+        BadInput: it is none.
+    """
+    name, colon, number = spec.partition(":")
+    if name != "pca":
+        return None
+    if not colon or not (number.isascii() and number.isdigit()):
+        raise BadInput(
+            f"features {spec[:60]!r} cannot be read: expected pca:L, with a whole number, for example pca:60"
+        )
+    return count("the components of pca", int(number[:20]))
+
+
 @final
 @dataclass(frozen=True)
 class PCA:

@@ -18,10 +18,8 @@ from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
-from privlearn.mechanisms.features import Select
-from privlearn.mechanisms.pca import PCA
 from privlearn.methods.checkpoint import Checkpoint, Saved
-from privlearn.plan import Plan
+from privlearn.plan import Earlier, Plan
 from privlearn.rng import Streams
 from privlearn.sampling import Sample
 
@@ -147,7 +145,7 @@ class Progress:
             self._ledger.settle()
 
     def earlier(
-        self, release: PCA | Select, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
+        self, release: Earlier, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
     ) -> nn.Module:
         """The transform that `release` makes of `x` (and of labels `y`), or made before the interruption."""
         if self._earlier:

@@ -13,8 +13,10 @@ from privlearn import defaults, models
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
-from privlearn.encoders import Normalised, RandomUnits, Scattering, usual, with_features
+from privlearn.encoders import row_norm, usual, with_features
 from privlearn.errors import BadInput
+from privlearn.mechanisms.moments import Moments
+from privlearn.mechanisms.pca import PCA, components_of
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
@@ -47,8 +49,9 @@ def train(
         epsilon: the target.
         delta: its other half; below one over the number of examples.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw` or `package.module:function`; None: what is usual in
-            front of a linear model, unless the data set has its own (`pv.with_features`).
+        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of them; or
+            `pca:60`, private principal directions, which are paid for out of the target. None: what is usual in front of a
+            linear model, unless the data set has its own (`pv.with_features`).
         examples: the declared public number of examples; None: that of the data, which is then published.
         ledger: what to charge; by default a new one with the target as its budget.
         streams: the random streams.
@@ -61,9 +64,10 @@ def train(
     classes = dataset.classes if isinstance(dataset, Dataset) else None
     if classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
-    if features is not None:
+    components = None if features is None else components_of(features)
+    if components is None and features is not None:
         dataset = with_features(dataset, features)
-    elif model == "linear" and dataset.features is None:
+    elif components is None and model == "linear" and dataset.features is None:
         found = usual(dataset.x.shape[1:], dataset.low)
         dataset = dataset if found is None else with_features(dataset, found)
     number = examples or dataset.examples
@@ -72,6 +76,7 @@ def train(
         epochs=defaults.epochs(epsilon),
         clip=Flat(defaults.CLIP_NORM),
         examples=examples,
+        before=() if components is None else (PCA(components, defaults.PCA_NOISE),),
     ).calibrate(epsilon=epsilon, delta=delta)
     streams = streams or Streams.new()
 
@@ -98,7 +103,11 @@ def usual_rate(
 ) -> float:
     """The learning rate by the rule (`defaults.learning_rate`), for a network with these initial weights."""
     norm = math.sqrt(sum(float(weights.detach().square().sum()) for weights in parameters))
-    # Such features are normalised row by row, so that all rows have the same, public norm.
-    normalised = data.features is not None and isinstance(data.features.encoder, Scattering | RandomUnits | Normalised)
-    row_norm = math.sqrt(parameters[0][0].numel()) if normalised and not plan.before else None
-    return defaults.learning_rate(optimizer, plan, examples, model, norm, row_norm)
+    # Where all rows have the same, public norm.
+    public_norm = None
+    if plan.before:
+        last = plan.before[-1]
+        public_norm = math.sqrt(last.features) if isinstance(last, Moments) else None
+    elif data.features is not None:
+        public_norm = row_norm(data.features.encoder, parameters[0][0].numel())
+    return defaults.learning_rate(optimizer, plan, examples, model, norm, public_norm)

@@ -150,7 +150,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
-        *_features(settings),
+        *features.public_lines(settings),
         f"| optimizer | {settings['optimizer']['name']}, learning rate {settings['optimizer'].get('lr', 0):.4g}, "
         f"schedule {_shape(settings['learning_rate_schedule'])} |",
         f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
@@ -165,15 +165,6 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
-
-
-def _features(settings: dict[str, Any]) -> list[str]:
-    """What the network was given in place of the rows."""
-    if "public_features" not in settings:
-        return []
-    found = settings["public_features"]
-    digest = f", weights with SHA-256 {found['digest']}" if "digest" in found else ""
-    return [f"| public features | {found['spec']}{digest}: made without looking at the data |"]
 
 
 def _mac(settings: dict[str, Any]) -> list[str]:
@@ -205,6 +196,11 @@ def _before(part: dict[str, Any]) -> str:
         return f"histogram of derivatives after {part['after']} epochs (noise multiplier {part['noise_multiplier']:g})"
     if part["kind"] == "select":
         return f"selection of {part['keep']} features (noise multiplier {part['noise_multiplier']:.4g})"
+    if part["kind"] == "moments":
+        return (
+            f"means and variances of {part['features']} features of rows clipped to norm {part['row_norm']:.4g} (noise "
+            f"multiplier {part['noise_multiplier']:.4g})"
+        )
     return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"
 
 

@@ -45,6 +45,23 @@ def chosen_lines(settings: dict[str, Any]) -> list[str]:
     return [f"| chosen, the best first{what} | {listed} |"]
 
 
+def public_lines(settings: dict[str, Any]) -> list[str]:
+    """The card's row of the public features that rows were turned into; none where they were not."""
+    if "public_features" not in settings:
+        return []
+    found = settings["public_features"]
+    digest = f", weights with SHA-256 {found['digest']}" if found.get("digest") else ""
+    word = "made without looking at the data"
+    if found["kind"] == "precomputed":
+        normalised = ", each row normalised" if found["normalisation"] != "none" else ""
+        digest += normalised
+        word = (
+            "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
+        )
+    named = printable(found["spec"]).replace("|", "\\|")
+    return [f"| public features | {named}{digest}: {word} |"]
+
+
 def earlier(part: dict[str, Any]) -> Event:
     """The event of a release before training.
 
@@ -67,13 +84,17 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         way = "Gumbel noise on distances of class means" if plan.selection.by_gumbel else "noisy class means"
         kept += f", by {way}, criterion {plan.criterion}"
     released = "counts, class sums and second moments"
+    made = "A Fisher classifier (features independent within classes)"
+    if plan.purpose == "least-squares":
+        released = "sums of products of each row with its class and with itself"
+        made = "A linear classifier by least squares, with a ridge that follows the noise"
     if plan.purpose == "rows":
         released = f"every row of the kept features, once, with noise; labels {plan.labels}"
     public = ["Labels are declared public: neighbours have the same.", ""]
     return [
         "## How it was made",
         "",
-        "A Fisher classifier (features independent within classes), computed from released numbers alone.",
+        f"{made}, computed from released numbers alone.",
         "",
         *(public if plan.purpose == "rows" and plan.labels == "public" else []),
         "| | |",
@@ -81,6 +102,7 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         *(f"| {key} | {value} |" for key, value in data.items()),
         f"| method | {settings['method']} |",
         f"| network | {model or 'given in Python'} |",
+        *public_lines(settings),
         f"| released | {released} |",
         f"| features kept | {kept} |",
         *chosen_lines(settings),

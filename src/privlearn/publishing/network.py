@@ -15,7 +15,7 @@ import numpy as np
 from privlearn import models
 from privlearn._json import loads
 from privlearn._validate import count, one_of, parse_spec
-from privlearn.encoders import External, Normalised, RandomUnits, Scattering
+from privlearn.encoders import External, Normalised, Precomputed, RandomUnits, Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
 from privlearn.publishing.folder import CONFIG, WEIGHTS
@@ -29,6 +29,7 @@ _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
 _KINDS: dict[str, tuple[type[nn.Module], str]] = {
     "scale": (models.Scale, "low"),
     "project": (models.Project, "components"),
+    "standardise": (models.Standardise, "mean"),
     "keep": (models.Keep, "indices"),
     "clip": (models.ClipRows, "norm"),
 }
@@ -38,6 +39,7 @@ _STATED = {
     "scatter-random": {"spec", "shape", "local"},
     "norm": {"spec"},
     "external": {"spec", "digest"},
+    "precomputed": {"spec", "digest", "normalisation"},
 }
 _SHAPES = {"shape", "local"}
 
@@ -171,7 +173,7 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
     for kind, (own, buffer) in _KINDS.items():
         if type(module) is own:
             return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
-    if isinstance(module, External | Normalised | RandomUnits | Scattering):
+    if isinstance(module, External | Normalised | Precomputed | RandomUnits | Scattering):
         told = module.describe() | {
             name: getattr(module, name) for name in _SHAPES & _STATED[module.describe()["kind"]]
         }
@@ -185,6 +187,8 @@ def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
 
     if config["kind"] == "external":
         return _own_encoder(config, features)
+    if config["kind"] == "precomputed":
+        return Precomputed.told(config)
     _, numbers = parse_spec(f"features in {CONFIG}", config["spec"][:80])
     if config["kind"] == "norm" and set(numbers) == {"power"}:
         return Normalised(numbers["power"])
@@ -221,6 +225,8 @@ def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
     shape = config["shape"]
     if config["kind"] == "scale":
         return models.Scale(torch.empty(shape), torch.empty(shape))
+    if config["kind"] == "standardise":
+        return models.Standardise(torch.empty(shape), torch.empty(shape), torch.empty([]))
     if config["kind"] == "keep":
         return models.Keep(torch.empty(shape, dtype=torch.int64))
     if config["kind"] == "clip":

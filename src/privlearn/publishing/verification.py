@@ -195,17 +195,22 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """The public features that the run is said to have had must be those that stand in front of the network."""
     settings = certificate["settings"]
     try:
-        stated = [settings["public_features"]["spec"]] if "public_features" in settings else []
-    except (KeyError, TypeError):
+        stated = [_identity(settings["public_features"])] if "public_features" in settings else []
+    except (KeyError, TypeError, AttributeError):
         return [f"the settings in {CERTIFICATE} do not say what the public features are"]
     try:
         transforms = loads(contents.files[CONFIG])["transforms"]
-        found = [part["spec"] for part in transforms if "spec" in part]
-    except (ValueError, KeyError, TypeError):
+        found = [_identity(part) for part in transforms if "spec" in part]
+    except (ValueError, KeyError, TypeError, AttributeError):
         found = []  # what is wrong with it is reported already, or when a model is to be built from it
     if found == stated:
         return []
-    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:60]} and {str(found)[:60]}"]
+    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and {str(found)[:80]}"]
+
+
+def _identity(features: dict[str, Any]) -> tuple[str, ...]:
+    """What public features go by: kind and spec, and the digest of an encoder that is not privlearn's."""
+    return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
 def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms.choice import told
 from privlearn.mechanisms.features import Statistics, ranked, release_statistics, scored
-from privlearn.methods.features.opening import LabelledRows, Opened, Origin, opened
+from privlearn.methods.features.opening import LabelledRows, Opened, Origin, linear_result, opened
 from privlearn.methods.features.plan import FeaturesPlan
-from privlearn.methods.result import PrivateDiagnostics, Result
+from privlearn.methods.result import Result
 from privlearn.models import ClipRows, Keep
 from privlearn.rng import Streams
 
@@ -55,28 +55,8 @@ def classifier(
 ) -> Result:
     """The classifier from released statistics of the kept features, behind the transforms that these come through."""
     weight, bias = fisher_weights(statistics, plan)
-    linear = nn.Linear(plan.keep, plan.classes)
-    with torch.no_grad():
-        linear.weight.copy_(weight)
-        linear.bias.copy_(bias)
-    scale = [] if origin.scale is None else [origin.scale]
-    return Result(
-        model=nn.Sequential(
-            *scale, *transforms, nn.Sequential(nn.Flatten(), linear)
-        ).eval(),  # as models.build("linear")
-        ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
-        method="features",
-        settings=plan.describe()
-        | {"noise": "on a grid" if origin.discrete else "floating point"}
-        | _chosen(plan, origin, transforms, statistics),
-        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
-        | ({"schema": origin.schema} if origin.schema else {}),
-        seeded=origin.seeded,
-        private_diagnostics=PrivateDiagnostics({}),
-    )
+    told = _chosen(plan, origin, transforms, statistics)
+    return linear_result(plan, origin, transforms, weight, bias, ledger, told)
 
 
 def _chosen(

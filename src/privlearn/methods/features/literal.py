@@ -92,5 +92,7 @@ def literal_release(
         adjacency=Adjacency.REPLACE_ONE,
         noise_multiplier=std / longest,
     )
-    origin = Origin(scale, tuple(x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete)
+    origin = Origin(
+        () if scale is None else (scale,), tuple(x.shape[1:]), data.schema, streams.seeded, streams.noise.discrete
+    )
     return ReleasedRows(noisy, labels, best, std, plan, ledger, origin)

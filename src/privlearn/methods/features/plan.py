@@ -17,8 +17,11 @@ from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedRes
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import LEAST_COUNT, SIZES, SPLIT, Select
+from privlearn.mechanisms.squares import MOST_FEATURES
 
-_PURPOSES = ("classifier", "selection", "rows")
+_PURPOSES = ("classifier", "selection", "rows", "least-squares")
+#: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
+_CONSTANT = 0.25
 _LABELS = ("public", "randomised")
 _FIELDS = (
     "classes", "features", "keep", "row_norm", "coordinate_bound", "kept_norm", "purpose", "criterion", "way", "labels",
@@ -45,13 +48,14 @@ class FeaturesPlan:
         kept_norm: L2 norm that rows of kept features are clipped to, where these are released by themselves; by default
             R sqrt(keep / features), or B sqrt(keep) if that is less.
         purpose: `classifier` (a Fisher classifier from released statistics), `selection` (which features, and the
-            statistics that tell), or `rows` (noisy rows of the kept features, with labels).
+            statistics that tell), `rows` (noisy rows of the kept features, with labels), or `least-squares` (a classifier by
+            least squares, of all features).
         criterion: `distance` (the largest between class means) or `t` (that over its standard error).
         way: `means`, `gumbel`, or `auto`: what makes for less noise by public numbers alone (see `Select`).
         labels: of released rows: `public` (they are declared not to be private: the guarantee is for the features, and
             neighbours have the same labels), or `randomised` (each is true with a stated probability).
         adjacency: the kind of neighbour. Rows are released one by one, so their number is public: zero-out or replace-one.
-        split: rho in parts for counts, class sums and second moments.
+        split: rho in parts for counts, class sums and second moments (for least squares X'X; there counts have no part).
         selection_share: the part of rho for selecting, where what comes after does not use the same release.
         label_share: the part of the rest for randomised labels.
         least_count: the floor under counts.
@@ -99,6 +103,13 @@ class FeaturesPlan:
             probability(name, getattr(self, name), open_top=True)
         between("least_variance", self.least_variance, *SIZES)
         Unit(self.group_size)
+        if self.purpose == "least-squares":
+            count("the features of least squares", self.features, most=MOST_FEATURES)
+            if self.keep != self.features:
+                raise BadInput(
+                    f"{self.keep} of {self.features} features are to be kept: least squares takes all of them. Keep as "
+                    "many, or give rows of fewer, such as scatter:J=2,kept=300"
+                )
         self._select(1.0).require_fit(self.features)
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
@@ -170,9 +181,16 @@ class FeaturesPlan:
         return math.sqrt(self.keep) * min(each, math.inf if self.coordinate_bound is None else self.coordinate_bound)
 
     @property
+    def constant(self) -> float:
+        """What follows each row in least squares."""
+        return _CONSTANT * self.row_norm
+
+    @property
     def in_one_release(self) -> bool:
-        """Whether the statistics that features are chosen by are all that is released."""
-        return self.purpose == "selection" or (self.purpose == "classifier" and not self.selection.by_gumbel)
+        """Whether the statistics that features are chosen by are all that is released, or none are chosen."""
+        if self.purpose == "classifier":
+            return not self.selection.by_gumbel
+        return self.purpose in ("selection", "least-squares")
 
     @property
     def noise_of_sums(self) -> float:
@@ -181,11 +199,15 @@ class FeaturesPlan:
         Raises:
             BadInput: the plan is for something else than a classifier, or its noise was not solved for yet.
         """
+        _, sums, moments = self.split
+        if self.purpose == "least-squares":
+            # A row of the same class in its place has the same constant, which cancels.
+            moved = max(self.neighbours.sum_sensitivity(self.row_norm), math.hypot(self.row_norm, self.constant))
+            return self.noise * moved * math.sqrt((sums + moments) / sums)
         if self.purpose != "classifier":
             raise BadInput(
                 f"the plan is for {self.purpose!r}: expected one for 'classifier', which is made from class sums"
             )
-        _, sums, moments = self.split
         if self.in_one_release:
             return self.noise * self.neighbours.sum_sensitivity(self.row_norm) * math.sqrt(math.fsum(self.split) / sums)
         return self.rest_noise * self.neighbours.sum_sensitivity(self.rest_norm) * math.sqrt((sums + moments) / sums)
@@ -196,6 +218,8 @@ class FeaturesPlan:
         Raises:
             BadInput: the noise was not solved for yet.
         """
+        if self.purpose == "least-squares":
+            return compose([Gaussian(self.noise)])
         if self.in_one_release:
             return compose([self.selection.event()])
         parts: list[Event] = [self.selection.event()] if self.selects else []
@@ -251,6 +275,8 @@ class FeaturesPlan:
             unused |= {"criterion", "way", "selection_share"}
         if self.in_one_release:
             unused |= {"kept_norm", "selection_share"}
+        if self.purpose == "least-squares":
+            unused |= {"coordinate_bound"}
         if not rows:
             unused |= {"labels"}
         if not self._label_part:

@@ -1,0 +1,48 @@
+"""Features and normalisations that are learned from the private rows, and paid for out of the target."""
+
+from __future__ import annotations
+
+import argparse
+
+from privlearn._validate import parse_spec, probability
+from privlearn.cli.features import bounds_of, features_of, noise_for
+from privlearn.data import Dataset
+from privlearn.errors import BadInput
+from privlearn.mechanisms.moments import Moments
+from privlearn.mechanisms.pca import components_of
+
+#: The part of rho that moments take.
+_SHARE = 0.05
+
+
+def with_pca(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with `--features pca:L` read as what it is, `--pca L`.
+
+    Raises:
+        BadInput: both are given.
+    """
+    components = None if options.features is None else components_of(options.features)
+    if components is None:
+        return options
+    if options.pca is not None:
+        raise BadInput(f"--features {options.features} and --pca {options.pca} are the same: give one of them")
+    return argparse.Namespace(**vars(options) | {"features": None, "pca": components})
+
+
+def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, ...]:
+    """The release that `--normalise moments` puts in front of training, with its share of the target.
+
+    Raises:
+        BadInput: another spec, no target, or rows of which no bound is declared.
+    """
+    if options.normalise is None:
+        return ()
+    name, numbers = parse_spec("--normalise", options.normalise)
+    if name != "moments" or not set(numbers) <= {"share"}:
+        raise BadInput(
+            f"--normalise is {options.normalise[:60]!r}: expected moments, or moments:share=0.1 for another share of rho. "
+            "Each row by itself is normalised by --features norm:power=1, which costs nothing"
+        )
+    share = probability("the share of the moments", numbers.get("share", _SHARE), open_top=True)
+    norm, _ = bounds_of(options, data)
+    return (Moments(features_of(data), noise_for(options, share, "--normalise"), norm),)

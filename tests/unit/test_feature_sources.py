@@ -1,0 +1,244 @@
+"""Where features come from, and heads from noisy sums (tests/feature_source_checks.py), and on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import encoder_checks
+import feature_source_checks
+import numpy as np
+import pytest
+import torch
+from checks import CHECKS
+
+import privlearn as pv
+from privlearn.cli import explaining, main
+from privlearn.encoders import Encoding, Scattering
+from privlearn.methods.checkpoint import Checkpoint
+from privlearn.publishing import bundle
+
+OWN = sorted(name for name in vars(feature_source_checks) if name.startswith("check_"))
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_feature_sources(name: str) -> None:
+    CHECKS[name]()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    data = encoder_checks.images(60)
+    path = tmp_path / "images.npz"
+    np.savez(path, x=data.x, y=data.y, x_test=data.x_test, y_test=data.y_test)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    data = encoder_checks.images(60)
+    path = tmp_path / "features"
+    with encoder_checks.code(encoder_checks.LINEAR) as spec:
+        feature_source_checks.folder_of(path, data, spec, normalise=True)
+    return str(path)
+
+
+TARGET = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
+COMMON = [*TARGET, "--epochs", "2"]
+
+
+def settings_of(out: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((out / "privacy.json").read_text())["settings"]
+    return found
+
+
+def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "model"
+    assert main(["train", "--data", rows, *COMMON, "--features", folder, "--explain", "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert "you declare public" in told.err
+    assert "precomputed by a net of ours" in told.err
+    assert "test accuracy" in told.out
+    assert pv.verify(out).ok
+    assert settings_of(out)["public_features"]["normalisation"] == "of each example"  # type: ignore[index]
+    # Predictions for the folder are those for rows of features; test rows come first.
+    assert main(["predict", str(out), "--data", folder]) == 0
+    by_folder = capsys.readouterr().out
+    features = np.load(Path(folder) / "test.npy")
+    np.savez(tmp_path / "rows.npz", x=features)
+    assert main(["predict", str(out), "--data", str(tmp_path / "rows.npz")]) == 0
+    assert capsys.readouterr().out == by_folder
+    assert len(by_folder.splitlines()) == 1 + len(features)
+    assert main(["predict", str(out), "--data", folder, "--part", "train"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 61
+    assert main(["predict", str(out), "--data", rows]) == 2
+    assert "shape" in capsys.readouterr().err
+
+
+def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+    out, raw, made = tmp_path / "model", tmp_path / "raw", tmp_path / "made"
+    assert main(["train", "--data", rows, *COMMON, "--features", folder, "--out", str(out)]) == 0
+    assert main(["train", "--data", rows, *COMMON, "--features", "raw", "--out", str(raw)]) == 0
+    pv.save_features(made, np.zeros((60, 9), np.float32), encoder="theirs")
+    capsys.readouterr()
+    for model, data, said in (
+        (raw, folder, "same encoder"),
+        (out, str(made), "same encoder"),
+        (out, str(raw), "features.json"),
+    ):
+        assert main(["predict", str(model), "--data", data]) == 2
+        assert said in capsys.readouterr().err
+    pv.save_features(tmp_path / "ours", np.zeros((60, 9), np.float32), encoder="a net of ours")
+    assert main(["predict", str(out), "--data", str(tmp_path / "ours"), "--part", "test"]) == 2
+    assert "test" in capsys.readouterr().err
+    end = ["--out", str(tmp_path / "refused")]
+    for more, said in (
+        (["--features", str(made), "--public", rows], "--public"),
+        (["--features", folder, "--features-cache", "x"], "--features-cache"),
+        (["--features", str(tmp_path / "nowhere")], "features.json"),
+    ):
+        assert main(["train", "--data", rows, *COMMON, *more, *end]) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "refused").exists()
+
+
+def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_path: Path) -> None:
+    data = pv.with_features(encoder_checks.images(60), folder)
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), before=(pv.Moments(9, 5.0, 3.0),))
+    plan = plan.calibrate(epsilon=3.0, delta=1e-3)
+
+    def run(**more: object) -> pv.Result:
+        make = lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0))  # noqa: E731
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        return pv.dpsgd(plan, make, loss, data, streams=pv.Streams.new(0), **more)  # type: ignore[arg-type]
+
+    def stop(done: int, steps: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    whole, file = run(), tmp_path / "run.checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint=Checkpoint(file, every=1e-9), progress=stop)
+    resumed = run(checkpoint=file)
+    assert resumed.ledger.event == plan.event()
+    for name, value in whole.model.state_dict().items():
+        assert value.equal(resumed.model.state_dict()[name])
+
+
+def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, capsys: Capture) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert main(["train", "--data", rows, *COMMON, "--pca", "4", "--pca-noise", "9", "--out", str(one)]) == 0
+    assert main(["train", "--data", rows, *COMMON, "--features", "pca:4", "--pca-noise", "9", "--out", str(other)]) == 0
+    for file in ("model.safetensors", "config.json", "privacy.json", "README.md"):
+        assert (one / file).read_bytes() == (other / file).read_bytes()
+    capsys.readouterr()
+    for more, said in (
+        (["--features", "pca:4", "--pca", "4"], "the same"),
+        (["--features", "pca:x"], "pca:60"),
+        (["--features", "pca:4", "--method", "pate"], "--pca"),
+        (["--features", "pca:4", "--method", "features"], "--pca"),
+    ):
+        assert main(["train", "--data", rows, *TARGET, *more, "--out", str(tmp_path / "no")]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "model"
+    for more, numbers, norm in (([], 256, 8.0), (["--features", "scatter:J=1"], 576, 24.0)):
+        target = tmp_path / f"model{numbers}"
+        assert (
+            main(["train", "--data", rows, *COMMON, *more, "--normalise", "moments", "--explain", "--out", str(target)])
+            == 0
+        )
+        assert pv.verify(target).ok
+        (before,) = settings_of(target)["before"]  # type: ignore[misc]
+        assert (before["kind"], before["features"], before["row_norm"]) == ("moments", numbers, pytest.approx(norm))  # type: ignore[index]
+        assert main(["predict", str(target), "--data", rows]) == 0
+        rate = settings_of(target)["optimizer"]["lr"]  # type: ignore[index]
+        assert f"{rate:.4g}" in capsys.readouterr().err
+    for more, said in (
+        (["--normalise", "moments", "--pca", "4"], "--pca"),
+        (["--normalise", "moments", "--select", "4"], "--select"),
+        (["--normalise", "mean"], "norm:power=1"),
+        (["--normalise", "moments:share=2"], "share"),
+        (["--normalise", "moments", "--method", "features"], "--normalise"),
+        (["--normalise", "moments", "--method", "dpmac"], "--normalise"),
+        (["--row-norm", "3"], "--row-norm"),
+    ):
+        assert main(["train", "--data", rows, *TARGET, *more, "--out", str(out)]) == 2
+        assert said in capsys.readouterr().err
+    budget = ["budget", "--examples", "60000", "--epsilon", "2", "--classes", "10", "--numbers", "64"]
+    assert main([*budget, "--normalise", "moments:share=0.1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon"] <= 2.0
+    assert found["plan"]["before"][0]["features"] == 64
+    assert main([*budget, "--normalise", "moments"]) == 0
+    assert "means and variances" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["statistics", "least-squares", "rows"])
+def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "model"
+    options = ["--method", "features", "--mode", mode, "--features", "scatter:J=1"]
+    assert main(["train", "--data", rows, *TARGET, *options, "--out", str(out)]) == 0
+    assert pv.verify(out).ok
+    found = settings_of(out)
+    assert found["public_features"]["spec"] == "scatter:J=1"  # type: ignore[index]
+    assert found["features"] == 576
+    assert found["row_norm"] == pytest.approx(24.0)
+    assert "coordinate_bound" not in found
+    capsys.readouterr()
+    assert main(["predict", str(out), "--data", rows]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 61
+    model, _ = bundle.load(out)
+    assert model(torch.zeros(2, 16, 16)).shape == (2, 3)
+
+
+def test_least_squares_on_a_folder_and_in_a_budget(rows: str, folder: str, tmp_path: Path, capsys: Capture) -> None:
+    out, least = tmp_path / "model", ["--method", "features", "--mode", "least-squares"]
+    assert main(["train", "--data", rows, *TARGET, *least, "--features", folder, "--out", str(out)]) == 0
+    assert pv.verify(out).ok
+    assert "least squares" in (out / "README.md").read_text()
+    assert main(["predict", str(out), "--data", folder]) == 0
+    budget = ["budget", *least, "--classes", "10", "--numbers", "300", "--epsilon", "1", "--examples", "60000"]
+    capsys.readouterr()
+    assert main([*budget, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plan = pv.FeaturesPlan(10, 300, 300, 0.5 * 300**0.5, purpose="least-squares").calibrate(epsilon=1.0, delta=1e-5)
+    assert found["plan"]["noise_multiplier"] == pytest.approx(plan.noise)
+    assert found["class_sum_noise"] == pytest.approx(plan.noise_of_sums)
+    assert main(budget) == 0
+    assert "least squares" in capsys.readouterr().out
+    assert main(["train", "--data", rows, *TARGET, *least, "--keep", "5", "--out", str(tmp_path / "no")]) == 2
+    assert "--keep" in capsys.readouterr().err
+    with encoder_checks.code(encoder_checks.LINEAR) as spec:
+        options = [*least, "--features", spec]
+        assert main(["train", "--data", rows, *TARGET, *options, "--out", str(tmp_path / "no")]) == 2
+        assert "--row-norm" in capsys.readouterr().err
+        assert (
+            main(["train", "--data", rows, *TARGET, *options, "--row-norm", "9", "--out", str(tmp_path / "yes")]) == 0
+        )
+
+
+def test_few_examples_are_told_to_take_few_directions() -> None:
+    """Only where the usual directions were not chosen by hand, and examples times epsilon is small."""
+    directions = Scattering(2, torch.zeros(5), torch.zeros(5, 1000))
+    many = dataclasses.replace(encoder_checks.images(), features=Encoding(directions), x_test=None, y_test=None)
+    for examples, epsilon, features, told in (
+        (2000, 1.0, None, True),
+        (2000, 2.0, None, False),
+        (2000, None, None, False),
+        (2000, 1.0, "scatter:J=2,kept=1000", False),
+        (None, 4.0, None, True),
+    ):
+        options = argparse.Namespace(examples=examples, epsilon=epsilon, features=features)
+        found = explaining.hint(options, many)
+        assert (found is not None) is told
+        assert found is None or "kept=300" in found
+    options = argparse.Namespace(examples=2000, epsilon=1.0, features=None)
+    plain = dataclasses.replace(many, features=Encoding(Scattering(2)))
+    assert explaining.hint(options, plain) is None
+    assert explaining.hint(options, dataclasses.replace(many, features=None)) is None
