@@ -33,6 +33,7 @@ _ALIEN = {
     "optimizer": None, "learning_rate": None, "momentum": None, "lr_schedule": None, "rows_per_person": None, "solve": None,
     "schedule": "constant", "clip": "flat", "model": "linear", "sampling": "poisson", "resume": False,
     "features": None, "features_cache": None, "explain": False,
+    "average": None, "views": None, "augment": None, "label_smoothing": None,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.layerwise import Analytic, Derivatives
+from privlearn.clipping.moves import Moves
 from privlearn.clipping.styles import Clip
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
@@ -189,6 +190,35 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
             f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
             learning_rate=rate,
         )
+
+
+def require_changeable(augmentation: Augmentation | None, data: Dataset, shape: tuple[int, ...], y: Tensor) -> None:
+    """Refuse copies of rows that are not what an augmentation is for.
+
+    Args:
+        augmentation: how copies are changed.
+        data: says whether features stand in front of the network.
+        shape: of one row as the network is given it.
+        y: targets.
+
+    Raises:
+        BadInput: the rows are public features, or flips and shifts would have to move targets, or are of no images.
+    """
+    if augmentation is None:
+        return
+    if data.features is not None:
+        raise BadInput(
+            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
+            f"features {data.features.encoder.spec}: features of a moved image are others, and would have to be made anew for "
+            "each copy. Give the rows as they are (--features raw) and a network for them (--model cnn), or no copies"
+        )
+    if isinstance(augmentation.transform, str):
+        Moves.parse(augmentation.transform).require_images(shape)
+        if y.dim() > 2:
+            raise BadInput(
+                f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
+                f"{tuple(y.shape[1:])} each: expected classes or numbers. Leave it out"
+            )
 
 
 def require_same_examples(plan: Plan, data: Dataset) -> None:
