@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
-from privlearn.cli import screen
+from privlearn.cli import screen, training
 from privlearn.data import NAMES, Dataset
 from privlearn.data.files import cache
 from privlearn.encoders import Encoder, Encoding, encoder, usual
 from privlearn.errors import BadInput
+from privlearn.methods.refusals import require_no_features
 
 
 @contextmanager
@@ -29,6 +30,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     if spec is None or spec == "raw":
         yield data
         return
+    require_no_features(training.copies_of(options), spec)
     if "kept=" in spec:
         screen.asides.print("learning directions from made-up images (once, about a minute, if they are not kept yet)")
     made = encoder(spec, data.x.shape[1:], cache() / "directions")

@@ -115,6 +115,6 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
         training.optimizer(own, kind, plan, plan.examples or data.examples, data)(network.parameters())
         training.rates(own, plan)
         training.loss_of(data, own.label_smoothing)
-        require_changeable(training.copies_of(own), data, own_shape, y)
+        require_changeable(training.copies_of(own), plan, data, x, y)
         if own.average is not None:
             Average(list(network.parameters()), own.average)

@@ -121,6 +121,7 @@ def dpsgd(
     shown = public_rows(plan, validation, data, x, y)
     born = saved.plain["born"] if saved else _born(plan, streams)
     persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
+    require_changeable(augmentation, plan, data, x, y)
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
     transforms, x = front(data, x)
@@ -133,7 +134,6 @@ def dpsgd(
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
-    require_changeable(augmentation, data, shape, y)
     watched, fixed = Watch(), Fixed(network)
     gradients = ClippedGradients(
         network,

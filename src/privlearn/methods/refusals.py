@@ -192,33 +192,37 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
         )
 
 
-def require_changeable(augmentation: Augmentation | None, data: Dataset, shape: tuple[int, ...], y: Tensor) -> None:
-    """Refuse copies of rows that are not what an augmentation is for.
-
-    Args:
-        augmentation: how copies are changed.
-        data: says whether features stand in front of the network.
-        shape: of one row as the network is given it.
-        y: targets.
+def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Dataset, x: Tensor, y: Tensor) -> None:
+    """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
 
     Raises:
-        BadInput: the rows are public features, or flips and shifts would have to move targets, or are of no images.
+        BadInput: public features stand in front of the network, or flips and shifts would have to move targets, too, or are
+            of no images.
     """
     if augmentation is None:
         return
-    if data.features is not None:
-        raise BadInput(
-            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
-            f"features {data.features.encoder.spec}: features of a moved image are others, and would have to be made anew for "
-            "each copy. Give the rows as they are (--features raw) and a network for them (--model cnn), or no copies"
-        )
+    require_no_features(augmentation, None if data.features is None else data.features.encoder.spec)
     if isinstance(augmentation.transform, str):
-        Moves.parse(augmentation.transform).require_images(shape)
+        Moves.parse(augmentation.transform).require_images(plan.before[-1].output_shape if plan.before else x.shape[1:])
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
                 f"{tuple(y.shape[1:])} each: expected classes or numbers. Leave it out"
             )
+
+
+def require_no_features(augmentation: Augmentation | None, spec: str | None) -> None:
+    """Refuse copies of rows in front of which public features stand, those of `spec`.
+
+    Raises:
+        BadInput: both are there.
+    """
+    if augmentation is not None and spec is not None:
+        raise BadInput(
+            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
+            f"features {spec}: features of a moved image are others, and would have to be made anew for each copy. Give the "
+            "rows as they are (--features raw) and a network for them (--model cnn), or leave the copies out"
+        )
 
 
 def require_same_examples(plan: Plan, data: Dataset) -> None:
