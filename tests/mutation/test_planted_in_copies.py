@@ -33,6 +33,8 @@ AGAIN, SAME = (
 )
 TOLD, REFUSED = "check_what_was_done_for_accuracy_is_told", "check_copies_of_what_cannot_be_moved_are_refused"
 
+POWER = '2 / between("average", share, _LEAST_SHARE, 1.0) - 2'
+
 MUTANTS = [
     Mutant("the sum of the views in place of their mean", P + "clipping.ways:Problem.losses",
            ".unflatten(0, (-1, self.copies)).mean(1)", ".unflatten(0, (-1, self.copies)).sum(1)", CLIPPED),
@@ -62,8 +64,8 @@ MUTANTS = [
     Mutant("all images of a batch move alike", MOVES + "__call__", "(drawn[:, 0] < 0.5)",
            "(drawn[:1, 0].expand(len(rows)) < 0.5)", MOVED),
     Mutant("a whole column moves with its line", MOVES + "__call__", "shifts[:, :1]", "shifts[:, 1:]", MOVED),
-    Mutant("steps count alike, early or late", MEAN + "__init__", "2 / probability(\"average\", share) - 2", "0.0", WANTED),
-    Mutant("the steps before the share count as much", MEAN + "__init__", "2 / probability(\"average\", share) - 2",
+    Mutant("steps count alike, early or late", MEAN + "__init__", POWER, "0.0", WANTED),
+    Mutant("the steps before the share count as much", MEAN + "__init__", POWER,
            "1 / share - 1", "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are"),
     Mutant("the initial weights count", MEAN + "add", "self._power + self.steps)", "self._power + self.steps + 1)", WANTED),
     Mutant("the mean is not published", TRAIN, "mean.put()", "pass", WANTED),

@@ -8,7 +8,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from privlearn._validate import probability
+from privlearn._validate import between
+
+#: A smaller share of a run is hardly more than its last step.
+_LEAST_SHARE = 0.001
 
 
 @final
@@ -25,11 +28,11 @@ class Average:
 
     Args:
         parameters: what is averaged. Buffers and frozen parameters don't change in a run, and stay as they are.
-        share: in (0, 1].
+        share: from 0.001 to 1.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
-        self._power = 2 / probability("average", share) - 2
+        self._power = 2 / between("average", share, _LEAST_SHARE, 1.0) - 2
         self._parameters: list[Tensor] = list(parameters)
         self.means = [parameter.detach().clone() for parameter in self._parameters]
         self.steps = 0
