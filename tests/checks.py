@@ -249,7 +249,7 @@ def check_noise_is_fresh_and_streams_are_apart() -> None:
     fresh = [rng.Streams.new(5), rng.Streams.new(5, rank=1), rng.Streams.new(6), rng.Streams.new(), rng.Streams.new()]
     for drawn in fresh:
         words += drawn.noise.words(1000).tolist()
-        for generator in (drawn.sampling, drawn.initialisation):
+        for generator in (drawn.sampling, drawn.initialisation, drawn.views):
             words += generator.integers(-(2**63), 2**63 - 1, size=1000).tolist()
     assert len(set(words)) == len(words), "two streams share their numbers"
 

@@ -346,7 +346,7 @@ def check_every_released_tensor_is_noisy() -> None:
 # The engine's other parts
 
 
-def spread_copies(rows: Tensor) -> Tensor:
+def spread_copies(rows: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """The copies of a row, three of them, are scaled apart."""
     return rows * torch.tensor([0.3, 1.0, 2.5], dtype=rows.dtype).repeat(len(rows) // 3)[:, None]
 

@@ -293,7 +293,8 @@ def check_randomised_response_has_the_stated_law() -> None:
 @check
 def check_what_does_not_fit_is_refused_before_noise_is_drawn() -> None:
     """A ledger without room refuses every plan; nothing is charged or drawn."""
-    streams = pv.Streams(np.random.default_rng(0), NoDraws(), np.random.default_rng(0), seeded=True)  # type: ignore[arg-type]
+    one, other, third = (np.random.default_rng(0) for _ in range(3))
+    streams = pv.Streams(one, NoDraws(), other, third, seeded=True)  # type: ignore[arg-type]
     for plan in EVERY_PLAN[::5]:
         ledger = Ledger(pv.Budget(rho=0.5 / 9 * 0.99))
         must_raise(BudgetExceeded, lambda plan=plan, ledger=ledger: carried_out(plan, some_rows(), ledger, streams))  # type: ignore[misc]

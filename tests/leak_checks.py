@@ -121,8 +121,11 @@ def check_neighbouring_runs_look_the_same() -> None:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "micro-batches": {"microbatch": 2},
-    "augmentation": {"augmentation": Augmentation(3, lambda x: x + 0.1 * torch.randn(x.shape, dtype=x.dtype))},
+    "augmentation": {
+        "augmentation": Augmentation(3, lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype))
+    },
     "dropout": {"make": lambda: network(dropout=0.5)},
+    "mean weights": {"average": 0.5},
     "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "adam": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.1)},

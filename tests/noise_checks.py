@@ -116,6 +116,7 @@ def check_streams_go_on_where_they_were() -> None:
             again.sampling.integers(9, size=9, dtype=np.int32) == streams.sampling.integers(9, size=9, dtype=np.int32)
         ).all()
         assert (again.initialisation.random(9) == streams.initialisation.random(9)).all()
+        assert (again.views.random(9) == streams.views.random(9)).all()
 
 
 @check

@@ -221,8 +221,11 @@ def require_streams_apart(new: Callable[..., Streams] = Streams.new) -> None:
             likely(independence_p(one, made[j]), f"the noise of streams {i} and {j}")
     for seed in (None, 3):
         streams = new(seed)
-        others = [stream.standard_normal(100_000) for stream in (streams.sampling, streams.initialisation)]
-        likely(independence_p(*others), "the streams of sampling and initialisation")
+        others = [
+            stream.standard_normal(100_000) for stream in (streams.sampling, streams.initialisation, streams.views)
+        ]
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            likely(independence_p(others[i], others[j]), "two of the streams of sampling, initialisation and views")
         for other in others:
             likely(independence_p(noise(streams), other), "the stream of noise and another")
 

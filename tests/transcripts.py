@@ -85,6 +85,7 @@ def transcript(run: Callable[[rng.Streams, Path], Any], *, replay: Transcript | 
         Stream("sampling", real.sampling, seen, rows=True),  # type: ignore[arg-type]
         Stream("noise", real.noise, seen),  # type: ignore[arg-type]
         Stream("initialisation", real.initialisation, seen),  # type: ignore[arg-type]
+        Stream("views", real.views, seen),  # type: ignore[arg-type]
         seeded=True,
     )
     torch.manual_seed(11)

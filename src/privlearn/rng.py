@@ -1,4 +1,4 @@
-"""Separate streams of random numbers for sampling, noise and initialisation.
+"""Separate streams of random numbers for sampling, noise, initialisation and views.
 
 Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from the operating
 system; with a seed they are derived from it, the run can be repeated, and anyone who knows the seed can take the noise
@@ -77,12 +77,14 @@ class Streams:
         sampling: draws batches. Its secrecy is what sampling amplification rests on.
         noise: draws the noise of releases. Copies of the streams are the streams: noise is never drawn twice.
         initialisation: draws initial weights; public.
+        views: seeds the changed copies of examples, whose gradients are bounded whatever they are; public.
         seeded: whether the keys follow from a seed that somebody may know.
     """
 
     sampling: np.random.Generator
     noise: NoiseStream
     initialisation: np.random.Generator
+    views: np.random.Generator
     seeded: bool
 
     def __post_init__(self) -> None:
@@ -109,11 +111,12 @@ class Streams:
         if seed is not None:
             count("seed", seed, least=0)
         count("rank", rank, least=0)
-        sampling, noise, initialisation = (_key(seed, rank, purpose) for purpose in range(3))
+        sampling, noise, initialisation, views = (_key(seed, rank, purpose) for purpose in range(4))
         return cls(
             _generator(sampling),
             NoiseStream(noise, discrete=discrete),
             _generator(initialisation),
+            _generator(views),
             seeded=seed is not None,
         )
 
@@ -130,6 +133,7 @@ class Streams:
                 "discrete": self.noise.discrete,
             },
             "initialisation": _state(self.initialisation),
+            "views": _state(self.views),
             "seeded": self.seeded,
         }
 
@@ -144,8 +148,8 @@ class Streams:
             found = state["noise"]
             position = count("position", found["position"], least=0)
             noise = NoiseStream(bytes.fromhex(found["key"]), position, discrete=bool(found["discrete"]))
-            sampling, initialisation = (_restored(state[name]) for name in ("sampling", "initialisation"))
-            return cls(sampling, noise, initialisation, seeded=bool(state["seeded"]))
+            sampling, initialisation, views = (_restored(state[n]) for n in ("sampling", "initialisation", "views"))
+            return cls(sampling, noise, initialisation, views, seeded=bool(state["seeded"]))
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise BadInput(f"that is no state of random streams: {error}") from error
 
@@ -185,7 +189,7 @@ def _part_ways() -> None:
     """In a forked process: other keys, or it would draw what its parent draws."""
     for streams in list(_ALIVE):
         streams.noise._start(secrets.token_bytes(16), 0)
-        for generator in (streams.sampling, streams.initialisation):
+        for generator in (streams.sampling, streams.initialisation, streams.views):
             generator.bit_generator.state = _generator(secrets.token_bytes(16)).bit_generator.state
 
 

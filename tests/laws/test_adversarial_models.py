@@ -18,7 +18,7 @@ from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.augmentation import Augmentation, Transform
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.kernels import _OneDNN
 from privlearn.clipping.styles import Automatic, Clip, Flat, Quantile
@@ -392,13 +392,13 @@ def test_parameters_that_are_no_longer_the_models_are_refused(change: str) -> No
 @pytest.mark.parametrize(
     "transform",
     [
-        lambda rows: rows.flip(0),
-        lambda rows: 0.7 * rows + 0.3 * rows[torch.randperm(len(rows))],
-        lambda rows: rows - rows.mean(0),
-        lambda rows: rows[::2],
+        lambda rows, generator: rows.flip(0),
+        lambda rows, generator: 0.7 * rows + 0.3 * rows[torch.randperm(len(rows), generator=generator)],
+        lambda rows, generator: rows - rows.mean(0),
+        lambda rows, generator: rows[::2],
     ],
 )
-def test_augmentations_that_mix_examples_are_refused(transform: Callable[[Tensor], Tensor]) -> None:
+def test_augmentations_that_mix_examples_are_refused(transform: Transform) -> None:
     with pytest.raises(NotPerExample, match="augmentation"):
         summed(*small(), augmentation=Augmentation(2, transform))
 
@@ -406,13 +406,14 @@ def test_augmentations_that_mix_examples_are_refused(transform: Callable[[Tensor
 @pytest.mark.parametrize(
     "transform",
     [
-        lambda rows: rows + 0.1 * torch.randn_like(rows),
-        lambda rows: rows.unflatten(0, (-1, 2)).flip(1).flatten(0, 1),
-        lambda rows: rows.roll(int(torch.randint(3, ())), 1),
-        lambda rows: rows.mul_(2),
+        lambda rows, generator: rows + 0.1 * torch.randn(rows.shape, generator=generator).to(rows),
+        lambda rows, generator: rows.unflatten(0, (-1, 2)).flip(1).flatten(0, 1),
+        lambda rows, generator: rows.roll(int(torch.randint(3, (), generator=generator)), 1),
+        lambda rows, generator: rows + 0.1 * torch.randn_like(rows),  # PyTorch's own generator will do, too
+        lambda rows, generator: rows.mul_(2),
     ],
 )
-def test_augmentations_that_keep_to_an_example_are_taken(transform: Callable[[Tensor], Tensor]) -> None:
+def test_augmentations_that_keep_to_an_example_are_taken(transform: Transform) -> None:
     net, x, y = small()
     before = x.clone()
     found = summed(net, x, y, augmentation=Augmentation(2, transform))

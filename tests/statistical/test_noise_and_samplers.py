@@ -248,7 +248,7 @@ def test_noise_that_is_used_again_is_rejected(every: int, signs: bool) -> None:
 def test_streams_that_are_the_same_are_rejected() -> None:
     def one_purpose(seed: int | None = None) -> Streams:
         made = Streams.new(seed)
-        return Streams(made.sampling, made.noise, copy.deepcopy(made.sampling), made.seeded)
+        return Streams(made.sampling, made.noise, copy.deepcopy(made.sampling), made.views, made.seeded)
 
     for new in (
         lambda seed=None: Streams.new(0 if seed is None else seed),

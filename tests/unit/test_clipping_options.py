@@ -158,7 +158,7 @@ def test_count_and_gradient_are_paid_as_one_release() -> None:
 # Copies
 
 
-def spread(rows: Tensor) -> Tensor:
+def spread(rows: Tensor, generator: torch.Generator | None = None) -> Tensor:
     factors = torch.linspace(0.2, 2.0, 4, dtype=rows.dtype).repeat(len(rows) // 4)
     return rows * factors.view(-1, *[1] * (rows.dim() - 1))
 
@@ -184,7 +184,7 @@ def test_copies_are_averaged_and_then_clipped() -> None:
 
 def test_one_copy_that_stays_as_it_is_changes_nothing() -> None:
     net, (x, y) = small_net(), small_data()
-    found = clipped_sum(net, PerLayer(0.3), x, y, augmentation=Augmentation(1, lambda rows: rows))
+    found = clipped_sum(net, PerLayer(0.3), x, y, augmentation=Augmentation(1, lambda rows, generator: rows))
     require_close(found, clipped_sum(net, PerLayer(0.3), x, y), rtol=1e-12)
 
 

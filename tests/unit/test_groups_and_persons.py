@@ -192,7 +192,7 @@ def test_augmented_copies_of_a_persons_rows() -> None:
 
     x, y, ids = people()
     plain = person_sums(x, y, ids).values
-    copied = person_sums(x, y, ids, augmentation=pv.Augmentation(3, lambda rows: rows * 1.0)).values
+    copied = person_sums(x, y, ids, augmentation=pv.Augmentation(3, lambda rows, generator: rows * 1.0)).values
     for a, b in zip(plain, copied, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 

@@ -128,10 +128,16 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "a type for a precision": (lambda: {"precision": torch.float16}, ("torch.float16", "float32, bf16")),
     "true for a micro-batch": (lambda: {"microbatch": True}, ("microbatch is True", "at least 1")),
     "a plain function for an augmentation": (lambda: {"augmentation": abs}, ("augmentation is", "pv.Augmentation")),
-    "an augmentation without transform": (lambda: {"augmentation": Augmentation(2, None)}, ("fails on made-up rows",)),  # type: ignore[arg-type]
-    "an augmentation that drops rows": (lambda: {"augmentation": Augmentation(2, lambda x: x[:1])}, ("as many rows",)),
+    "an augmentation that takes no generator": (
+        lambda: {"augmentation": Augmentation(2, lambda x: x)},  # type: ignore[arg-type,misc]
+        ("fails on made-up rows", "2 were given"),
+    ),
+    "an augmentation that drops rows": (
+        lambda: {"augmentation": Augmentation(2, lambda x, g: x[:1])},
+        ("as many rows",),
+    ),
     "an augmentation that drops columns": (
-        lambda: {"augmentation": Augmentation(2, lambda x: x[:, :3])},
+        lambda: {"augmentation": Augmentation(2, lambda x, g: x[:, :3])},
         ("(8, 5)", "(8, 3)", "of the same shape"),
     ),
     "more components than features": (
@@ -211,7 +217,11 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a count without a share": (lambda: styles.Quantile(1.0, share=0.0), ("share is 0.0", "0.001")),
     "no components": (lambda: pv.PCA(0, 1.0), ("components is 0", "at least 1")),
     "directions without noise": (lambda: pv.PCA(2, 0.0), ("noise_multiplier is 0.0", "above 0")),
-    "no copies": (lambda: Augmentation(0, lambda x: x), ("copies is 0", "at least 1")),
+    "no copies": (lambda: Augmentation(0, lambda x, g: x), ("copies is 0", "at least 1")),
+    "copies without a change": (
+        lambda: Augmentation(2, None),
+        ("transform is None", "flip,shift:2", "(rows, generator)"),
+    ),  # type: ignore[arg-type]
     "a model for a result": (lambda: pv.publish(net(), "out"), ("result is a Linear", "dpsgd")),  # type: ignore[arg-type]
     "a folder without a name": (lambda: pv.publish(net(), ""), ("names no new folder", "runs/model")),  # type: ignore[arg-type]
     "no classes": (lambda: pv.load("rows.npz", classes=0, value_range=(0, 1)), ("classes is 0", "at least 2")),

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 
-from privlearn.cli import screen
+from privlearn.cli import screen, training
 from privlearn.data import NAMES, Dataset
 from privlearn.data.files import cache
 from privlearn.encoders import Encoder, Encoding, encoder, usual, with_features
 from privlearn.encoders.feature_folder import is_folder
 from privlearn.errors import BadInput
+from privlearn.methods.refusals import require_no_features
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     if spec is None or spec == "raw":
         yield data
         return
+    require_no_features(training.copies_of(options), spec)
     if is_folder(spec):
         yield _from_folder(options, data, spec)
         return

@@ -92,6 +92,14 @@ def _settings(
         options.lr_schedule is not None,
         "falls to 0, so that the last steps' noise hardly counts",
     )
+    average = (
+        "of the last step" if options.average is None else f"a mean, about the last {options.average:g} of the steps"
+    )
+    yield "weights", average, options.average is not None, "where the rate falls to 0, a mean gains nothing"
+    smoothing = f"{options.label_smoothing or 0:g}"
+    yield "label smoothing", smoothing, options.label_smoothing is not None, "loses, where gradients are clipped short"
+    copies = "none" if options.views is None else f"{options.views}, by {options.augment}"
+    yield "copies of examples", copies, options.views is not None, "they take a multiple of the time"
 
 
 def _rate(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> float:

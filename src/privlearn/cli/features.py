@@ -36,6 +36,7 @@ _ALIEN = {
     "optimizer": None, "learning_rate": None, "momentum": None, "lr_schedule": None, "rows_per_person": None, "solve": None,
     "schedule": "constant", "clip": "flat", "model": "linear", "sampling": "poisson", "resume": False,
     "explain": False, "normalise": None,
+    "average": None, "views": None, "augment": None, "label_smoothing": None,
 }  # fmt: skip
 
 

@@ -51,6 +51,9 @@ def require_combinable(options: argparse.Namespace) -> None:
         (options.clip != "flat", f"--clip {options.clip}: derivatives are clipped layer by layer, at --clip-norm"),
         (options.precision != "float32", f"--precision {options.precision}"),
         (options.explain, "--explain, which is of DP-SGD's rules"),
+        (options.average is not None, "--average"),
+        (options.views is not None or options.augment is not None, "--views and --augment"),
+        (options.label_smoothing is not None, "--label-smoothing"),
     ):
         if given:
             raise BadInput(f"--method dpmac does not go with {option}. Leave it out, or train by dpsgd")

@@ -27,7 +27,8 @@ _TARGETS = {"--epsilon", "--rho"}
 _TRAINING_ONLY = {
     "--data", "--data-dir", "--schema", "--test-data", "--range", "--model", "--optimizer", "--learning-rate",
     "--momentum", "--lr-schedule", "--z-steps", "--z-rate", "--microbatch", "--device", "--precision", "--seed", "--out",
-    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public", "--teacher",
+    "--sign", "--ledger", "--discrete", "--resume", "--checkpoint-every", "--public", "--teacher", "--average", "--views",
+    "--augment", "--label-smoothing",
 }  # fmt: skip
 
 
@@ -334,6 +335,14 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--lr-schedule", metavar="SPEC", help="as --schedule (default: linear to 0; to a fifth for dpmac)"
     )
+    group.add_argument("--average", type=float, metavar="F", help="for dpsgd: publish the mean of the weights over about "
+                       "this last share of the steps (default: the last step's)")  # fmt: skip
+    group.add_argument("--views", type=int, metavar="K", help="for dpsgd, with --augment: gradients of K changed copies of "
+                       "each example are averaged before clipping")  # fmt: skip
+    group.add_argument("--augment", metavar="SPEC", help="how images are changed: flip (left to right), shift:2 (pixels), "
+                       "or flip,shift:2")  # fmt: skip
+    group.add_argument("--label-smoothing", type=float, metavar="F", help="for dpsgd: share of a label that is spread over "
+                       "all classes (default: 0)")  # fmt: skip
     group.add_argument(
         "--z-steps",
         type=int,

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
     mac.require_combinable(options)
     voting.require_combinable(options)
     features.require_combinable(options)
+    training.copies_of(options)  # refused before a ledger is begun
     if options.method == "pate":
         return ensemble.run(options)
     if options.method == "features":
@@ -134,12 +135,14 @@ def _train(
         return dpsgd(
             plan,
             lambda shape: training.network(options.model, shape, classes, streams, tuple(data.y.shape[1:])),
-            training.loss_of(data),
+            training.loss_of(data, options.label_smoothing),
             data,
             optimizer=training.optimizer(options, kind, plan, options.examples or data.examples, data),
             learning_rate_schedule=training.rates(options, plan),
             streams=streams,
             microbatch=options.microbatch,
+            augmentation=training.copies_of(options),
+            average=options.average,
             device=options.device,
             precision=options.precision,
             progress=progress,

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from privlearn import models, schedules
-from privlearn._validate import positive
+from privlearn._validate import between, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
+from privlearn.clipping.augmentation import Augmentation
 from privlearn.data import NAMES, Dataset, load
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
@@ -29,6 +30,7 @@ from privlearn.segmentation.dice import dice
 from privlearn.segmentation.training import map_losses
 
 _ROWS_AT_ONCE = 4096
+_MOST_SMOOTHING = 0.99
 _VOLUMES_AT_ONCE = 16
 
 
@@ -54,9 +56,36 @@ def has_maps(data: Dataset) -> bool:
     return data.y is not None and len(np.shape(data.y)) > 1
 
 
-def loss_of(data: Dataset) -> Callable[[Tensor, Tensor], Tensor]:
-    """One value for each example: cross-entropy, and for maps of classes soft Dice with it."""
-    return map_losses if has_maps(data) else nn.CrossEntropyLoss(reduction="none")
+def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """One value for each example: cross-entropy, and for maps of classes soft Dice with it.
+
+    Args:
+        data: says which.
+        smoothing: the share of a label that is spread over all classes; None: nothing is.
+    """
+    share = 0.0 if smoothing is None else between("--label-smoothing", smoothing, 0.0, _MOST_SMOOTHING)
+    if not has_maps(data):
+        return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
+    if smoothing is not None:
+        raise BadInput("--label-smoothing is for classes, and the targets are maps of them: leave it out")
+    return map_losses
+
+
+def copies_of(options: argparse.Namespace) -> Augmentation | None:
+    """The changed copies of each example that are asked for.
+
+    Raises:
+        BadInput: a number of them without a change, or the other way round.
+    """
+    if options.views is None and options.augment is None:
+        return None
+    if options.augment is None:
+        raise BadInput(
+            f"--views {options.views} asks for copies of each example that are changed: say how, --augment shift:2"
+        )
+    if options.views is None:
+        raise BadInput(f"--augment {options.augment} changes copies of each example: say how many there are, --views 4")
+    return Augmentation(options.views, options.augment)
 
 
 def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:

@@ -6,7 +6,6 @@ import argparse
 from contextlib import nullcontext
 
 import torch
-from torch import nn
 
 from privlearn import models
 from privlearn.accounting.ledger import Ledger
@@ -16,11 +15,12 @@ from privlearn.cli.publication import Publication
 from privlearn.cli.tuning import Choice
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
+from privlearn.methods.averaging import Average
 from privlearn.methods.blocks import Blocks
 from privlearn.methods.candidates import Candidate
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.dpsgd import dpsgd
-from privlearn.methods.refusals import require_same_examples
+from privlearn.methods.refusals import require_changeable, require_same_examples
 from privlearn.methods.result import Result
 from privlearn.methods.tune import tune
 from privlearn.publishing.folder import require_free
@@ -75,12 +75,14 @@ def _tune(options: argparse.Namespace, choice: Choice, data: Dataset, ledger: Le
         return dpsgd(
             plan,
             lambda shape: training.network(own.model, shape, classes, streams),
-            nn.CrossEntropyLoss(reduction="none"),
+            training.loss_of(data, own.label_smoothing),
             rows,
             optimizer=training.optimizer(own, training.optimizer_kind(own.optimizer or "SGD"), plan, examples, data),
             learning_rate_schedule=training.rates(own, plan),
             streams=streams,
             microbatch=own.microbatch,
+            augmentation=training.copies_of(own),
+            average=own.average,
             device=own.device,
             precision=own.precision,
             ledger=ledger,
@@ -99,7 +101,8 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
     Raises:
         BadInput, NotPerExample: one that can't be made.
     """
-    shape = tuple(data.tensors()[0].shape[1:])
+    x, y = data.tensors()
+    shape = tuple(x.shape[1:])
     for candidate, own in zip(choice.plan.candidates, choice.options, strict=True):
         plan, own_shape = candidate.plan, shape
         for earlier in plan.before:
@@ -111,3 +114,7 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
         kind = training.optimizer_kind(own.optimizer or "SGD")
         training.optimizer(own, kind, plan, plan.examples or data.examples, data)(network.parameters())
         training.rates(own, plan)
+        training.loss_of(data, own.label_smoothing)
+        require_changeable(training.copies_of(own), plan, data, x, y)
+        if own.average is not None:
+            Average(list(network.parameters()), own.average)

@@ -20,7 +20,7 @@ from privlearn.sampling import Shuffle
 #: What a candidate may set for itself. The rest (data, target, adjacency, ...) is one for all.
 _OWN = (
     "--model", "--optimizer", "--learning-rate", "--momentum", "--lr-schedule", "--sampling", "--batch-size", "--epochs",
-    "--schedule", "--clip", "--clip-norm", "--pca", "--pca-noise",
+    "--schedule", "--clip", "--clip-norm", "--pca", "--pca-noise", "--average", "--views", "--augment", "--label-smoothing",
 )  # fmt: skip
 _NUMBERS = {"blocks": ("share", "selection-epsilon"), "random-stopping": ("mean", "shape", "score-noise")}
 _LONGEST_NAME = 60

@@ -28,6 +28,7 @@ _ALIEN: dict[str, object] = {
     "optimizer": None,
     "momentum": None, "lr_schedule": None, "z_steps": None, "z_rate": None, "microbatch": None, "device": None,
     "precision": "float32", "features": None, "features_cache": None, "explain": False,
+    "average": None, "views": None, "augment": None, "label_smoothing": None,
 }  # fmt: skip
 _OWN = ("teachers", "queries", "teacher", "threshold", "answers")
 #: Shares of the teachers that agree, in tables.

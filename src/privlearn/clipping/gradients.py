@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from functools import wraps
 from typing import Any, TypeVar, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from privlearn._validate import count
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.agreement import TOLERANCE, close, require_uncoupled, rounding_of
-from privlearn.clipping.augmentation import Augmentation, require_own_rows
+from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.examples import ExampleGradients
@@ -74,6 +75,7 @@ class ClippedGradients:
         microbatch: examples that are computed at once, a number or None for what fits into memory; the result is the
             same.
         augmentation: copies of each example to average over.
+        view_seeds: the stream that seeds the random numbers of the copies; by default PyTorch's own generator.
         autocast: `torch.bfloat16` to run the model in low precision.
         rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all are
             averaged before clipping. By default every example is one row.
@@ -96,6 +98,7 @@ class ClippedGradients:
         *,
         microbatch: int | None = None,
         augmentation: Augmentation | None = None,
+        view_seeds: np.random.Generator | None = None,
         autocast: torch.dtype | None = None,
         rows: Tensor | None = None,
         fast_kernels: bool | None = None,
@@ -122,10 +125,10 @@ class ClippedGradients:
         self.clip, self.adjacency = clip, adjacency
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
-        self._model, self._augmentation, self._observe = model, augmentation, observe
+        self._model, self._views, self._observe = model, Views(augmentation, view_seeds), observe
         self._done = computed or (lambda: None)
         self._rows = rows
-        self._copies = (1 if rows is None else rows.shape[1]) * (augmentation.copies if augmentation else 1)
+        self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
         self._kernels = kernels(fast_kernels)
         layers = [name.rpartition(".")[0] for name in self.parameters]
@@ -192,6 +195,7 @@ class ClippedGradients:
         assert self._chunk is not None
         sums = self.buffers() if out is None else [total.zero_() for total in out]
         clipped = sums[0].new_zeros(1)
+        self._views.begin(self._device)
         parts = math.ceil(len(sample) / self._chunk)
         for part in range(parts):  # of nearly equal sizes
             start, stop = (len(sample) * n // parts for n in (part, part + 1))
@@ -280,7 +284,7 @@ class ClippedGradients:
             ValueError: stand-ins are not finite either (the model draws random numbers).
             Exception: whatever the model or the loss raises on these examples.
         """
-        drawn = drawn_by(self._device)
+        drawn, viewed = drawn_by(self._device), self._views.drawn()
         counts: Tensor | None = None
         for _ in range(_STAND_INS):
             gradients, losses = self._computed(x, y, rows)
@@ -291,6 +295,7 @@ class ClippedGradients:
                 return gradients, losses, squares, counts
             rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
             draw_again(self._device, drawn)
+            self._views.draw_again(viewed)
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
@@ -318,11 +323,7 @@ class ClippedGradients:
         """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""
         if self._rows is not None:
             rows = self._rows.to(rows.device)[rows].flatten()
-        x, y = x[rows].to(self._device), y[rows].to(self._device)
-        if not self._augmentation:
-            return x, y
-        copies = self._augmentation.copies
-        return self._augmentation.transform(x.repeat_interleave(copies, 0)), y.repeat_interleave(copies, 0)
+        return self._views(x[rows].to(self._device), y[rows].to(self._device))
 
     def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Rows that may be written into."""
@@ -354,8 +355,7 @@ class ClippedGradients:
         problem = self._problem(self._autocast)
         with without_dropout(self._model), torch.random.fork_rng():
             self._writes = require_uncoupled(self._problem(None), rows, targets)
-            if self._augmentation:
-                require_own_rows(self._augmentation, rows)
+            self._views.require_own_rows(rows)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows, targets)

@@ -20,6 +20,7 @@ from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.persons import require_groups, rows_of_persons
 from privlearn.mechanisms.release import release
+from privlearn.methods.averaging import Average
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.rates import LearningRates
@@ -29,6 +30,7 @@ from privlearn.methods.refusals import (
     gradient_clip,
     network_from,
     optimizer_from,
+    require_changeable,
     require_finite,
     require_kinds,
     require_labels_to_select,
@@ -38,7 +40,7 @@ from privlearn.methods.refusals import (
 )
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import Rows, front, rows, through
-from privlearn.methods.settings import public_settings, with_choices
+from privlearn.methods.settings import better_settings, public_settings, with_choices
 from privlearn.methods.validating import paced, public_rows, require_scores
 from privlearn.models import require_per_example
 from privlearn.plan import Plan
@@ -58,6 +60,7 @@ def dpsgd(
     streams: Streams | None = None,
     microbatch: int | None = None,
     augmentation: Augmentation | None = None,
+    average: float | None = None,
     device: str | torch.device | None = None,
     precision: str = "float32",
     progress: Callable[[int, int], None] | None = None,
@@ -85,7 +88,11 @@ def dpsgd(
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         microbatch: examples computed at once, or None for what fits into memory; the result is the same.
-        augmentation: changed copies of each row, whose gradients are averaged before clipping.
+        augmentation: changed copies of each row, whose gradients are averaged before clipping. Rows are changed as the network
+            gets them: scaled; not in front of public features, whose images a change would have to come before.
+        average: publish the mean of the weights, of about this last share of the steps (0.5, say), in place of the last
+            step's (`averaging.Average`): it costs nothing, and evens out noise where the learning rate does not fall.
+            Validations are of the weights as they are trained.
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
         progress: called with (steps done, steps in all) after each step.
@@ -114,6 +121,7 @@ def dpsgd(
     shown = public_rows(plan, validation, data, x, y)
     born = saved.plain["born"] if saved else _born(plan, streams)
     persons = _rows_of_examples(plan, data, bytes.fromhex(born["persons"]))
+    require_changeable(augmentation, plan, data, x, y)
     present = len(x) if persons is None else len(persons)
     examples = plan.examples or present
     transforms, x = front(data, x)
@@ -134,6 +142,7 @@ def dpsgd(
         plan.neighbours,
         microbatch=microbatch,
         augmentation=augmentation,
+        view_seeds=streams.views,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
         rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
@@ -147,19 +156,21 @@ def dpsgd(
     parameters = list(gradients.parameters.values())
     descent = optimizer_from(optimizer, parameters)
     rates = LearningRates(descent, learning_rate_schedule)
+    mean = None if average is None else Average(parameters, average)
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
     settings = {
         **public_settings(plan, vars(plan.clip), examples, steps, descent, learning_rate_schedule, data.features),
         "precision": precision,
-        "augmentation_copies": augmentation.copies if augmentation else 1,
+        **better_settings(augmentation, average, loss),
         "noise": "on a grid" if streams.noise.discrete else "floating point",
     }
 
     sums = gradients.buffers()
-    run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born)
+    run = Progress(file, ledger, network, transforms, gradients, descent, streams, watched, born, mean)
     if file:
-        run.facts = facts(network, loss, x, y, persons, shown, plan=plan, microbatch=microbatch, **settings)
+        changes = augmentation.transform if augmentation else None
+        run.facts = facts(network, loss, x, y, persons, shown, changes, plan=plan, microbatch=microbatch, **settings)
     run.accuracies += saved.plain.get("accuracies", []) if saved else []
     pace = paced(
         plan, network, shown, lambda rows: through(transforms, rows), run.accuracies, examples=examples, present=present,
@@ -182,6 +193,8 @@ def dpsgd(
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
                 rates.at(epoch + step / steps)
                 descent.step()
+                if mean:
+                    mean.add()
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
@@ -190,6 +203,8 @@ def dpsgd(
                 require_finite(parameters, rates.first, f"epoch {epoch + 1} of {plan.epochs}")
             pace.end_epoch(x, y)
         run.end(pace.epochs)
+        if mean:
+            mean.put()
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 
     return Result(

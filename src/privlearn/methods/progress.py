@@ -18,6 +18,7 @@ from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput
+from privlearn.methods.averaging import Average
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.plan import Earlier, Plan
 from privlearn.rng import Streams
@@ -91,6 +92,7 @@ class Progress:
         figures: private figures.
         born: what was drawn from before it began: the initial weights, which may tell the learning rate, and which rows
             stand for whom.
+        average: the mean of the weights, where one is published.
 
     Attributes:
         facts: what a run must have in common with its checkpoint.
@@ -109,6 +111,7 @@ class Progress:
         streams: Streams,
         figures: Kept,
         born: dict[str, Any],
+        average: Average | None = None,
     ) -> None:
         self._file, self._ledger = file, ledger
         self._network, self._transforms = network, transforms
@@ -118,7 +121,7 @@ class Progress:
         self.accuracies: list[float] = []
         self._epoch = 0
         self._drawn_from: Any = None
-        self._born = born
+        self._born, self._average = born, average
         self._earlier: list[dict[str, Tensor]] = []  # released before the interruption
 
     @contextmanager
@@ -207,6 +210,8 @@ class Progress:
         tensors |= {f"network.{name}": value for name, value in self._network.state_dict().items()}
         for number, transform in enumerate(self._transforms):
             tensors |= {f"transform.{number}.{name}": value for name, value in transform.state_dict().items()}
+        if self._average:
+            tensors |= {f"average.{name}": value for name, value in self._average.tensors().items()}
         tensors["generator"] = torch.get_rng_state()
         if torch.cuda.is_available():
             tensors |= {f"generator.{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -226,6 +231,7 @@ class Progress:
             "gradients": self._gradients.state(),
             "figures": self._figures.state(),
             "accuracies": self.accuracies,
+            "averaged": self._average.steps if self._average else None,
         }
         self._file.write(Saved(tensors, plain))
 
@@ -238,6 +244,8 @@ class Progress:
         _unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])
         self._gradients.restore(saved.plain["gradients"])
         self._figures.restore(saved.plain["figures"])
+        if self._average:
+            self._average.restore(part("average."), saved.plain["averaged"])
         made_up = range(len(self._transforms), saved.plain["transforms"])
         self._earlier = [part(f"transform.{number}.") for number in made_up]
         self.first = (saved.plain["epoch"], saved.plain["step"])
@@ -253,6 +261,7 @@ def facts(
     y: Tensor,
     persons: Tensor | None,
     shown: tuple[Tensor, Tensor] | None,
+    transform: object = None,
     **others: Any,
 ) -> dict[str, str]:
     """What a run must have in common with a checkpoint to go on from it, as texts to compare.
@@ -264,13 +273,15 @@ def facts(
         y: targets.
         persons: the rows of each person, where persons are examples.
         shown: public validation rows.
+        transform: how copies of examples are changed.
         others: settings, by name.
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
     return {
         **{name.replace("_", " "): str(value) for name, value in others.items()},
         "network": f"{network} {shapes}",
-        "loss": str(loss) if isinstance(loss, nn.Module) else getattr(loss, "__qualname__", type(loss).__qualname__),
+        "loss": _name(loss),
+        "copies": _name(transform),
         "device": str(next(network.parameters()).device),
         "data": _digest(x, y, *([] if persons is None else [persons])),
         "validation rows": _digest(*(shown or ())),
@@ -299,6 +310,13 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
             f"the checkpoint is of another run: {shown or 'it has other settings'}. Go on with what it began with, or delete "
             "it and begin anew (what it was charged stays charged)"
         )
+
+
+def _name(given: object) -> str:
+    """A module or a text as it is, a function by its name: two of one name can't be told apart."""
+    if given is None or isinstance(given, nn.Module | str):
+        return str(given)
+    return str(getattr(given, "__qualname__", type(given).__qualname__))
 
 
 def _digest(*tensors: Tensor) -> str:

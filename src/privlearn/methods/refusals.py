@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.layerwise import Analytic, Derivatives
+from privlearn.clipping.moves import Moves
 from privlearn.clipping.styles import Clip
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
@@ -188,6 +189,39 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
             f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
             f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
             learning_rate=rate,
+        )
+
+
+def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Dataset, x: Tensor, y: Tensor) -> None:
+    """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
+
+    Raises:
+        BadInput: public features stand in front of the network, or flips and shifts would have to move targets, too, or are
+            of no images.
+    """
+    if augmentation is None:
+        return
+    require_no_features(augmentation, None if data.features is None else data.features.encoder.spec)
+    if isinstance(augmentation.transform, str):
+        Moves.parse(augmentation.transform).require_images(plan.before[-1].output_shape if plan.before else x.shape[1:])
+        if y.dim() > 2:
+            raise BadInput(
+                f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
+                f"{tuple(y.shape[1:])} each: expected classes or numbers. Leave it out"
+            )
+
+
+def require_no_features(augmentation: Augmentation | None, spec: str | None) -> None:
+    """Refuse copies of rows in front of which public features stand, those of `spec`.
+
+    Raises:
+        BadInput: both are there.
+    """
+    if augmentation is not None and spec is not None:
+        raise BadInput(
+            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
+            f"features {spec}: features of a moved image are others, and would have to be made anew for each copy. Give the "
+            "rows as they are (--features raw) and a network for them (--model cnn), or leave the copies out"
         )
 
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
+from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.encoders import Encoding
 from privlearn.mechanisms.choice import told
@@ -49,6 +52,23 @@ def public_settings(
         "optimizer": {"name": type(descent).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
         **({} if features is None else {"public_features": features.encoder.describe()}),
+    }
+
+
+def better_settings(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
+    """What a certificate states of what was done for accuracy alone; what was not done is left out.
+
+    Args:
+        augmentation: copies of each example that are averaged before clipping.
+        average: of which last share of the steps the published weights are the mean.
+        loss: PyTorch's cross-entropy may smooth labels.
+    """
+    smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
+    return {
+        "augmentation_copies": augmentation.copies if augmentation else 1,
+        **({"augmentation": augmentation.shown} if augmentation else {}),
+        **({} if average is None else {"average": average}),
+        **({"label_smoothing": smoothing} if smoothing else {}),
     }
 
 

@@ -158,6 +158,7 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| noise multiplier | {noise} |",
         *_validation(settings),
         f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
+        *_for_accuracy(settings),
         *_mac(settings),
         f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
         f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
@@ -165,6 +166,21 @@ def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, st
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
+
+
+def _for_accuracy(settings: dict[str, Any]) -> list[str]:
+    """What was done beside plain steps; none of it changes what is guaranteed."""
+    lines = []
+    if "augmentation" in settings:
+        lines.append(
+            f"| copies of each example | {settings['augmentation_copies']} ({settings['augmentation']}), whose gradients are "
+            "averaged before clipping |"
+        )
+    if "label_smoothing" in settings:
+        lines.append(f"| label smoothing | {settings['label_smoothing']:g} |")
+    if "average" in settings:
+        lines.append(f"| published weights | a mean over about the last {settings['average']:g} of the steps |")
+    return lines
 
 
 def _mac(settings: dict[str, Any]) -> list[str]:
