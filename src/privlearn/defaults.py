@@ -29,6 +29,11 @@ GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
+#: The part of rho that noisy moments take.
+MOMENTS_SHARE = 0.05
+#: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows of many numbers.
+WORTH_MOMENTS = 10_000
+
 
 def batch_size(examples: int) -> int:
     """A fifteenth of the examples, and at least 256 where there are as many: accuracy is flat around it."""
@@ -38,6 +43,11 @@ def batch_size(examples: int) -> int:
 def epochs(epsilon: float | None) -> int:
     """30, and 60 where the target is above epsilon 4: with little noise more steps are worth theirs."""
     return EPOCHS if epsilon is None or epsilon <= _LITTLE_NOISE else _EPOCHS_WITH_LITTLE_NOISE
+
+
+def moments_pay(examples: int, epsilon: float | None) -> bool:
+    """Whether rows of many non-negative numbers gain by being standardised by noisy moments, with what these cost."""
+    return epsilon is not None and examples * epsilon >= WORTH_MOMENTS
 
 
 def learning_rate(

@@ -11,6 +11,7 @@ import pytest
 from checks import CHECKS
 
 import privlearn as pv
+from privlearn import defaults
 from privlearn.cli import main
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.publishing import bundle
@@ -134,3 +135,46 @@ def test_what_was_chosen_is_told(rows: str, tmp_path: Path, capsys: pytest.Captu
     rate = json.loads((out / "privacy.json").read_text())["settings"]["optimizer"]["lr"]
     assert f"learning rate {rate:.4g}" in told
     assert "epochs 2 as given" in told
+
+
+def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By examples x epsilon, the same by Python and the command line; `--normalise none` for none."""
+    x = np.random.default_rng(0).integers(0, 200, (80, 256), dtype=np.uint8)
+    data = pv.Dataset(x, np.arange(80) % 3, classes=3, low=0.0, high=200.0)
+    kinds = lambda result: [type(release).__name__ for release in result.model.children()]  # noqa: E731
+    assert "Standardise" not in kinds(pv.train(data, epsilon=5.0, delta=1e-3))
+    monkeypatch.setattr(defaults, "WORTH_MOMENTS", 400)
+    assert "Standardise" not in kinds(pv.train(data, epsilon=4.9, delta=1e-3))
+    result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
+    assert "Standardise" in kinds(result)
+    assert 4.9 < result.ledger.guarantee(1e-3).epsilon <= 5.0
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=data.x, y=data.y)
+    target = [
+        "--data",
+        str(path),
+        "--classes",
+        "3",
+        "--range",
+        "0,200",
+        "--epsilon",
+        "5",
+        "--delta",
+        "1e-3",
+        "--seed",
+        "1",
+    ]
+    for number, more in enumerate(([], ["--normalise", "none"])):
+        out = tmp_path / f"model{number}"
+        assert main(["train", *target, *more, "--explain", "--out", str(out)]) == 0
+        assert pv.verify(out).ok
+        told = " ".join(capsys.readouterr().err.split())
+        published, _ = bundle.load(out)
+        names = [type(part).__name__ for part in published.children()]
+        assert ("Standardise" in names) == (not more)
+        assert f"normalisation {'none' if more else 'noisy moments'}" in told
+        if not more:
+            for name, value in result.model.state_dict().items():
+                assert value.equal(published.state_dict()[name])

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     if options.tune is not None:
         return tuning.show_cost(options)
     before: tuple[Earlier, ...] = ()
-    if options.select is not None or options.normalise is not None:
+    if options.select is not None or options.normalise not in (None, "none"):
         rows = features.declared(options)
         before = (*paid.normalisation(options, rows), *features.selection(options, rows))
     plan = make_plan(options, options.examples, before)

@@ -72,7 +72,7 @@ def _from_folder(options: argparse.Namespace, data: Dataset, folder: str) -> Dat
 def _usual(options: argparse.Namespace, data: Dataset) -> str | None:
     """The spec of what is usual in front of a linear model, where nothing else comes first."""
     plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
-    plain &= options.pca is None and options.select is None and options.normalise is None
+    plain &= options.pca is None and options.select is None and options.normalise in (None, "none")
     return usual(data.x.shape[1:], data.low) if plain else None
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from privlearn import defaults
 from privlearn.cli import screen, training
 from privlearn.data import Dataset
+from privlearn.mechanisms.moments import Moments
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import spec
@@ -58,6 +59,10 @@ def _settings(
         options.model != "linear",
         "noise grows with the number of weights: begin with the least",
     )
+    moments = [release for release in plan.before if isinstance(release, Moments)]
+    if moments or options.normalise is not None:
+        why = f"examples x epsilon is at least {defaults.WORTH_MOMENTS:,}: they cost less than they bring"
+        yield "normalisation", "noisy moments" if moments else "none", options.normalise is not None, why
     sampling = plan.sampling.describe()["kind"]
     yield "batches", sampling, options.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
     size = f"{plan.sampling.expected_batch_size(examples):.0f}"

@@ -385,7 +385,8 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
                        "declared bound on the norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
     group.add_argument("--normalise", metavar="SPEC", help="before dpsgd: moments, standardise features by noisy means and "
-                       "variances (a twentieth of rho; moments:share=0.1)")  # fmt: skip
+                       "variances (a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, "
+                       "where they pay)")  # fmt: skip
     group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
     group.add_argument("--mode", choices=["statistics", "least-squares", "rows", "auto"], help="for features: a "
                        "classifier from noisy statistics (default), by least squares, from rows with randomised labels, or "

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from privlearn import defaults
 from privlearn._validate import parse_spec, probability
 from privlearn.cli.features import bounds_of, features_of, noise_for
 from privlearn.data import Dataset
+from privlearn.encoders import Normalised
 from privlearn.errors import BadInput
 from privlearn.mechanisms.moments import Moments
 from privlearn.mechanisms.pca import components_of
-
-#: The part of rho that moments take.
-_SHARE = 0.05
 
 
 def with_pca(options: argparse.Namespace) -> argparse.Namespace:
@@ -30,19 +29,30 @@ def with_pca(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, ...]:
-    """The release that `--normalise moments` puts in front of training, with its share of the target.
+    """The release that `--normalise moments` puts in front of training, or that is usual, with its share of the target.
 
     Raises:
         BadInput: another spec, no target, or rows of which no bound is declared.
     """
-    if options.normalise is None:
+    spec = _usual(options, data) if options.normalise is None else options.normalise
+    if spec == "none":
         return ()
-    name, numbers = parse_spec("--normalise", options.normalise)
+    name, numbers = parse_spec("--normalise", spec)
     if name != "moments" or not set(numbers) <= {"share"}:
         raise BadInput(
-            f"--normalise is {options.normalise[:60]!r}: expected moments, or moments:share=0.1 for another share of rho. "
+            f"--normalise is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
             "Each row by itself is normalised by --features norm:power=1, which costs nothing"
         )
-    share = probability("the share of the moments", numbers.get("share", _SHARE), open_top=True)
+    share = probability("the share of the moments", numbers.get("share", defaults.MOMENTS_SHARE), open_top=True)
     norm, _ = bounds_of(options, data)
     return (Moments(features_of(data), noise_for(options, share, "--normalise"), norm),)
+
+
+def _usual(options: argparse.Namespace, data: Dataset) -> str:
+    """What is usual behind the features that are usual for rows of many numbers: moments, where these pay."""
+    normalised = (
+        options.features is None and data.features is not None and isinstance(data.features.encoder, Normalised)
+    )
+    rows = options.rows_per_person is None and options.noise_multiplier is None
+    pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
+    return "moments" if normalised and rows and pays else "none"

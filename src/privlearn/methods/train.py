@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 from privlearn import defaults, models
+from privlearn.accounting import zcdp
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.styles import Flat
 from privlearn.data.dataset import Dataset
-from privlearn.encoders import row_norm, usual, with_features
+from privlearn.encoders import Normalised, row_norm, usual, with_features
 from privlearn.errors import BadInput
 from privlearn.mechanisms.moments import Moments
 from privlearn.mechanisms.pca import PCA, components_of
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.methods.dpsgd import dpsgd
 from privlearn.methods.result import Result
-from privlearn.plan import Plan
+from privlearn.plan import Earlier, Plan
 from privlearn.rng import Streams
 from privlearn.sampling import Poisson
 from privlearn.schedules import Polynomial
@@ -65,18 +66,25 @@ def train(
     if classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
     components = None if features is None else components_of(features)
+    number = examples or dataset.examples
+    before: tuple[Earlier, ...] = () if components is None else (PCA(components, defaults.PCA_NOISE),)
     if components is None and features is not None:
         dataset = with_features(dataset, features)
     elif components is None and model == "linear" and dataset.features is None:
         found = usual(dataset.x.shape[1:], dataset.low)
         dataset = dataset if found is None else with_features(dataset, found)
-    number = examples or dataset.examples
+        if (
+            dataset.features
+            and isinstance(dataset.features.encoder, Normalised)
+            and defaults.moments_pay(number, epsilon)
+        ):
+            before = (_moments(math.prod(dataset.x.shape[1:]), epsilon, delta),)
     plan = Plan(
         Poisson(defaults.batch_size(number) / number),
         epochs=defaults.epochs(epsilon),
         clip=Flat(defaults.CLIP_NORM),
         examples=examples,
-        before=() if components is None else (PCA(components, defaults.PCA_NOISE),),
+        before=before,
     ).calibrate(epsilon=epsilon, delta=delta)
     streams = streams or Streams.new()
 
@@ -96,6 +104,12 @@ def train(
         progress=progress,
         checkpoint=checkpoint,
     )
+
+
+def _moments(numbers: int, epsilon: float, delta: float) -> Moments:
+    """Those of rows of so many normalised numbers, for the usual share of the target."""
+    noise = 1 / math.sqrt(2 * defaults.MOMENTS_SHARE * zcdp.rho_for(epsilon, delta))
+    return Moments(numbers, noise, math.sqrt(numbers))
 
 
 def usual_rate(
