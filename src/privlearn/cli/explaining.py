@@ -104,7 +104,12 @@ def _settings(
     smoothing = f"{options.label_smoothing or 0:g}"
     yield "label smoothing", smoothing, options.label_smoothing is not None, "loses, where gradients are clipped short"
     copies = "none" if options.views is None else f"{options.views}, by {options.augment}"
-    yield "copies of examples", copies, options.views is not None, "they take a multiple of the time"
+    yield (
+        "copies of examples",
+        copies,
+        options.views is not None,
+        "whether rows may be moved is for you to say; they take a multiple of the time",
+    )
 
 
 def _rate(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> float:
