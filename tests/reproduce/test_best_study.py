@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn.reproduce.best import accuracy, runs
-from privlearn.reproduce.best.runs import EXAMPLE, BestOutcome, BestSetting
+from privlearn import defaults
+from privlearn.reproduce.best import accuracy, papers, runs
+from privlearn.reproduce.best.runs import EXAMPLE, STATISTICS, BestOutcome, BestSetting
+from privlearn.reproduce.pate.vote_runs import VoteSetting
 from privlearn.reproduce.sweep import Store, Sweep
+from privlearn.reproduce.yu.runs import Setting as YuSetting
 
 
 def test_every_setting_of_the_study_is_another_run_and_is_found_again(tmp_path: Path) -> None:
@@ -57,6 +63,7 @@ def test_the_figure_and_the_table_hold_what_was_reached(monkeypatch: pytest.Monk
     }
     sweep = Sweep()
     monkeypatch.setattr(Sweep, "__call__", lambda self, grid, seeds: {setting: made[setting] for setting in grid})
+    monkeypatch.setattr(accuracy, "reached_by_papers", lambda sweep, numbers: {("DP-MAC", 2.0): [0.96, 0.98]})
     findings = accuracy.run("best", False, None, sweep)
     rows = {(row.label, row.metric): row for row in findings.rows}
     first = rows["mnist, epsilon 0.5, defaults", "test accuracy"]
@@ -66,4 +73,49 @@ def test_the_figure_and_the_table_hold_what_was_reached(monkeypatch: pytest.Monk
     assert any("0.5000 ± 0.0000" in note for note in findings.notes)
     marks = {whose for name, *_, whose, _ in accuracy.PUBLISHED if name == "mnist"}
     legend = {text.get_text() for text in findings.figure.axes[0].get_legend().get_texts()}
-    assert marks <= legend
+    assert marks | {"DP-MAC"} <= legend
+    assert rows["mnist, epsilon 2, DP-MAC", "test accuracy"].ours == pytest.approx(0.97)
+    assert any("| mnist | DP-MAC | – | – | 0.9700 ± 0.0141 |" in note for note in findings.notes)
+    assert any("Tramèr and Boneh" in note and "0.897" in note for note in findings.notes)
+
+
+def test_the_papers_methods_are_the_runs_of_their_studies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the epsilon that they are shown at, what each reached at its end."""
+    asked: list[object] = []
+
+    def made(self: Sweep, grid: Iterable[object], seeds: Sequence[int]) -> dict[object, list[SimpleNamespace]]:
+        found = {}
+        for setting in grid:
+            asked.append(setting)
+            several = isinstance(setting, VoteSetting)
+            test = ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)) if several else (0.1, setting.epsilon)  # type: ignore[attr-defined]
+            found[setting] = [SimpleNamespace(test=test)] * len(seeds)
+        return found
+
+    monkeypatch.setattr(Sweep, "__call__", made)
+    found = papers.reached_by_papers(Sweep(), range(2))
+    assert {way for way, _ in found} == set(papers.PAPERS)
+    for (way, epsilon), accuracies in found.items():
+        assert accuracies == [0.5 if way == papers.PAPERS[-1] else epsilon] * 2
+    assert {setting.epsilon for setting in asked if isinstance(setting, YuSetting)} == {0.5, 2.0, 8.0}
+    assert {setting.epsilon for setting in asked if isinstance(setting, VoteSetting)} == {2.0}
+
+
+def test_statistics_spend_the_target_behind_the_same_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = pv.load("digits")
+    monkeypatch.setattr(runs, "load", lambda name: replace(few, name=name))
+    outcome = BestSetting("digits", 4.0, STATISTICS, first=1200).run(3)
+    assert 3.99 < outcome.epsilon <= 4.0
+    assert outcome.weights == 650
+    assert outcome.accuracy > 0.5
+
+
+def test_what_is_paid_for_stands_in_front_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).integers(0, 200, (90, 256), dtype=np.uint8)
+    data = pv.Dataset(x[:60], np.arange(60) % 3, x[60:], np.arange(30) % 3, classes=3, low=0.0, high=200.0, name="rows")
+    monkeypatch.setattr(runs, "load", lambda name: data)
+    monkeypatch.setattr(defaults, "WORTH_MOMENTS", 10)
+    outcome = BestSetting("rows", 5.0).run(1)
+    result = pv.train(data, epsilon=5.0, streams=pv.Streams.new(1))
+    x_test, y = data.test_tensors()
+    assert outcome.accuracy == pytest.approx(float((result.model(x_test).argmax(1) == y).double().mean()))

@@ -49,10 +49,9 @@ def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, 
 
 
 def _usual(options: argparse.Namespace, data: Dataset) -> str:
-    """What is usual behind the features that are usual for rows of many numbers: moments, where these pay."""
-    normalised = (
-        options.features is None and data.features is not None and isinstance(data.features.encoder, Normalised)
-    )
+    """What is usual behind rows that are normalised one by one, in front of a linear model: moments, where these pay."""
+    normalised = data.features is not None and isinstance(data.features.encoder, Normalised)
+    normalised &= options.model == "linear" and options.select is None and options.pca is None
     rows = options.rows_per_person is None and options.noise_multiplier is None
     pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
     return "moments" if normalised and rows and pays else "none"

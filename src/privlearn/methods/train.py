@@ -52,7 +52,8 @@ def train(
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
         features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of them; or
             `pca:60`, private principal directions, which are paid for out of the target. None: what is usual in front of a
-            linear model, unless the data set has its own (`pv.with_features`).
+            linear model, unless the data set has its own (`pv.with_features`). Behind `norm` and in front of a linear model
+            noisy moments standardise features, out of the target, where there are examples enough for it to pay.
         examples: the declared public number of examples; None: that of the data, which is then published.
         ledger: what to charge; by default a new one with the target as its budget.
         streams: the random streams.
@@ -73,12 +74,9 @@ def train(
     elif components is None and model == "linear" and dataset.features is None:
         found = usual(dataset.x.shape[1:], dataset.low)
         dataset = dataset if found is None else with_features(dataset, found)
-        if (
-            dataset.features
-            and isinstance(dataset.features.encoder, Normalised)
-            and defaults.moments_pay(number, epsilon)
-        ):
-            before = (_moments(math.prod(dataset.x.shape[1:]), epsilon, delta),)
+    normalised = dataset.features is not None and isinstance(dataset.features.encoder, Normalised)
+    if normalised and model == "linear" and defaults.moments_pay(number, epsilon):
+        before = (_moments(math.prod(dataset.x.shape[1:]), epsilon, delta),)
     plan = Plan(
         Poisson(defaults.batch_size(number) / number),
         epochs=defaults.epochs(epsilon),
