@@ -13,6 +13,7 @@ from checks import CHECKS
 import privlearn as pv
 from privlearn import defaults
 from privlearn.cli import main
+from privlearn.encoders import specs
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.publishing import bundle
 
@@ -49,6 +50,17 @@ def test_images_are_scattered_in_front_of_a_linear_model(
         plain = tmp_path / others[-1].replace(":", "")
         assert main(["train", "--data", rows, *COMMON, *others, "--out", str(plain)]) == 0
         assert "public_features" not in json.loads((plain / "privacy.json").read_text())["settings"]
+
+
+def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    assert (
+        main(["train", "--data", rows, *COMMON, "--features", "scatter:J=2", "--model", "cnn", "--out", str(out)]) == 0
+    )
+    assert pv.verify(out).ok
+    model, _ = bundle.load(out)
+    assert [tuple(value.shape) for value in model[-1].parameters()][-2:] == [(3, 32), (3,)]
+    assert main(["predict", str(out), "--data", rows]) == 0
 
 
 def test_features_are_kept_where_told_and_refused_where_unfit(
@@ -178,3 +190,24 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
         if not more:
             for name, value in result.model.state_dict().items():
                 assert value.equal(published.state_dict()[name])
+
+
+def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By examples x epsilon, the same by Python and the command line."""
+    monkeypatch.setattr(specs, "_LARGE", 200)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "images.npz"
+    data = encoder_checks.images(60)
+    np.savez(path, x=data.x, y=data.y)
+    target = ["--data", str(path), "--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3"]
+    with encoder_checks.few_images(350):
+        for few, kept in ((301, 20), (300, 30)):
+            for name, number in (("_FEW", few), ("_LEAST_DIRECTIONS", 20), ("_DIRECTIONS", (30, 40))):
+                monkeypatch.setattr(specs, name, number)
+            spec = f"scatter:J=2,kept={kept}"
+            result = pv.train(data, epsilon=5.0, delta=1e-3)
+            assert result.settings["public_features"]["spec"] == spec
+            out = tmp_path / f"model{kept}"
+            assert main(["train", *target, "--out", str(out)]) == 0
+            assert json.loads((out / "privacy.json").read_text())["settings"]["public_features"]["spec"] == spec
+            assert main(["predict", str(out), "--data", str(path)]) == 0

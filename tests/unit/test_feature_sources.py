@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
 from pathlib import Path
 
@@ -15,8 +13,7 @@ import torch
 from checks import CHECKS
 
 import privlearn as pv
-from privlearn.cli import explaining, main
-from privlearn.encoders import Encoding, Scattering
+from privlearn.cli import main
 from privlearn.methods.checkpoint import Checkpoint
 from privlearn.publishing import bundle
 
@@ -221,24 +218,3 @@ def test_least_squares_on_a_folder_and_in_a_budget(rows: str, folder: str, tmp_p
         assert (
             main(["train", "--data", rows, *TARGET, *options, "--row-norm", "9", "--out", str(tmp_path / "yes")]) == 0
         )
-
-
-def test_few_examples_are_told_to_take_few_directions() -> None:
-    """Only where the usual directions were not chosen by hand, and examples times epsilon is small."""
-    directions = Scattering(2, torch.zeros(5), torch.zeros(5, 1000))
-    many = dataclasses.replace(encoder_checks.images(), features=Encoding(directions), x_test=None, y_test=None)
-    for examples, epsilon, features, told in (
-        (2000, 1.0, None, True),
-        (2000, 2.0, None, False),
-        (2000, None, None, False),
-        (2000, 1.0, "scatter:J=2,kept=1000", False),
-        (None, 4.0, None, True),
-    ):
-        options = argparse.Namespace(examples=examples, epsilon=epsilon, features=features)
-        found = explaining.hint(options, many)
-        assert (found is not None) is told
-        assert found is None or "kept=300" in found
-    options = argparse.Namespace(examples=2000, epsilon=1.0, features=None)
-    plain = dataclasses.replace(many, features=Encoding(Scattering(2)))
-    assert explaining.hint(options, plain) is None
-    assert explaining.hint(options, dataclasses.replace(many, features=None)) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -36,7 +37,9 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
         yield _from_folder(options, data, spec)
         return
     if "kept=" in spec:
-        screen.asides.print("learning directions from made-up images (once, about a minute, if they are not kept yet)")
+        screen.asides.print(
+            "learning directions from made-up images (once, a minute or more, if they are not kept yet)"
+        )
     made = encoder(spec, data.x.shape[1:], cache() / "directions")
     assert made is not None
     _require_rows(made, data)
@@ -73,7 +76,8 @@ def _usual(options: argparse.Namespace, data: Dataset) -> str | None:
     """The spec of what is usual in front of a linear model, where nothing else comes first."""
     plain = options.method == "dpsgd" and options.model == "linear" and options.tune is None
     plain &= options.pca is None and options.select is None and options.normalise in (None, "none")
-    return usual(data.x.shape[1:], data.low) if plain else None
+    signal = (options.examples or data.examples) * (options.epsilon or math.inf)
+    return usual(data.x.shape[1:], data.low, signal) if plain else None
 
 
 def _require_rows(made: Encoder, data: Dataset) -> None:

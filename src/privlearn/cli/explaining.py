@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 
 import torch
@@ -17,9 +16,6 @@ from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.schedules import spec
 
-#: Below so many examples times epsilon, 300 directions beat 1,000 (docs/defaults.md).
-_FEW = 3000
-
 
 def explain(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> None:
     """Print every setting of a DP-SGD run, whether it was given, and else why it is what it is."""
@@ -28,20 +24,6 @@ def explain(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[t
         table.add_row(name, f"[bold]{screen.plain(value)}[/]", "as given" if given else why)
     screen.asides.print("Chosen from public numbers alone (docs/defaults.md):")
     screen.asides.print(table)
-    if told := hint(options, data):
-        screen.asides.print(told)
-
-
-def hint(options: argparse.Namespace, data: Dataset) -> str | None:
-    """What would do better than the usual features, as far as public numbers tell; None: nothing that is known."""
-    signal = (options.examples or data.examples) * (options.epsilon or math.inf)
-    usual = options.features is None and data.features is not None
-    if not usual or not data.features.encoder.spec.endswith("kept=1000") or signal >= _FEW:
-        return None
-    return (
-        f"examples x epsilon is {signal:,.0f}: below {_FEW:,} fewer directions did better on MNIST and Fashion-MNIST. Try "
-        "--features scatter:J=2,kept=300"
-    )
 
 
 def _settings(
@@ -50,7 +32,9 @@ def _settings(
     examples = options.examples or data.examples
     encoder = "raw" if data.features is None else data.features.encoder.spec
     why = (
-        "nothing stands in front of the network" if encoder == "raw" else "images, which a linear model learns best so"
+        "nothing stands in front of the network"
+        if encoder == "raw"
+        else "a linear model learns best from them; of fewer directions where examples x epsilon is below 3,000"
     )
     yield "features", encoder, options.features is not None, why
     yield (

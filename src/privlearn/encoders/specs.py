@@ -22,7 +22,8 @@ _LARGE = 512
 #: Images of three channels are taken for photographs in colour.
 _COLOURS = 3
 _RANDOM = {"J": 2, "units": 400, "mirror": 1, "kept": 2000}
-PHOTOGRAPHS = "scatter-random:" + ",".join(f"{name}={number}" for name, number in _RANDOM.items())
+#: How many directions are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
+_DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 
 
 def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> Encoder | None:
@@ -59,7 +60,7 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
             return RandomUnits.learned(scale, units, mirrored, kept, shape, cache)
         raise BadInput(
             f"features {spec[:60]!r} cannot be read: expected scatter:J=2, scatter:J=2,kept=1000 or "
-            f"{PHOTOGRAPHS}, with whole numbers, or norm:power=0.5"
+            f"{_random(2000)}, with whole numbers, or norm:power=0.5"
         )
     if name and rest.isidentifier():
         return External(spec)
@@ -76,16 +77,22 @@ def row_norm(made: Encoder, numbers: int) -> float | None:
     return math.sqrt(numbers) if by_itself else None
 
 
-def usual(shape: Sequence[int], low: object) -> str | None:
+def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | None:
     """The spec of what stands in front of a linear model where nobody says otherwise, by public facts.
 
     Args:
         shape: of one example.
         low: the declared lower bound of its numbers, or None.
+        signal: examples times epsilon. The less there is, the fewer directions a model can learn of.
     """
-    if len(shape) == 3 and shape[0] == _COLOURS and min(shape[-2:]) >= _LEAST_IMAGE:
-        return PHOTOGRAPHS
     if len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST_IMAGE and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
-        return "scatter:J=2,kept=1000" if math.prod(shape) >= _LARGE else "scatter:J=2"
+        if len(shape) == 3 and shape[0] == _COLOURS:
+            return _random(_DIRECTIONS[1] if signal >= _FEW else _LEAST_DIRECTIONS)
+        kept = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
+        return f"scatter:J=2,kept={kept}" if math.prod(shape) >= _LARGE else "scatter:J=2"
     positive = isinstance(low, int | float) and low >= 0
     return "norm:power=0.5" if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None
+
+
+def _random(kept: int) -> str:
+    return "scatter-random:" + ",".join(f"{name}={number}" for name, number in (_RANDOM | {"kept": kept}).items())

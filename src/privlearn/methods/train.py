@@ -72,7 +72,7 @@ def train(
     if components is None and features is not None:
         dataset = with_features(dataset, features)
     elif components is None and model == "linear" and dataset.features is None:
-        found = usual(dataset.x.shape[1:], dataset.low)
+        found = usual(dataset.x.shape[1:], dataset.low, number * epsilon)
         dataset = dataset if found is None else with_features(dataset, found)
     normalised = dataset.features is not None and isinstance(dataset.features.encoder, Normalised)
     if normalised and model == "linear" and defaults.moments_pay(number, epsilon):

@@ -91,7 +91,7 @@ def made(setting: BestSetting, seed: int) -> BestOutcome:
     data = load(setting.data)
     data = replace(data, x=data.x[: setting.first], y=data.y[: setting.first])
     if one_of("the way", setting.way, (DEFAULTS, EXAMPLE, STATISTICS)) != EXAMPLE:
-        found = usual(data.x.shape[1:], data.low)
+        found = usual(data.x.shape[1:], data.low, data.examples * setting.epsilon)
         data = data if found is None else with_features(data, found, cache=cache() / "features")
     transforms, x = front(data, data.test_tensors()[0])  # and the encoder is ready
     if data.features is not None:
