@@ -216,6 +216,8 @@ def test_an_interruption_ends_at_once_and_keeps_what_is_done(data_dir: Path, tmp
     running = subprocess.Popen(
         command, env={**os.environ, "PRIVLEARN_DATA": str(data_dir)}, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
+        # Where the tests run in the background, interruptions may be ignored, and children would ignore them, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     store = sweep.Store(tmp_path / sweep.FILE)
     for _ in range(600):
@@ -223,7 +225,11 @@ def test_an_interruption_ends_at_once_and_keeps_what_is_done(data_dir: Path, tmp
             break
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    try:
+        _, said = running.communicate(timeout=120)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
