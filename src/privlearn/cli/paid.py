@@ -8,7 +8,6 @@ from privlearn import defaults
 from privlearn._validate import parse_spec, probability
 from privlearn.cli.features import bounds_of, features_of, noise_for
 from privlearn.data import Dataset
-from privlearn.encoders import Normalised
 from privlearn.errors import BadInput
 from privlearn.mechanisms.moments import Moments
 from privlearn.mechanisms.pca import components_of
@@ -50,8 +49,12 @@ def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, 
 
 def _usual(options: argparse.Namespace, data: Dataset) -> str:
     """What is usual behind rows that are normalised one by one, in front of a linear model: moments, where these pay."""
-    normalised = data.features is not None and isinstance(data.features.encoder, Normalised)
-    normalised &= options.model == "linear" and options.select is None and options.pca is None
+    if data.features is None:
+        return "none"
+    from privlearn.encoders import Normalised  # `budget` plans without torch
+
+    normalised = isinstance(data.features.encoder, Normalised) and options.model == "linear"
+    normalised &= options.select is None and options.pca is None
     rows = options.rows_per_person is None and options.noise_multiplier is None
     pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
     return "moments" if normalised and rows and pays else "none"

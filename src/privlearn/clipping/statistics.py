@@ -238,4 +238,7 @@ def _taken(values: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
         rows = values[int(indices[0]) : int(indices[-1]) + 1]
     else:
         rows = values[torch.from_numpy(indices) if isinstance(values, Tensor) else indices]
-    return rows.detach().cpu() if isinstance(rows, Tensor) else torch.from_numpy(np.ascontiguousarray(rows))
+    # PyTorch warns of arrays that can't be written, so those are copied.
+    return (
+        rows.detach().cpu() if isinstance(rows, Tensor) else torch.from_numpy(np.require(rows, requirements=("C", "W")))
+    )
