@@ -71,7 +71,7 @@ def test_the_figure_and_the_table_hold_what_was_reached(monkeypatch: pytest.Monk
     assert rows["fashion-mnist, epsilon 3, defaults", "test accuracy"].paper == 0.897
     assert rows["mnist, epsilon 3, opacus's example", "test accuracy"].paper is None
     assert any("0.5000 ± 0.0000" in note for note in findings.notes)
-    marks = {whose for name, *_, whose in accuracy.PUBLISHED if name == "mnist"}
+    marks = {f"published: {whose}" for name, *_, whose in accuracy.PUBLISHED if name == "mnist"}
     legend = {text.get_text() for text in findings.figure.axes[0].get_legend().get_texts()}
     assert marks | {"DP-MAC"} <= legend
     assert rows["mnist, epsilon 2, DP-MAC", "test accuracy"].ours == pytest.approx(0.97)

@@ -68,7 +68,7 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         rows.append(mean_row(f"mnist, epsilon {epsilon:g}, {way}", "test accuracy", accuracies))
     names = list(dict.fromkeys(setting.data for setting in grid))
     title = "accuracy with default settings" + (f", {_QUICK_ROWS:,} training rows" if quick else "")
-    figure, axes = plots.panels(title, 12, 7.2 if len(names) > 3 else 4, -(-len(names) // 3), 3)
+    figure, axes = plots.panels(title, 13, 8 if len(names) > 3 else 4, -(-len(names) // 3), 3)
     flat = list(np.asarray(axes).flat)
     for ax, data in zip(flat, names, strict=False):
         _panel(ax, data, {setting: runs[setting] for setting in grid if setting.data == data}, known)
@@ -78,6 +78,7 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         ax.set_visible(False)
     lines = [*_lines(grid, runs), *_paper_lines(grid, papers)]
     notes = [_about(len(numbers), names, quick), table(("data", "way", *_columns(grid)), lines)]
+    notes.append("Weights, and seconds of training on one thread, features made before:\n\n" + _seconds(grid, runs))
     if not quick:
         published = [(data, f"{epsilon:g}", f"{value:g}", whose) for data, epsilon, value, whose in known]
         notes += [_ABOUT_PAPERS, table(("data", "epsilon", "published", "whose"), published), _SOURCES]
@@ -117,6 +118,17 @@ def _lines(grid: Sequence[BestSetting], runs: dict[BestSetting, list[BestOutcome
     return lines
 
 
+def _seconds(grid: Sequence[BestSetting], runs: dict[BestSetting, list[BestOutcome]]) -> str:
+    """What the defaults take."""
+    lines = []
+    epsilons = sorted({setting.epsilon for setting in grid})
+    for data in dict.fromkeys(setting.data for setting in grid):
+        own = {setting.epsilon: runs[setting] for setting in grid if (setting.data, setting.way) == (data, DEFAULTS)}
+        means = [f"{np.mean([each.seconds for each in own[epsilon]]):.0f}" for epsilon in epsilons]
+        lines.append((data, f"{own[epsilons[0]][0].weights:,}", *means))
+    return table(("data", "weights", *_columns(grid)), lines)
+
+
 def _paper_lines(grid: Sequence[BestSetting], papers: dict[tuple[str, float], list[float]]) -> list[tuple[str, ...]]:
     epsilons = sorted({setting.epsilon for setting in grid})
     return [
@@ -131,7 +143,9 @@ def _mark_papers(ax: Axes, papers: dict[tuple[str, float], list[float]]) -> None
         own = sorted((epsilon, float(np.mean(values))) for (name, epsilon), values in papers.items() if name == way)
         if own:
             ax.plot(*zip(*own, strict=True), marker, color=plots.GREEN, label=way, markersize=5, fillstyle="none")
-    ax.legend(fontsize=7, loc="lower right")
+    low, high = ax.get_ylim()
+    ax.set_ylim(low - 0.6 * (high - low), high)  # room for the legend
+    ax.legend(fontsize=7, loc="lower right", ncols=2)
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -166,11 +180,16 @@ def _panel(ax: Axes, data: str, runs: dict[BestSetting, list[BestOutcome]], know
             ax.plot([epsilon for epsilon, _ in own], means, "o-", color=colour, label=way, markersize=4)
     for which, (whose, marks) in enumerate(_marks(data, known).items()):
         ax.plot(
-            *zip(*marks, strict=True), "x^sD"[which % 4], color=plots.RED, label=whose, markersize=6, linestyle="none"
+            *zip(*marks, strict=True),
+            "x^sD"[which % 4],
+            color=plots.RED,
+            label=f"published: {whose}",
+            markersize=6,
+            linestyle="none",
         )
     ax.set_xscale("log", base=2)
     ax.set_xticks(_EPSILONS, [f"{epsilon:g}" for epsilon in _EPSILONS])
-    ax.legend(fontsize=8, loc="lower right")
+    ax.legend(fontsize=8, loc="center right")
     plots.name_axes(ax, "epsilon", "test accuracy", data)
 
 
