@@ -145,6 +145,22 @@ def check_a_run_in_pieces_ends_where_the_whole_one_does() -> None:
 
 
 @check
+def check_an_interruption_between_epochs_gives_nothing_up() -> None:
+    """Where weights are looked at, what was spent is kept: the run ends as the whole one, for the price of one."""
+    run = RUNS[0]
+    with folder() as here:
+        for name in ("whole", "stopped"):
+            Ledger.open(here / name, create=True)
+        with mock.patch("privlearn.methods.dpsgd.require_finite", side_effect=KeyboardInterrupt):
+            must_raise(KeyboardInterrupt, lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")))  # type: ignore[arg-type]
+        assert (here / "run").exists()
+        whole = run.go(ledger=Ledger.open(here / "whole"))
+        again = run.go(here / "run", ledger=Ledger.open(here / "stopped"))
+        assert torch.equal(weights(whole), weights(again))
+        assert Ledger.open(here / "stopped").event == Ledger.open(here / "whole").event
+
+
+@check
 def check_unseeded_runs_go_on_too() -> None:
     """One beginning, gone on with whole and in pieces."""
     with folder() as here:

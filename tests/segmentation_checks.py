@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from privlearn.reproduce.pate.scans import Settings
 from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
 from privlearn.reproduce.pate.segmentation_runs import SegmentationSetting
 from privlearn.rng import Streams
-from privlearn.segmentation import Corrections, MapStudent, Seen, Start, Training, Warp, dice, maps_of
+from privlearn.segmentation import Corrections, MapStudent, Seen, Start, Training, Warp, dice, map_losses, maps_of
 
 SIDE, CLASSES = 8, 3
 SHORT = Training(steps=6)
@@ -77,6 +78,28 @@ def stored(brightest: float = 1.0) -> pv.Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(volumes, "GRID", (4, 4, 4))
         return volumes.hippocampus(stored_volumes(brightest))
+
+
+def on_files(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """Options that name private volumes in a file of `folder`, beside public.npz; the public start trains shortly."""
+    private, test, labelled, pool = scans_of(24), scans_of(6, 1), scans_of(3, 2), scans_of(9, 3)
+    np.savez(folder / "private.npz", x=private.x, y=private.y, x_test=test.x, y_test=test.y)
+    np.savez(folder / "public.npz", x=labelled.x, y=labelled.y, x_test=pool.x, y_test=0 * pool.y)
+    defaults: Any = Start.learn.__func__  # type: ignore[attr-defined]
+    quick = {"learning": Training(steps=30), "tuning": Training(steps=5, learning_rate=3e-3)}
+    patch.setattr(defaults, "__kwdefaults__", defaults.__kwdefaults__ | quick)
+    return [
+        "--data",
+        str(folder / "private.npz"),
+        "--classes",
+        "3",
+        "--range",
+        "0,1",
+        "--epsilon",
+        "8",
+        "--delta",
+        "1e-3",
+    ]
 
 
 @check
@@ -250,12 +273,35 @@ def check_a_start_is_public() -> None:
     before = {name: value.clone() for name, value in one.network.state_dict().items()}
     said = [each for each in one.teachers(scans_of(9), 3).answers(one.inputs, Streams.new(0)) if each is not None]
     codes = torch.randn(4, one.corrections.size)
-    one.student(one.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))(Answers(one.inputs, codes, torch.ones(4) > 0))
-    assert all(torch.equal(before[name], value) for name, value in one.network.state_dict().items())
+    student = one.student(one.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))
+    student(Answers(one.inputs, codes, torch.ones(4) > 0))
+    for begun in (one.network, student.start):
+        assert all(torch.equal(before[name], value) for name, value in begun.state_dict().items())
     assert len(said) > 1
     assert not torch.equal(said[0], said[1])
     must_raise(BadInput, lambda: MapStudent(small_net(), SHORT, scans_of(2))(Answers(
         one.inputs, one.reference[:2], torch.ones(2) > 0)))  # fmt: skip
+
+
+@check
+def check_training_what_a_start_gives_leaves_it_public() -> None:
+    """DP-SGD on `start.network`, or on the network that was given, changes neither what PATE begins with nor the reference."""
+    given = small_net()
+    start = Start.learn(
+        scans_of(2, 1, public=True), scans_of(5, 2, public=True), given, learning=Training(steps=20), tuning=SHORT
+    )
+    before = {name: value.clone() for name, value in start.network.state_dict().items()}
+    plan = pv.Plan(pv.Poisson(0.5), epochs=1, clip=pv.PerLayer(1.0)).calibrate(epsilon=8.0, delta=1e-3)
+    for private in (start.network, given):
+        start.tuning(private, *(scans_of(4).tensors()[0], maps_of(scans_of(4).tensors()[1], CLASSES)))
+    result = pv.dpsgd(plan, start.network, map_losses, scans_of(9), optimizer=lambda p: torch.optim.SGD(p, 1.0),
+                      streams=Streams.new(0))  # fmt: skip
+    student = start.student(start.plan(4, 3).calibrate(epsilon=8.0, delta=1e-3))
+    for name, value in before.items():
+        assert not torch.equal(value, given.state_dict()[name]), "training is seen at all"
+        for public in (start.network, student.start):
+            assert torch.equal(value, public.state_dict()[name])
+    assert not torch.equal(next(result.model.parameters()), next(start.network.parameters()))
 
 
 @check

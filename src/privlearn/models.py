@@ -161,6 +161,11 @@ def is_built_in(spec: str | None) -> bool:
     return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet"))
 
 
+def makes_maps(spec: str | None) -> bool:
+    """Whether `spec` names a network of privlearn's own that gives a class to each voxel."""
+    return spec is not None and spec.partition(":")[0] == "unet"
+
+
 def require_known(spec: str) -> None:
     """Raise `BadInput` unless `build` could build `spec`."""
     _builder(spec)

@@ -29,6 +29,8 @@ MUTANTS = [
            "check_a_checkpoint_stands_before_anything_is_drawn"),
     Mutant("no checkpoint before the first draw", P + "Progress.charged", "self._save(0)", "pass",
            "check_a_checkpoint_stands_before_anything_is_drawn"),
+    Mutant("an interruption after an epoch gives the run up", P + "Progress.ending_if_it_fails", "except Exception",
+           "except BaseException", "check_an_interruption_between_epochs_gives_nothing_up"),
     Mutant("other data are welcome", P + "facts", '_digest(x, y, *([] if persons is None else [persons]))', '""',
            "check_a_checkpoint_of_another_run_is_refused"),
     Mutant("only the shape of the data counts", P + "_digest", "found.update(tensor.detach()",

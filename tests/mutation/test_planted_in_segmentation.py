@@ -44,10 +44,14 @@ MUTANTS = [
            "check_a_start_is_public"),
     Mutant("any masks pass for public", S + "students:public_maps", "if not labelled.public", "if False",
            "check_a_start_is_public"),
-    Mutant("teachers go on where others ended", S + "starts:Start.teachers", "lambda: copy.deepcopy(self.network)",
-           "lambda: self.network", "check_a_start_is_public"),
+    Mutant("teachers go on where others ended", S + "starts:Start.teachers", "lambda: self.network",
+           "lambda: self._trained", "check_a_start_is_public"),
     Mutant("students change the start", S + "students:MapStudent.__call__", "copy.deepcopy(self.start)", "self.start",
            "check_a_start_is_public"),
+    Mutant("a start hands out its own network", S + "starts:Start.network", "copy.deepcopy(self._trained)",
+           "self._trained", "check_training_what_a_start_gives_leaves_it_public"),
+    Mutant("a start keeps the network it was given", S + "starts:Start.learn", "cls(copy.deepcopy(network)", "cls(network",
+           "check_training_what_a_start_gives_leaves_it_public"),
     Mutant("students think there is no noise", S + "starts:Start.student", "noise = plan.noise_std", "noise = 1e-9",
            "check_students_know_the_noise"),
     Mutant("answers of the study at twice the epsilon", P + "segmentation_runs:_released", "calibrate(epsilon=epsilon",
@@ -61,7 +65,7 @@ MUTANTS = [
     Mutant("one choice of public volumes for every seed", P + "scans:chosen", "seed * labelled +", "",
            "check_seeds_have_public_volumes_of_their_own"),
     Mutant("the public U-Net goes on with private volumes", P + "segmentation_runs:train", "start = public.start",
-           "start = public.start; start.tuning(start.network, parts().private.tensors()[0], "
+           "start = public.start; start.tuning(start._trained, parts().private.tensors()[0], "
            "public_maps(replace(parts().private, public=True), CLASSES)[1])",
            "check_public_figures_of_the_study_are_public"),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from checks import one_sample
-from segmentation_checks import CLASSES, SIDE, scans_of, small_net, small_run, small_study
+from segmentation_checks import CLASSES, SIDE, on_files, scans_of, small_net, small_run, small_study
 from torch import Tensor, nn
 
 import privlearn as pv
@@ -120,24 +120,7 @@ def test_the_autoencoder_for_volumes_starts_from_the_middle() -> None:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Options that name private and public volumes in files; training is short."""
-    private, test, labelled, pool = scans_of(24), scans_of(6, 1), scans_of(3, 2), scans_of(9, 3)
-    np.savez(tmp_path / "private.npz", x=private.x, y=private.y, x_test=test.x, y_test=test.y)
-    np.savez(tmp_path / "public.npz", x=labelled.x, y=labelled.y, x_test=pool.x, y_test=0 * pool.y)
-    defaults: Any = Start.learn.__func__  # type: ignore[attr-defined]
-    quick = {"learning": Training(steps=30), "tuning": Training(steps=5, learning_rate=3e-3)}
-    monkeypatch.setattr(defaults, "__kwdefaults__", defaults.__kwdefaults__ | quick)
-    return [
-        "--data",
-        str(tmp_path / "private.npz"),
-        "--classes",
-        "3",
-        "--range",
-        "0,1",
-        "--epsilon",
-        "8",
-        "--delta",
-        "1e-3",
-    ]
+    return on_files(tmp_path, monkeypatch)
 
 
 def run(command: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -26,6 +26,7 @@ from privlearn.rng import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 
 ANSWERS = "answers"
+_TEACHERS_FILE = "teachers.json"  # there from the moment on that records are given to teachers
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
 
@@ -84,8 +85,8 @@ def run(options: argparse.Namespace) -> int:
         answer["answered"] = result.settings["answered"]
         rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
         publication.end(result, data, answer, rows, options.model)
-    except BaseException:
-        say_what_is_left(folder, None if options.resume else answer["epsilon"])
+    except BaseException as error:
+        say_what_is_left(folder, None if options.resume else answer["epsilon"], error)
         raise
     shutil.rmtree(folder, ignore_errors=True)
     return 0
@@ -106,21 +107,31 @@ def streams_of(options: argparse.Namespace, folder: Path) -> Streams:
     return streams
 
 
-def say_what_is_left(folder: Path, epsilon: float | None) -> None:
-    """After an interruption or a failure: what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
+def say_what_is_left(folder: Path, epsilon: float | None, error: BaseException) -> None:
+    """After an interruption or a failure: what was spent, what is kept, and how to go on. Nothing is kept of nothing.
+
+    Args:
+        folder: what is kept.
+        epsilon: what this run's answers cost; None: they were paid for before, or are not asked for yet.
+        error: what ended the run; a message of its own tells of a failure.
+    """
     if (folder / ANSWERS).exists():
         spent = "and paid for" if epsilon is None else f"so epsilon {epsilon:.4f} is spent"
         screen.asides.print(
             f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(folder)}, which is as secret as "
             "the data: go on with --resume, which does not pay again"
         )
-    elif (folder / "teachers.json").exists():
+    elif (folder / _TEACHERS_FILE).exists():
         screen.asides.print(
             f"nothing is spent yet. What teachers said so far is kept in {screen.plain(folder)}, which is as secret as the "
             "data: go on with --resume"
         )
     else:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, KeyboardInterrupt):
+            screen.asides.print(
+                "no teacher was trained yet: nothing is kept, and nothing is spent. Begin again, without --resume"
+            )
 
 
 def _published_already(out: str, folder: Path) -> bool:
@@ -138,7 +149,12 @@ def _require_state(options: argparse.Namespace, folder: Path) -> None:
         raise BadInput(
             f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
             if folder.exists()
-            else f"there is no interrupted run to resume: {folder} is not there. Check --out, or leave out --resume"
+            else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first teacher is "
+            "trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else check --out"
+        )
+    if options.resume and not any((folder / name).exists() for name in (ANSWERS, _TEACHERS_FILE)):
+        screen.asides.print(
+            f"{screen.plain(folder)} keeps no teachers and no answers yet: the run begins from the beginning"
         )
 
 

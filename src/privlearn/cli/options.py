@@ -192,7 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_key(predict)
     predict.add_argument("--features", metavar="SPEC", help="package.module:function, for public features made by your own "
                          "code")  # fmt: skip
-    predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output")
+    predict.add_argument("--out", metavar="FILE", help="a .csv or .npz file, in place of standard output; models "
+                         "that segment need one, --out maps.npz")  # fmt: skip
 
     ledger = _command(commands, "ledger", "what was spent on what, by whom, and what remains of a budget")
     ledger.add_argument("file", metavar="FILE", help="a ledger; begun if a budget is given and it isn't there")
@@ -394,9 +395,10 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_votes(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--teachers", type=int, metavar="K", help="for pate: how many there are (default: 250)")
+    group.add_argument("--teachers", type=int, metavar="K", help="for pate: how many there are (default: 250; 32 for maps "
+                       "of classes)")  # fmt: skip
     group.add_argument("--queries", type=int, metavar="N", help="for pate: public inputs that are asked about (default: "
-                       "1000, or all there are)")  # fmt: skip
+                       "1000, for maps of classes 20, or all there are)")  # fmt: skip
     group.add_argument(
         "--threshold", type=float, metavar="V", help="for pate: votes that must agree (noisily) for an answer"
     )

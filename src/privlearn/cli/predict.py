@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from privlearn import models
 from privlearn.cli import screen
 from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.named import NAMES, load, load_features
@@ -32,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model, config = bundle.load(options.folder, options.model, key=options.key, features=options.features)
+    if models.makes_maps(options.model or config["model"]):
+        _require_npz(out)
     x, schema = _features(options, config) if Path(options.data).is_dir() else _inputs(options)
     _require_same_schema(options, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
@@ -41,14 +44,19 @@ def run(options: argparse.Namespace) -> int:
     require_finite(options.data, "the inputs", x)
     scores = _scores(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
     chosen = scores.argmax(1)
-    if scores.ndim > 2 and (out is None or out.suffix != ".npz"):
-        raise BadInput("predictions are maps, which no CSV holds: give --out FILE.npz")
+    if scores.ndim > 2:
+        _require_npz(out)
     if out is None:
         sys.stdout.write(_csv(chosen, scores))
     else:
         _write_new(out, chosen, scores)
         screen.asides.print(f"{len(x)} predictions are in {screen.plain(out)}")
     return 0
+
+
+def _require_npz(out: Path | None) -> None:
+    if out is None or out.suffix != ".npz":
+        raise BadInput("predictions are maps, which no CSV holds: give --out FILE.npz")
 
 
 def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:

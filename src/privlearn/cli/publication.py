@@ -55,7 +55,7 @@ class Publication:
     def warn(self, *warnings: str) -> None:
         """Print the warnings, and the key's own."""
         for warning in (*warnings, *(self.key.warnings if self.key else ())):
-            screen.asides.print(f"[yellow]warning[/]: {screen.plain(warning)}")
+            screen.warn(warning)
 
     def end(
         self,

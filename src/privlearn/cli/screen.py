@@ -44,6 +44,11 @@ def plain(text: object) -> str:
     return escape(printable(text))
 
 
+def warn(warning: str) -> None:
+    """Print a warning, on standard error."""
+    asides.print(f"[yellow]warning[/]: {plain(warning)}")
+
+
 def print_json(figures: dict[str, Any]) -> None:
     """Print one JSON object, and nothing else, on standard output."""
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")

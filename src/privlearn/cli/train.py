@@ -86,7 +86,7 @@ def _on_data(
     try:
         result = _train(options, plan, data, public, kind, publication.ledger, checkpoint, saved)
     except KeyboardInterrupt:
-        screen.asides.print(f"progress is in {checkpoint.path} (as secret as the data): go on with --resume")
+        screen.asides.print(_what_is_left(checkpoint))
         raise
     if plan.filter:
         screen.asides.print(how_it_ended(result.settings))
@@ -104,6 +104,13 @@ def _on_data(
         options.model,
     )
     return 0
+
+
+def _what_is_left(checkpoint: Checkpoint) -> str:
+    """What an interrupted run leaves: its checkpoint, which is there before anything is drawn, or nothing."""
+    if checkpoint.path.exists():
+        return f"progress is in {screen.plain(checkpoint.path)} (as secret as the data): go on with --resume"
+    return "the first step was not reached: nothing is kept, and nothing is spent. Begin again, without --resume"
 
 
 def _published_already(out: str, checkpoint: Checkpoint) -> bool:

@@ -18,7 +18,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.data import NAMES, Dataset, load
+from privlearn.data import NAMES, Dataset, load, volumes
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
@@ -48,6 +48,9 @@ def data_of(options: argparse.Namespace) -> Dataset:
         screen.asides.print(aside, markup=False)
     if has_maps(data) and (options.method not in ("pate", "dpsgd") or options.tune or options.pca):
         raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
+    if data.name == "hippocampus" and options.method == "dpsgd":  # pate has use for the public volumes, too
+        tested = volumes.split(data).test
+        data = replace(data, x_test=tested.x, y_test=tested.y)
     return data
 
 
@@ -91,13 +94,13 @@ def copies_of(options: argparse.Namespace) -> Augmentation | None:
 def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
     """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get."""
     if options.public in NAMES:
-        return replace(load(options.public, options.data_dir), public=True)
+        return load(options.public, options.data_dir, public=True)
     if options.schema is not None and Path(options.public).suffix != ".npz":
         schema = replace(read_schema(options.schema), person=None)  # whose rows they are does not matter
-        return replace(load(options.public, schema=schema), public=True)
+        return load(options.public, schema=schema, public=True)
     low, high = data.bounds()
-    found = load(options.public, classes=data.classes, value_range=(float(low.min()), float(high.max())))
-    return replace(found, public=True, low=data.low, high=data.high)
+    found = load(options.public, classes=data.classes, value_range=(float(low.min()), float(high.max())), public=True)
+    return replace(found, low=data.low, high=data.high)
 
 
 def interrupted(checkpoint: Checkpoint, resume: bool) -> Saved | None:

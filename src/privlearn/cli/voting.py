@@ -170,8 +170,13 @@ def warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
             f"the threshold of {aggregate.threshold:g} votes is more than the {plan.teachers} teachers have: only noise "
             "reaches it"
         )
-    if examples is not None and plan.teachers * 2 > examples:
-        yield f"{plan.teachers} teachers share {examples} examples: most of them have one or none to learn from"
+    yield from crowded(plan.teachers, examples)
+
+
+def crowded(teachers: int, examples: int | None) -> Iterator[str]:
+    """A warning of more teachers than half the declared number of examples, if there is one."""
+    if examples is not None and teachers * 2 > examples:
+        yield f"{teachers} teachers share {examples} examples: most of them have one or none to learn from"
 
 
 def run(options: argparse.Namespace) -> int:

@@ -118,10 +118,13 @@ class Dataset:
             )
         if self.x_test is not None:
             shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
-            if shapes[0] != shapes[1] or len(self.x_test) != len(self.y_test):
+            targets = 0 if self.y_test is None else len(self.y_test)
+            if self.y_test is None and self.public:
+                targets = len(self.x_test)  # of inputs that are only asked about nobody needs to know any
+            if shapes[0] != shapes[1] or len(self.x_test) != targets:
                 raise BadInput(
                     f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape {shapes[1]} "
-                    f"and y_test {len(self.y_test)}: expected rows of one shape, and a target for each"
+                    f"and y_test {targets}: expected rows of one shape, and a target for each"
                 )
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:

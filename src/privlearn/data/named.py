@@ -6,6 +6,7 @@ Scaling uses declared public ranges only: what a data set's documentation says, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def load(
     value_range: tuple[float, float] | None = None,
     schema: str | Path | Schema | None = None,
     test: str | Path | None = None,
+    public: bool = False,
 ) -> Dataset:
     """Load the data set called `name`, or the .npz, .csv or .parquet file at that path.
 
@@ -43,6 +45,7 @@ def load(
         value_range: the declared public range of the inputs; needed for an .npz.
         schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
         test: a table of the same columns to test on; not covered by any guarantee.
+        public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
@@ -52,12 +55,12 @@ def load(
     if name in CATALOGUE:
         if declared:
             raise BadInput(f"what {name} holds is known: leave out {' and '.join(declared)}")
-        return _load_named(name, data_dir)
+        return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
     if path.suffix.lower() in _TABLES or schema is not None:
         if classes is not None or value_range is not None:
             raise BadInput(f"classes and ranges of {name} come from its schema: leave out --classes and --range")
-        return _load_table(path, schema, None if test is None else Path(test))
+        return replace(_load_table(path, schema, None if test is None else Path(test)), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
@@ -71,7 +74,8 @@ def load(
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-    return Dataset(**read_npz(path), classes=classes, low=low, high=high, name=path.name, note=note).checked()
+    found = read_npz(path, public=public)
+    return Dataset(**found, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
 
 
 def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:

@@ -12,15 +12,19 @@ from numpy.typing import NDArray
 from privlearn.errors import BadInput, first_line
 
 
-def read_npz(path: Path) -> dict[str, Any]:
+def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
     """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `asides` name other arrays.
+
+    Args:
+        path: the file.
+        public: whether its rows are public: `x_test` may then be there without `y_test`.
 
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
     found: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
     missing = [key for key in ("x", "y") if key not in found]
-    if missing or ("x_test" in found) != ("y_test" in found):
+    if missing or (("x_test" in found) != ("y_test" in found) and not (public and "x_test" in found)):
         raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")
     if others := [name for name in _names(path) if name not in found]:
         shown = ", ".join(repr(name[:40]) for name in others[:12])

@@ -132,9 +132,12 @@ class Progress:
         """
         with self._file.alone() if self._file else nullcontext():
             if saved is None:
-                with self.ending_if_it_fails():
+                try:
                     self._ledger.approve(plan.event(), plan.neighbours, plan.unit)
                     self._save(0)
+                except BaseException:
+                    self._give_up()
+                    raise
             else:
                 require_same_run(saved, self.facts)
                 self._ledger.resume(saved.plain["run"], plan.event(), plan.neighbours, plan.unit)
@@ -163,14 +166,20 @@ class Progress:
 
     @contextmanager
     def ending_if_it_fails(self) -> Iterator[None]:
-        """A block whose failure ends the run: there is no point in going on with it, and it keeps nothing."""
+        """A block whose failure ends the run: there is no point in going on with it, and it keeps nothing.
+
+        An interruption is no failure: what was spent would be lost.
+        """
         try:
             yield
-        except BaseException:
-            self._ledger.settle()
-            if self._file:
-                self._file.delete()
+        except Exception:
+            self._give_up()
             raise
+
+    def _give_up(self) -> None:
+        self._ledger.settle()
+        if self._file:
+            self._file.delete()
 
     def released(self, epoch: int) -> bool:
         """Whether all of the epoch was released before an interruption: whoever asks charges it, and does nothing else."""

@@ -43,8 +43,8 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if not isinstance(schedule, Validation):
         if validation is not None:
             raise BadInput(
-                "validation rows (validation=, --public) are given, and nothing looks at them: the schedule is "
-                f"{spec(schedule)}. Use schedules.Validation (--schedule validation:k=0.7), or leave them out"
+                f"--public (validation=) is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: "
+                "nothing looks at these rows. Leave them out, or use --schedule validation:k=0.7 (schedules.Validation)"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():

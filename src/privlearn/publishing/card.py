@@ -7,7 +7,7 @@ from typing import Any
 
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
-from privlearn.models import is_built_in
+from privlearn.models import is_built_in, makes_maps
 from privlearn.publishing import ensemble, features, tuned
 from privlearn.publishing.certificate import header
 
@@ -77,7 +77,8 @@ def write(
         "",
         "```",
         f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if signed_by else ''}",
-        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}",
+        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}"
+        f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
     ]

@@ -62,6 +62,26 @@ def _test(plan: PatePlan) -> list[str]:
     ]
 
 
+def _released(teacher: Any, plan: PatePlan) -> str:
+    """What of the teachers' answers was released."""
+    seen = teacher.get("seen_through", []) if isinstance(teacher, dict) else []
+    corrects = any("corrections of a public reference" in each for each in seen)
+    what = "corrections of a public network's predictions: " if corrects else ""
+    return what + _ASKED[plan.aggregate.kind]
+
+
+def _start(start: Any) -> list[str]:
+    """What the student began as, and what that was worth by itself."""
+    if not start:
+        return []
+    learned = f"a public network, trained on {start['volumes_with_masks']} public volumes with masks, as teachers did"
+    figures = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4f}" for name, value in start.get("test_metrics", {}).items()
+    )
+    tested = f"| that network alone, on the {start['test_rows']} test rows | {figures} |"
+    return [f"| the student began as | {learned} |", *([tested] if figures else [])]
+
+
 def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
     """The card's table of how a student was taught."""
     reducer = settings["reducer"]
@@ -81,7 +101,8 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         f"| network | {model or 'given in Python'} |",
         f"| teachers | {settings['teachers']}{_made(settings.get('teacher'))} |",
         f"| queries | {asked} |",
-        f"| released | {_ASKED[plan.aggregate.kind]} |",
+        f"| released | {_released(settings.get('teacher'), plan)} |",
+        *_start(settings.get("public_start")),
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
         *_test(plan),
         *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
 from torch import Tensor
 
+from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 
 
-def dice(found: Tensor, truth: Tensor, classes: int) -> list[float]:
+def dice(found: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int) -> list[float]:
     """The mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background, class 0.
 
     A class that is in neither map of a volume counts as found there: 1.
 
     Args:
-        found: classes, whole numbers, shape (volumes, *size).
+        found: classes, whole numbers, shape (volumes, *size); a tensor or an array.
         truth: the same.
         classes: how many there are, the background included.
 
     Raises:
         BadInput: maps of different shapes, or none.
     """
+    found, truth = as_tensor(found, "found maps"), as_tensor(truth, "true maps")
     if found.shape != truth.shape or len(found) == 0:
         raise BadInput(
             f"maps of shape {tuple(found.shape)} and {tuple(truth.shape)} can't be compared: expected the same, not empty"

@@ -31,17 +31,16 @@ class Start:
     """What is known before any private volume is met. Made by `learn`.
 
     Attributes:
-        network: trained on public volumes with masks.
-        labelled: these volumes.
+        labelled: the public volumes with masks that the public network learned from.
         inputs: the public volumes that teachers can be asked about, scaled, shape (volumes, channels, *size).
-        reference: the network's probabilities for `inputs`.
+        reference: that network's probabilities for `inputs`.
         corrections: codes of what teachers say beyond it.
         radius: what codes are clipped to: twice the median length of corrections by public stand-ins for teachers.
         tuning: how teachers and students go on from `network`.
         classes: how many there are.
     """
 
-    network: nn.Module
+    _trained: nn.Module
     labelled: Dataset
     inputs: Tensor
     reference: Tensor
@@ -49,6 +48,11 @@ class Start:
     radius: float
     tuning: Training
     classes: int
+
+    @property
+    def network(self) -> nn.Module:
+        """A copy of the public network, a new one each time: training it on private volumes leaves the start public."""
+        return copy.deepcopy(self._trained)
 
     @classmethod
     def learn(
@@ -98,7 +102,8 @@ class Start:
         codes = torch.cat([corrections.encode(probabilities(one, inputs)) for one in standing_in])
         # A network that nothing moves would leave no room at all.
         radius = max(share * float(codes.norm(dim=1).median()), 1e-3)
-        return cls(network, labelled, inputs, reference, corrections, radius, tuning, labelled.classes)
+        # A copy: whoever goes on training `network` must not change what is public.
+        return cls(copy.deepcopy(network), labelled, inputs, reference, corrections, radius, tuning, labelled.classes)
 
     def teachers(self, private: Dataset, count: int, *, folder: str | Path | None = None, jobs: int = 1) -> Teachers:
         """As many teachers on the private volumes, each going on from the public network; their answers are probabilities.
@@ -109,7 +114,7 @@ class Start:
             folder: where answers are kept, for an interrupted run to go on with: as secret as the records.
             jobs: processes that train at once.
         """
-        recipe = Network(lambda: copy.deepcopy(self.network), _Tuned(self.tuning, self.classes))
+        recipe = Network(lambda: self.network, _Tuned(self.tuning, self.classes))
         # Half the memory; what is rounded off is far below any noise.
         return Seen(Trained(private, recipe, count, folder=folder, jobs=jobs), lambda said: said.softmax(1).half(),
                     "softmax")  # fmt: skip

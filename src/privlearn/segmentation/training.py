@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._validate import count, positive
+from privlearn.data.dataset import as_tensor
+from privlearn.errors import BadInput
 from privlearn.segmentation.warps import Warp
 
 _AT_ONCE = 16
@@ -38,14 +41,23 @@ class Training:
         count("steps", self.steps), count("batch_size", self.batch_size)
         positive("learning_rate", self.learning_rate)
 
-    def __call__(self, network: nn.Module, volumes: Tensor, maps: Tensor) -> nn.Module:
+    def __call__(self, network: nn.Module, volumes: Tensor | NDArray[Any], maps: Tensor | NDArray[Any]) -> nn.Module:
         """Train `network` in place on volumes and the probabilities of classes in them, and return it.
 
         Args:
             network: from volumes to a score for each class and voxel.
-            volumes: shape (rows, channels, *size).
-            maps: shape (rows, classes, *size).
+            volumes: shape (rows, channels, *size); a tensor or an array.
+            maps: shape (rows, classes, *size); the same.
+
+        Raises:
+            BadInput: not as many maps as volumes, or maps of another size.
         """
+        volumes, maps = as_tensor(volumes, "volumes", whole_is_float=True), as_tensor(maps, "maps", whole_is_float=True)
+        if len(volumes) != len(maps) or volumes.shape[2:] != maps.shape[2:]:
+            raise BadInput(
+                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} don't go together: expected as "
+                "many, of the same size, and maps with a probability for each class and voxel, as maps_of gives them"
+            )
         descent = torch.optim.Adam(network.parameters(), self.learning_rate)
         rates = torch.optim.lr_scheduler.OneCycleLR(descent, self.learning_rate, total_steps=max(self.steps, 2))
         network.train()
@@ -77,12 +89,14 @@ def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
     return entropy + 1 - overlap.mean(1)
 
 
-def maps_of(labels: Tensor, classes: int) -> Tensor:
-    """Maps of classes, shape (rows, *size), as probabilities, shape (rows, classes, *size)."""
-    return F.one_hot(labels.long(), classes).movedim(-1, 1).float()
+def maps_of(labels: Tensor | NDArray[Any], classes: int) -> Tensor:
+    """Maps of classes, a tensor or an array of shape (rows, *size), as probabilities, shape (rows, classes, *size)."""
+    whole = labels if isinstance(labels, Tensor) else as_tensor(labels, "labels")
+    return F.one_hot(whole.long(), classes).movedim(-1, 1).float()
 
 
 @torch.no_grad()
-def probabilities(network: nn.Module, volumes: Tensor) -> Tensor:
-    """What a network says of each class and voxel, shape (rows, classes, *size)."""
+def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
+    """What a network says of each class and voxel of volumes, a tensor or an array: shape (rows, classes, *size)."""
+    volumes = as_tensor(volumes, "volumes", whole_is_float=True)
     return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]

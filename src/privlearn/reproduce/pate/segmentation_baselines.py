@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, final
 
@@ -84,7 +83,7 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
     x, y = private.tensors()
     begun = fresh(x.shape[1:], seed)
     if one_of("start", setting.start, _STARTS) == "public":
-        begun = copy.deepcopy(public_side(setting.labelled, seed, setting.settings).start.network)
+        begun = public_side(setting.labelled, seed, setting.settings).start.network
     if setting.epsilon is None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
