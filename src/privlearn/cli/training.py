@@ -206,7 +206,7 @@ def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
     if data.x_test is None:
         return {}
     x, y = data.test_tensors()
-    transforms, x = front(data, x)
+    transforms, x = front(data, x, finite=False)  # what was spent is spent
     rest = cast(nn.Sequential, model)[len(transforms) :]
     maps = has_maps(data)
     with torch.no_grad():
