@@ -27,6 +27,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     Raises:
         BadInput: features that are unknown, or that these rows don't have.
     """
+    training.require_movable(options, data.x.shape[1:])
     asked = options.features
     spec = _usual(options, data) if asked is None else asked
     if spec is None or spec == "raw":

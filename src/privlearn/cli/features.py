@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privlearn import defaults
 from privlearn._validate import count, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.adjacency import Adjacency
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The part of rho that choosing features takes in front of training.
 _SHARE = 0.2
-#: Rows scaled to [0, 1] are clipped to this times the root of their length.
-_USUAL = 0.5
 #: What a classifier from released statistics has no use for, with the value that means it was not given.
 _ALIEN = {
     "tune": None, "public": None, "pca": None, "select": None, "batch_size": None, "epochs": None, "clip_norm": None,
@@ -143,7 +142,7 @@ def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float 
 
         known = row_norm(data.features.encoder, features_of(data))
     else:
-        known = _USUAL * math.sqrt(features_of(data)) if scaled else None
+        known = defaults.SCALED_NORM * math.sqrt(features_of(data)) if scaled else None
     norm = known if options.row_norm is None else options.row_norm
     if norm is None:
         raise BadInput(

@@ -45,7 +45,7 @@ class External(nn.Module):
         # Whoever predicts calls the function again, in another process.
         if _digest(_made(spec, seed=1)) != self.digest:
             raise BadInput(
-                f"features {spec!r} made other weights when the function was called a second time: expected the same each time, "
+                f"features {spec!r} made other weights when the function was called a second time: expected the same ones, "
                 "or nobody could ever predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
             )
 
@@ -89,8 +89,8 @@ class External(nn.Module):
         if always:
             whose, what = "a made-up row, too", "mend it: are its weights finite?"
         raise BadInput(
-            f"features {self.spec!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the encoder, "
-            f"{what}"
+            f"features {self.spec!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the "
+            f"encoder, {what}"
         )
 
 
