@@ -133,17 +133,21 @@ def check_directions_are_of_made_up_images_alone() -> None:
 @check
 def check_kept_directions_are_those_of_this_shape() -> None:
     with few_images(), tempfile.TemporaryDirectory() as folder:
+        begun: list[bool] = []
+        begin = lambda: begun.append(True)  # noqa: E731
         small = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
         wide = encoder("scatter:J=2,kept=20", (SIZE, 20), Path(folder))
         assert isinstance(small, Scattering)
         assert isinstance(wide, Scattering)
         assert (small.shape, wide.shape) == ([1296, 20], [1620, 20])
-        again = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
+        again = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder), begin)
+        assert not begun
         assert isinstance(again, Scattering)
         assert torch.equal(again.get_buffer("components"), small.get_buffer("components"))
         (damaged,) = Path(folder).glob("*16x16*")
         damaged.write_bytes(b"nothing")
-        mended = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
+        mended = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder), begin)
+        assert begun == [True]
         assert isinstance(mended, Scattering)
         assert torch.equal(mended.get_buffer("components"), small.get_buffer("components"))
         must_raise(BadInput, lambda: encoder("scatter:J=2,kept=400", (SIZE, SIZE)))

@@ -37,11 +37,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     if is_folder(spec):
         yield _from_folder(options, data, spec)
         return
-    if "kept=" in spec:
-        screen.asides.print(
-            "learning directions from made-up images (once, a minute or more, if they are not kept yet)"
-        )
-    made = encoder(spec, data.x.shape[1:], cache() / "directions")
+    made = encoder(spec, data.x.shape[1:], cache() / "directions", _say_that_it_learns)
     assert made is not None
     _require_rows(made, data)
     screen.asides.print(
@@ -57,6 +53,10 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
                 shown.close()
 
         yield replace(data, features=Encoding(made, _folder(options), told))
+
+
+def _say_that_it_learns() -> None:
+    screen.asides.print("learning directions from made-up images (once: a minute or more; then they are kept)")
 
 
 def _from_folder(options: argparse.Namespace, data: Dataset, folder: str) -> Dataset:

@@ -107,7 +107,9 @@ def noise_for(options: argparse.Namespace, share: float, what: str) -> float:
         BadInput: there is no target.
     """
     if options.epsilon is None and options.rho is None:
-        raise BadInput(f"{what} takes a share of a target: give --epsilon E or --rho R")
+        # Poisson batches have no amplified guarantee in rho.
+        targets = "--epsilon E" if options.sampling == "poisson" else "--epsilon E or --rho R"
+        raise BadInput(f"{what} takes a share of a target: give {targets}")
     target = Budget(options.epsilon, options.delta, options.rho, options.group_size)
     rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, options.delta)
     return float(options.group_size / math.sqrt(2 * share * rho))
@@ -194,15 +196,18 @@ def declared(options: argparse.Namespace) -> Dataset:
     """No rows, of as many numbers in [0, 1] and as many classes as are declared: enough to plan with.
 
     Raises:
-        BadInput: one of the two is missing.
+        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the classes.
     """
-    if options.numbers is None or options.classes is None:
+    by_class = options.method == "features" or options.select is not None
+    if options.numbers is None:
         raise BadInput(
-            "features are chosen among a number of them, by classes: give --numbers P, how many numbers a row has, and "
-            "--classes K"
+            "a release of features costs by how many there are: give --numbers P, how many numbers a row has"
         )
+    if by_class and options.classes is None:
+        raise BadInput("features are chosen by classes: give --classes K")
     count("--numbers", options.numbers, most=10**9)
-    count("--classes", options.classes, least=2, most=10**6)
+    if options.classes is not None:
+        count("--classes", options.classes, least=2, most=10**6)
     nothing = np.broadcast_to(np.float32(0), (0, options.numbers))
     return Dataset(nothing, np.empty(0, np.int64), classes=options.classes, low=0.0, high=1.0)
 

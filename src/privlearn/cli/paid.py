@@ -7,7 +7,6 @@ import argparse
 from privlearn import defaults
 from privlearn.cli.features import bounds_of, features_of, noise_for
 from privlearn.data import Dataset
-from privlearn.encoders import Normalised
 from privlearn.errors import BadInput
 from privlearn.mechanisms.moments import Moments, share_of
 from privlearn.mechanisms.pca import components_of
@@ -23,7 +22,8 @@ def with_pca(options: argparse.Namespace) -> argparse.Namespace:
     if components is None:
         return options
     if options.pca is not None:
-        raise BadInput(f"--features {options.features} and --pca {options.pca} are the same: give one of them")
+        same = "are the same" if components == options.pca else "both ask for principal directions"
+        raise BadInput(f"--features {options.features} and --pca {options.pca} {same}: give one of them")
     return argparse.Namespace(**vars(options) | {"features": None, "pca": components})
 
 
@@ -42,7 +42,11 @@ def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, 
 
 def _usual(options: argparse.Namespace, data: Dataset) -> str:
     """What is usual behind rows that are normalised one by one, in front of a linear model: moments, where these pay."""
-    normalised = data.features is not None and isinstance(data.features.encoder, Normalised)
+    if data.features is None:
+        return "none"
+    from privlearn.encoders import Normalised  # `budget` plans without torch
+
+    normalised = isinstance(data.features.encoder, Normalised)
     normalised &= options.model == "linear" and options.select is None and options.pca is None
     rows = options.rows_per_person is None and options.noise_multiplier is None
     pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
