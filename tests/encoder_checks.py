@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn._json import digest
+from privlearn.accounting.events import walk
 from privlearn.cli import training
 from privlearn.encoders import External, RandomUnits, Scattering, encoder, usual
 from privlearn.encoders import directions as directions_module
@@ -132,17 +133,21 @@ def check_directions_are_of_made_up_images_alone() -> None:
 @check
 def check_kept_directions_are_those_of_this_shape() -> None:
     with few_images(), tempfile.TemporaryDirectory() as folder:
+        begun: list[bool] = []
+        begin = lambda: begun.append(True)  # noqa: E731
         small = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
         wide = encoder("scatter:J=2,kept=20", (SIZE, 20), Path(folder))
         assert isinstance(small, Scattering)
         assert isinstance(wide, Scattering)
         assert (small.shape, wide.shape) == ([1296, 20], [1620, 20])
-        again = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
+        again = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder), begin)
+        assert not begun
         assert isinstance(again, Scattering)
         assert torch.equal(again.get_buffer("components"), small.get_buffer("components"))
         (damaged,) = Path(folder).glob("*16x16*")
         damaged.write_bytes(b"nothing")
-        mended = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder))
+        mended = encoder("scatter:J=2,kept=20", (SIZE, SIZE), Path(folder), begin)
+        assert begun == [True]
         assert isinstance(mended, Scattering)
         assert torch.equal(mended.get_buffer("components"), small.get_buffer("components"))
         must_raise(BadInput, lambda: encoder("scatter:J=2,kept=400", (SIZE, SIZE)))
@@ -272,14 +277,76 @@ def check_long_data_are_encoded_in_blocks() -> None:
 @check
 def check_an_encoder_that_mixes_rows_is_refused() -> None:
     for body in (
-        "return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256))",
+        "return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False))",
         "class Mean(nn.Module):\n    def forward(self, x): return x.flatten(1) - x.flatten(1).mean(0)\nreturn Mean()",
     ):
         with code(body) as spec:
             # Before anything is charged, for the features are made before.
             ledger = pv.Ledger()
             must_raise(NotPerExample, lambda: run(pv.with_features(images(), spec), ledger=ledger))  # noqa: B023
-            assert not ledger.charges if hasattr(ledger, "charges") else "no charges" in repr(ledger)
+            assert not list(walk(ledger.event))
+
+
+@check
+def check_an_encoder_that_is_another_each_time_is_refused() -> None:
+    """Also if it takes numbers of its own; before anything is charged, for nobody could predict."""
+    linear = "return nn.Sequential(nn.Flatten(), nn.Linear(256, 9))"
+    for body in (linear, "with torch.random.fork_rng():\n    " + linear, "torch.seed()\n" + linear):
+        with code(body) as spec:
+            assert "seed" in str(must_raise(BadInput, lambda: pv.with_features(images(), spec)))
+    with code(LINEAR) as spec:
+        before = torch.get_rng_state()
+        pv.with_features(images(), spec)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@check
+def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() -> None:
+    """Of all rows, or of one that is finite itself; test rows, which are looked at afterwards, end no run."""
+    bad, body = images(), "class Bad(nn.Module):\n    def forward(self, x): return x.flatten(1) / {}\nreturn Bad()"
+    bad.x[3] = 0
+    for divisor, said in (("0.0", "made-up"), ("x.flatten(1).sum(1, keepdim=True)", "some rows")):
+        with code(body.format(divisor)) as spec:
+            ledger = pv.Ledger()
+            told = str(must_raise(BadInput, lambda: run(pv.with_features(bad, spec), ledger=ledger)))  # noqa: B023
+            assert said in told
+            assert "row 3" not in told
+            assert not list(walk(ledger.event))
+    with code(body.format("x.flatten(1).sum(1, keepdim=True)")) as spec:
+        good = replace(images(), x_test=bad.x, y_test=bad.y)
+        good.x[3] = 1
+        data = pv.with_features(good, spec)
+        assert 0 <= training.test_metrics(run(data).model, data)["accuracy"] <= 1
+
+
+BATCH_NORM = (
+    "torch.manual_seed(0)\nnorm = nn.BatchNorm1d(256)\nnorm.running_mean.uniform_()\nnorm.running_var.uniform_(0.5, 2)\n"
+    "return nn.Sequential(nn.Flatten(), norm, nn.Linear(256, 9))"
+)
+
+
+@check
+def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
+    """By its running statistics, in whatever mode the model is; unlike that of a network that is trained."""
+    with code(BATCH_NORM) as spec, tempfile.TemporaryDirectory() as folder:
+        data = pv.with_features(images(), spec)
+        result = run(data)
+        pv.publish(result, Path(folder) / "model", model_spec="linear", classes=3)
+        model, _ = bundle.load(Path(folder) / "model", features=spec)
+        x = torch.from_numpy(images().x).float()
+        expected = result.model(x)
+        for own in (result.model, model):
+            found = own.train()(x)
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(found[2:3], own(x[2:3]), rtol=1e-4, atol=1e-4)
+        encoder = data.features.encoder
+        (held,) = encoder._held
+        before = encoder.digest, encoder(x[:2])
+        held.train()  # by somebody who has it, too
+        torch.testing.assert_close(encoder(x[:2]), before[1])
+        assert not held.training
+        held.train()
+        must_raise(NotPerExample, lambda: pv.models.require_per_example(held, x[:1]))
 
 
 @check

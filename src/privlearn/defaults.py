@@ -29,8 +29,8 @@ GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
-#: The part of rho that noisy moments take.
-MOMENTS_SHARE = 0.05
+#: Rows of numbers scaled to [0, 1] are clipped to this times the root of their length, unless told otherwise.
+SCALED_NORM = 0.5
 #: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows of many numbers.
 WORTH_MOMENTS = 10_000
 

@@ -285,12 +285,15 @@ def require_shaped(model: nn.Module) -> None:
             )
 
 
-def require_per_example(model: nn.Module, x: Tensor) -> None:
+def require_per_example(model: nn.Module, x: Tensor, *, fixed: bool = False) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
     type of `x`, of several scales: each row of small and larger batches must come out as it does by itself (for a
     model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
+
+    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
+    statistics are fixed affine maps.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -299,15 +302,15 @@ def require_per_example(model: nn.Module, x: Tensor) -> None:
     require_shaped(model)
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
-            if isinstance(module, kind):
+            if isinstance(module, kind) and not (fixed and module.track_running_stats):
                 raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
             raise NotPerExample(
                 f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
                 module=name,
             )
     try:
-        twin = copy.deepcopy(model).double().train()
+        twin = copy.deepcopy(model).double().train(not fixed)
     except RuntimeError as error:
         raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
     before = {name: value.clone() for name, value in twin.state_dict().items()}

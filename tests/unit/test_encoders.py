@@ -12,6 +12,7 @@ from checks import CHECKS
 
 import privlearn as pv
 from privlearn import defaults
+from privlearn.accounting.events import walk
 from privlearn.cli import main
 from privlearn.encoders import specs
 from privlearn.methods.checkpoint import Checkpoint
@@ -126,6 +127,49 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
         assert value.equal(published.state_dict()[name])
     with pytest.raises(pv.errors.BadInput, match="classes"):
         pv.train((data.x, data.y), epsilon=1.0)  # type: ignore[arg-type]
+
+
+def test_what_train_takes_is_what_the_command_line_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same weights; and what it returns is published with all that `predict` asks for."""
+    data = encoder_checks.images(60)
+    path = tmp_path / "images.npz"
+    np.savez(path, x=data.x, y=data.y)
+    target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
+    for number, (options, more, transforms) in enumerate(
+        (
+            (["--normalise", "moments:share=0.1", "--average", "0.5", "--label-smoothing", "0.1"],
+             {"normalise": "moments:share=0.1", "average": 0.5, "label_smoothing": 0.1}, ["Scale", "Standardise"]),
+            (["--features", "norm:power=1", "--normalise", "moments"],
+             {"features": "norm:power=1", "normalise": "moments"}, ["Scale", "Normalised", "Standardise"]),
+            (["--features", "raw", "--views", "2", "--augment", "flip", "--model", "cnn"],
+             {"features": "raw", "augmentation": pv.Augmentation(2, "flip"), "model": "cnn"}, ["Scale"]),
+        )
+    ):  # fmt: skip
+        ours, theirs = tmp_path / f"ours{number}", tmp_path / f"theirs{number}"
+        result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1), **more)  # type: ignore[arg-type]
+        assert [type(part).__name__ for part in result.model.children()][:-1] == transforms
+        assert 4.9 < result.ledger.guarantee(1e-3).epsilon <= 5.0
+        pv.publish(result, ours)
+        assert main(["train", "--data", str(path), *target, *options, "--out", str(theirs)]) == 0
+        assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+        assert (ours / "config.json").read_bytes() == (theirs / "config.json").read_bytes()
+        capsys.readouterr()
+        assert main(["predict", str(ours), "--data", str(path)]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 61
+    unbounded = pv.Dataset(data.x.astype(np.float32), data.y, classes=3)
+    copies = pv.Augmentation(2, "flip")
+    for given, wrong, said in (
+        (unbounded, {"normalise": "moments", "features": "raw"}, "row_norm"),
+        (data, {"normalise": "moments", "features": "pca:4"}, "pca:4"),
+        (data, {"normalise": "mean"}, "expected moments"),
+        (data, {"average": 0.0}, "average"),
+        (data, {"label_smoothing": 1.0}, "label_smoothing"),
+        (data, {"augmentation": copies}, "raw"),
+    ):
+        ledger = pv.Ledger()
+        with pytest.raises(pv.errors.BadInput, match=said):
+            pv.train(given, epsilon=5.0, delta=1e-3, ledger=ledger, **wrong)  # type: ignore[arg-type]
+        assert not list(walk(ledger.event))
 
 
 def test_rows_of_many_numbers_are_normalised_one_by_one() -> None:

@@ -57,6 +57,9 @@ def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tm
     assert main(["train", "--data", rows, *COMMON, "--features", folder, "--explain", "--out", str(out)]) == 0
     told = capsys.readouterr()
     assert "you declare public" in told.err
+    assert "order is not checked" not in told.err
+    assert "--data FOLDER_OF_FEATURES\n" in (out / "README.md").read_text()
+    assert "not calibrated" in (out / "README.md").read_text()
     assert "precomputed by a net of ours" in told.err
     assert "test accuracy" in told.out
     assert pv.verify(out).ok
@@ -82,7 +85,7 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
     pv.save_features(made, np.zeros((60, 9), np.float32), encoder="theirs")
     capsys.readouterr()
     for model, data, said in (
-        (raw, folder, "same encoder"),
+        (raw, folder, "takes rows: give rows"),
         (out, str(made), "same encoder"),
         (out, str(raw), "features.json"),
     ):
@@ -125,6 +128,63 @@ def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_pa
         assert value.equal(resumed.model.state_dict()[name])
 
 
+def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: Capture) -> None:
+    """Without `of=` nobody can check the order; without test rows there are no test figures."""
+    data, made, out = encoder_checks.images(60), tmp_path / "made", tmp_path / "model"
+    pv.save_features(made, np.random.default_rng(0).random((60, 9)), encoder="theirs")
+    (no_test, no_order) = pv.with_features(data, str(made)).asides
+    assert "test" in no_test
+    assert "of=data" in no_order
+    assert main(["train", "--data", rows, *COMMON, "--features", str(made), "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert "order is not checked" in " ".join(told.err.split())
+    assert "in the file" not in told.out
+    half = tmp_path / "half"
+    pv.save_features(half, np.zeros((60, 9)), encoder="theirs", of=data)
+    np.save(half / "test.npy", np.zeros((6, 9)))
+    (aside,) = pv.with_features(data, str(half)).asides
+    assert "order" in aside
+    for wrong, said in (
+        ({"train": np.zeros((60, 9), int)}, "floating-point"),
+        ({"train": np.zeros((60, 9)), "test": np.zeros((6, 8))}, r"\(9,\)"),
+    ):
+        with pytest.raises(pv.errors.BadInput, match=said):
+            pv.save_features(tmp_path / "wrong", **wrong, encoder="theirs")
+
+
+def test_code_of_ones_own_is_named_where_it_is_needed(rows: str, tmp_path: Path, capsys: Capture) -> None:
+    """By the card, and by the refusal to predict without it; a folder of features is not what it takes."""
+    out, made = tmp_path / "model", tmp_path / "made"
+    pv.save_features(made, np.zeros((60, 9)), encoder="theirs")
+    with encoder_checks.code(encoder_checks.LINEAR) as spec:
+        assert main(["train", "--data", rows, *COMMON, "--features", spec, "--out", str(out)]) == 0
+        assert f"privlearn predict . --data DATA --features {spec}\n" in (out / "README.md").read_text()
+        capsys.readouterr()
+        assert main(["predict", str(out), "--data", rows]) == 2
+        assert f"--features {spec}" in capsys.readouterr().err
+        assert main(["predict", str(out), "--data", rows, "--features", spec]) == 0
+        assert main(["predict", str(out), "--data", str(made), "--features", spec]) == 2
+        assert f"makes features of them itself, by {spec}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_advice_on_budgets_of_moments(capsys: Capture) -> None:
+    """Numbers, not classes; epsilon alone where batches are Poisson."""
+    common = ["budget", "--examples", "6000", "--normalise", "moments"]
+    assert main([*common, "--numbers", "64", "--epsilon", "2"]) == 0
+    assert "means and variances" in capsys.readouterr().out
+    for more, said, unsaid in (
+        (["--epsilon", "2"], "--numbers P", "--classes"),
+        (["--numbers", "64", "--noise-multiplier", "2"], "--epsilon E", "--rho"),
+        (["--numbers", "64", "--noise-multiplier", "2", "--sampling", "shuffle"], "--rho R", "--classes"),
+    ):
+        assert main([*common, *more]) == 2
+        told = capsys.readouterr().err
+        assert said in told
+        assert unsaid not in told
+    assert main(["budget", "--examples", "6000", "--select", "4", "--numbers", "64", "--epsilon", "2"]) == 2
+    assert "--classes K" in capsys.readouterr().err
+
+
 def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, capsys: Capture) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     assert main(["train", "--data", rows, *COMMON, "--pca", "4", "--pca-noise", "9", "--out", str(one)]) == 0
@@ -134,6 +194,9 @@ def test_paid_components_are_the_same_by_either_name(rows: str, tmp_path: Path, 
     capsys.readouterr()
     for more, said in (
         (["--features", "pca:4", "--pca", "4"], "the same"),
+        (["--features", "pca:4", "--pca", "3"], "both ask"),
+        (["--features", "pcas"], "pca:L"),
+        (["--features", "pcas"], "scatter-random"),
         (["--features", "pca:x"], "pca:60"),
         (["--features", "pca:4", "--method", "pate"], "--pca"),
         (["--features", "pca:4", "--method", "features"], "--pca"),

@@ -27,6 +27,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     Raises:
         BadInput: features that are unknown, or that these rows don't have.
     """
+    training.require_movable(options, data.x.shape[1:])
     asked = options.features
     spec = _usual(options, data) if asked is None else asked
     if spec is None or spec == "raw":
@@ -36,11 +37,7 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     if is_folder(spec):
         yield _from_folder(options, data, spec)
         return
-    if "kept=" in spec:
-        screen.asides.print(
-            "learning directions from made-up images (once, a minute or more, if they are not kept yet)"
-        )
-    made = encoder(spec, data.x.shape[1:], cache() / "directions")
+    made = encoder(spec, data.x.shape[1:], cache() / "directions", _say_that_it_learns)
     assert made is not None
     _require_rows(made, data)
     screen.asides.print(
@@ -56,6 +53,10 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
                 shown.close()
 
         yield replace(data, features=Encoding(made, _folder(options), told))
+
+
+def _say_that_it_learns() -> None:
+    screen.asides.print("learning directions from made-up images (once: a minute or more; then they are kept)")
 
 
 def _from_folder(options: argparse.Namespace, data: Dataset, folder: str) -> Dataset:

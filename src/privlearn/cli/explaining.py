@@ -31,12 +31,7 @@ def _settings(
 ) -> Iterator[tuple[str, str, bool, str]]:
     examples = options.examples or data.examples
     encoder = "raw" if data.features is None else data.features.encoder.spec
-    why = (
-        "nothing stands in front of the network"
-        if encoder == "raw"
-        else "a linear model learns best from them; of fewer directions where examples x epsilon is below 3,000"
-    )
-    yield "features", encoder, options.features is not None, why
+    yield "features", encoder, options.features is not None, _why_features(encoder)
     yield (
         "model",
         options.model,
@@ -94,6 +89,16 @@ def _settings(
         options.views is not None,
         "whether rows may be moved is for you to say; they take a multiple of the time",
     )
+
+
+def _why_features(spec: str) -> str:
+    """Why these features are usual."""
+    if spec == "raw":
+        return "nothing stands in front of the network"
+    if spec.startswith("norm:"):
+        return "rows of many non-negative numbers: their roots, then each row by itself to one norm"
+    fewer = "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""
+    return f"images: a linear model learns best from them{fewer}"
 
 
 def _rate(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> float:

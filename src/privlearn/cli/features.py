@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privlearn import defaults
 from privlearn._validate import count, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.adjacency import Adjacency
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The part of rho that choosing features takes in front of training.
 _SHARE = 0.2
-#: Rows scaled to [0, 1] are clipped to this times the root of their length.
-_USUAL = 0.5
 #: What a classifier from released statistics has no use for, with the value that means it was not given.
 _ALIEN = {
     "tune": None, "public": None, "pca": None, "select": None, "batch_size": None, "epochs": None, "clip_norm": None,
@@ -108,7 +107,9 @@ def noise_for(options: argparse.Namespace, share: float, what: str) -> float:
         BadInput: there is no target.
     """
     if options.epsilon is None and options.rho is None:
-        raise BadInput(f"{what} takes a share of a target: give --epsilon E or --rho R")
+        # Poisson batches have no amplified guarantee in rho.
+        targets = "--epsilon E" if options.sampling == "poisson" else "--epsilon E or --rho R"
+        raise BadInput(f"{what} takes a share of a target: give {targets}")
     target = Budget(options.epsilon, options.delta, options.rho, options.group_size)
     rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, options.delta)
     return float(options.group_size / math.sqrt(2 * share * rho))
@@ -143,7 +144,7 @@ def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float 
 
         known = row_norm(data.features.encoder, features_of(data))
     else:
-        known = _USUAL * math.sqrt(features_of(data)) if scaled else None
+        known = defaults.SCALED_NORM * math.sqrt(features_of(data)) if scaled else None
     norm = known if options.row_norm is None else options.row_norm
     if norm is None:
         raise BadInput(
@@ -195,15 +196,18 @@ def declared(options: argparse.Namespace) -> Dataset:
     """No rows, of as many numbers in [0, 1] and as many classes as are declared: enough to plan with.
 
     Raises:
-        BadInput: one of the two is missing.
+        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the classes.
     """
-    if options.numbers is None or options.classes is None:
+    by_class = options.method == "features" or options.select is not None
+    if options.numbers is None:
         raise BadInput(
-            "features are chosen among a number of them, by classes: give --numbers P, how many numbers a row has, and "
-            "--classes K"
+            "a release of features costs by how many there are: give --numbers P, how many numbers a row has"
         )
+    if by_class and options.classes is None:
+        raise BadInput("features are chosen by classes: give --classes K")
     count("--numbers", options.numbers, most=10**9)
-    count("--classes", options.classes, least=2, most=10**6)
+    if options.classes is not None:
+        count("--classes", options.classes, least=2, most=10**6)
     nothing = np.broadcast_to(np.float32(0), (0, options.numbers))
     return Dataset(nothing, np.empty(0, np.int64), classes=options.classes, low=0.0, high=1.0)
 

@@ -168,7 +168,10 @@ def _parser() -> argparse.ArgumentParser:
     budget.add_argument("--method", default="dpsgd", choices=_METHODS, help="(default: dpsgd)")
     budget.add_argument("--classes", type=int, metavar="K", help="for pate: classes to vote for (default: 10); for features "
                         "and --select: declared number of classes")  # fmt: skip
-    budget.add_argument("--numbers", type=int, metavar="P", help="for features and --select: numbers in a row")
+    budget.add_argument(
+        "--numbers", type=int, metavar="P", help="for features, --select and --normalise: numbers in a row"
+    )
+    _add_normalise(budget)
     _add_features(budget)
     _add_votes(budget.add_argument_group("votes of teachers"))
     budget.add_argument("--plot", metavar="F.png", help="draw the noise and the spending over the epochs")
@@ -178,6 +181,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_key(verify)
 
     predict = _command(commands, "predict", "use a published model; writes CSV")
+    predict.description = (
+        "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add up to 1 and rank "
+        "the classes; they are not calibrated probabilities."
+    )
     predict.add_argument("folder", metavar="DIR", help="a published model")
     predict.add_argument("--data", required=True, metavar="NAME_OR_PATH", help="a named data set, an .npz with x, a "
                          ".csv or .parquet file with --schema, or a folder of features")  # fmt: skip
@@ -327,6 +334,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
                        "package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)")  # fmt: skip
     group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
+    _add_normalise(group)
     group.add_argument("--explain", action="store_true", help="for dpsgd: say what was chosen for you, and why")
     group.add_argument("--optimizer", metavar="NAME", help="a class of torch.optim (default: SGD; Adam for dpmac)")
     group.add_argument(
@@ -377,6 +385,12 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--out", required=True, metavar="DIR", help="the folder to publish into")
 
 
+def _add_normalise(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--normalise", metavar="SPEC", help="before dpsgd: moments, standardise features by noisy means and "
+                       "variances (a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, "
+                       "where they pay)")  # fmt: skip
+
+
 def _add_features(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("choosing features")
     group.add_argument("--keep", type=int, metavar="M", help="for features: how many to keep (default: all)")
@@ -385,9 +399,6 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--row-norm", type=float, metavar="R", help="for features, --select and --normalise: "
                        "declared bound on the norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
-    group.add_argument("--normalise", metavar="SPEC", help="before dpsgd: moments, standardise features by noisy means and "
-                       "variances (a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, "
-                       "where they pay)")  # fmt: skip
     group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
     group.add_argument("--mode", choices=["statistics", "least-squares", "rows", "auto"], help="for features: a "
                        "classifier from noisy statistics (default), by least squares, from rows with randomised labels, or "

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 
 from privlearn import defaults
-from privlearn._validate import parse_spec, probability
 from privlearn.cli.features import bounds_of, features_of, noise_for
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
-from privlearn.mechanisms.moments import Moments
+from privlearn.mechanisms.moments import Moments, share_of
 from privlearn.mechanisms.pca import components_of
 
 
@@ -23,7 +22,8 @@ def with_pca(options: argparse.Namespace) -> argparse.Namespace:
     if components is None:
         return options
     if options.pca is not None:
-        raise BadInput(f"--features {options.features} and --pca {options.pca} are the same: give one of them")
+        same = "are the same" if components == options.pca else "both ask for principal directions"
+        raise BadInput(f"--features {options.features} and --pca {options.pca} {same}: give one of them")
     return argparse.Namespace(**vars(options) | {"features": None, "pca": components})
 
 
@@ -33,16 +33,9 @@ def normalisation(options: argparse.Namespace, data: Dataset) -> tuple[Moments, 
     Raises:
         BadInput: another spec, no target, or rows of which no bound is declared.
     """
-    spec = _usual(options, data) if options.normalise is None else options.normalise
-    if spec == "none":
+    share = share_of(_usual(options, data) if options.normalise is None else options.normalise, "--normalise")
+    if share is None:
         return ()
-    name, numbers = parse_spec("--normalise", spec)
-    if name != "moments" or not set(numbers) <= {"share"}:
-        raise BadInput(
-            f"--normalise is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
-            "Each row by itself is normalised by --features norm:power=1, which costs nothing"
-        )
-    share = probability("the share of the moments", numbers.get("share", defaults.MOMENTS_SHARE), open_top=True)
     norm, _ = bounds_of(options, data)
     return (Moments(features_of(data), noise_for(options, share, "--normalise"), norm),)
 
@@ -53,8 +46,8 @@ def _usual(options: argparse.Namespace, data: Dataset) -> str:
         return "none"
     from privlearn.encoders import Normalised  # `budget` plans without torch
 
-    normalised = isinstance(data.features.encoder, Normalised) and options.model == "linear"
-    normalised &= options.select is None and options.pca is None
+    normalised = isinstance(data.features.encoder, Normalised)
+    normalised &= options.model == "linear" and options.select is None and options.pca is None
     rows = options.rows_per_person is None and options.noise_multiplier is None
     pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
     return "moments" if normalised and rows and pays else "none"

@@ -60,7 +60,7 @@ def _require_npz(out: Path | None) -> None:
 
 
 def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:
-    """The probability of each class, a row for each row of `x`."""
+    """A score for each class, a row for each row of `x`: they add up to 1, and are not calibrated probabilities."""
     try:
         with torch.no_grad():
             parts = x.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
@@ -97,10 +97,14 @@ def _features(options: argparse.Namespace, config: dict[str, Any]) -> tuple[NDAr
     folder = FeatureFolder.read(options.data)
     trained = next((part for part in config["transforms"] if part["kind"] == "precomputed"), None)
     if trained != folder.encoder.describe():
+        maker = next((part["spec"] for part in config["transforms"] if "spec" in part), None)
+        takes = "takes rows" if maker is None else f"takes rows and makes features of them itself, by {maker}"
+        wanted = "give rows, not a folder of features"
+        if trained is not None:
+            takes, wanted = f"was trained on features {maker}", "give features of the same encoder"
         raise BadInput(
             f"the features in {options.data} are {folder.encoder.spec} (SHA-256 {folder.encoder.digest[:16] or 'unstated'}), "
-            f"and the model in {options.folder} was trained on {trained['spec'] if trained else 'rows'}: give features of the "
-            "same encoder"
+            f"and the model in {options.folder} {takes}: {wanted}"
         )
     for part in ("test", "train") if options.part is None else (options.part,):
         if (found := folder.part(part)) is not None:

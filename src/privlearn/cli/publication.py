@@ -118,7 +118,7 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
         rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
     else:
         rows["test accuracy"] = (
-            "no test data in the file" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
+            "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
         )
     rows |= more
     rows["seconds"] = "not shown: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     mac.require_combinable(options)
     voting.require_combinable(options)
     features.require_combinable(options)
-    training.copies_of(options)  # refused before a ledger is begun
+    training.require_in_range(options)  # before a ledger is begun
     if options.method == "pate":
         return ensemble.run(options)
     if options.method == "features":

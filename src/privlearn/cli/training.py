@@ -13,24 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from privlearn import models, schedules
-from privlearn._validate import between, positive
+from privlearn._validate import between, count, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.moves import Moves
 from privlearn.data import NAMES, Dataset, load, volumes
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
+from privlearn.methods.averaging import require_share
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.rows import front
-from privlearn.methods.train import usual_rate
+from privlearn.methods.train import MOST_SMOOTHING, usual_rate
 from privlearn.plan import Plan
 from privlearn.rng import Streams
 from privlearn.segmentation.dice import dice
 from privlearn.segmentation.training import map_losses
 
 _ROWS_AT_ONCE = 4096
-_MOST_SMOOTHING = 0.99
 _VOLUMES_AT_ONCE = 16
 
 
@@ -66,7 +67,7 @@ def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor]
         data: says which.
         smoothing: the share of a label that is spread over all classes; None: nothing is.
     """
-    share = 0.0 if smoothing is None else between("--label-smoothing", smoothing, 0.0, _MOST_SMOOTHING)
+    share = 0.0 if smoothing is None else between("--label-smoothing", smoothing, 0.0, MOST_SMOOTHING)
     if not has_maps(data):
         return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
     if smoothing is not None:
@@ -88,7 +89,30 @@ def copies_of(options: argparse.Namespace) -> Augmentation | None:
         )
     if options.views is None:
         raise BadInput(f"--augment {options.augment} changes copies of each example: say how many there are, --views 4")
-    return Augmentation(options.views, options.augment)
+    return Augmentation(count("--views", options.views), options.augment)
+
+
+def require_in_range(options: argparse.Namespace) -> None:
+    """Refuse numbers that training would, before a ledger is begun or features are made, which takes long.
+
+    Raises:
+        BadInput: with the name of the option.
+    """
+    copies_of(options)
+    if options.average is not None:
+        require_share(options.average, "--average")
+    if options.label_smoothing is not None:
+        between("--label-smoothing", options.label_smoothing, 0.0, MOST_SMOOTHING)
+
+
+def require_movable(options: argparse.Namespace, shape: tuple[int, ...]) -> None:
+    """Refuse moves that rows of this shape can't make, where these are what the network is given."""
+    if options.augment is None or options.pca is not None or options.select is not None:
+        return
+    try:
+        Moves.parse(options.augment).require_images(shape)
+    except BadInput as error:
+        raise BadInput(f"--augment {options.augment}: {error}") from error
 
 
 def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
@@ -209,7 +233,7 @@ def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
     if data.x_test is None:
         return {}
     x, y = data.test_tensors()
-    transforms, x = front(data, x)
+    transforms, x = front(data, x, finite=False)  # what was spent is spent
     rest = cast(nn.Sequential, model)[len(transforms) :]
     maps = has_maps(data)
     with torch.no_grad():

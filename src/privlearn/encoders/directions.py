@@ -24,7 +24,11 @@ _ROWS_AT_ONCE = 256
 
 
 def learned(
-    name: str, shape: Sequence[int], cache: Path | None, learn: Callable[[], dict[str, Tensor]]
+    name: str,
+    shape: Sequence[int],
+    cache: Path | None,
+    learn: Callable[[], dict[str, Tensor]],
+    begin: Callable[[], None] | None = None,
 ) -> dict[str, Tensor]:
     """What `learn` learns from made-up images, from the cache where it was learned before.
 
@@ -33,6 +37,7 @@ def learned(
         shape: of one image.
         cache: a folder to keep tensors in, for learning takes a minute; None: nowhere.
         learn: called where there is nothing in the cache.
+        begin: called before that.
     """
     sizes = "x".join(map(str, shape))
     # Everything that they follow from stands in the name.
@@ -43,6 +48,8 @@ def learned(
             return load_file(path)
         except (SafetensorError, OSError):
             path.unlink()
+    if begin:
+        begin()
     found = learn()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

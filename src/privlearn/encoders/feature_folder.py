@@ -112,11 +112,17 @@ class FeatureFolder:
         test = None if data.x_test is None else self.part("test")
         if test is not None:
             self._require_rows("test", test, data.x_test)
-        missing = data.x_test is not None and test is None
-        aside = (f"{self.path} has no features of the test rows: there will be no test figures",) if missing else ()
+        asides = []
+        if data.x_test is not None and test is None:
+            asides.append(f"{self.path} has no features of the test rows: there will be no test figures")
+        if "train" not in self.rows or (test is not None and "test" not in self.rows):
+            asides.append(
+                f"{self.path} does not say which rows its features were made of, so their order is not checked: only their "
+                "number is. Save them with pv.save_features(..., of=data)"
+            )
         return replace(
             data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema="",
-            feature_names=(), asides=(*data.asides, *aside),
+            feature_names=(), asides=(*data.asides, *asides),
         )  # fmt: skip
 
     def _require_rows(self, part: str, features: NDArray[Any], x: Any) -> None:
@@ -152,7 +158,8 @@ def save_features(
         encoder: what made them, in words; public, and published. You declare that no private row had a part in it.
         sha256: of the encoder's weights, to be published with its name.
         normalise: whether each row is brought to mean 0 and variance 1 before it is learned from.
-        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is found out.
+        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is found out. Without
+            it only their number is checked.
 
     Raises:
         BadInput: numbers that are none, rows that do not match, or a folder that can't be written.
@@ -164,8 +171,13 @@ def save_features(
     digests = {}
     for name, part in parts.items():
         rows = None if of is None else {"train": of.x, "test": of.x_test}[name]
-        if part.dtype.kind != "f" or part.ndim < 2 or part.shape[1:] != shape:
-            raise BadInput(f"{name} features are {part.dtype} values of shape {part.shape}: expected rows of numbers")
+        if part.dtype.kind != "f":
+            raise BadInput(
+                f"{name} features are {part.dtype} values: expected floating-point numbers, for example by .astype(np.float32)"
+            )
+        if part.ndim < 2 or part.shape[1:] != shape:
+            wanted = f", of shape {shape} as those of train" if len(shape) else ""
+            raise BadInput(f"{name} features have shape {part.shape}: expected one row for each example{wanted}")
         if of is not None and (rows is None or len(rows) != len(part)):
             raise BadInput(
                 f"there are features of {len(part)} {name} rows, and the data have "

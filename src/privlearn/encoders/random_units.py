@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, final
 
@@ -74,9 +74,18 @@ class RandomUnits(nn.Module):
 
     @classmethod
     def learned(
-        cls, scale: int, units: int, mirrored: bool, kept: int, shape: Sequence[int], cache: Path | None = None
+        cls,
+        scale: int,
+        units: int,
+        mirrored: bool,
+        kept: int,
+        shape: Sequence[int],
+        cache: Path | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> RandomUnits:
-        """With all that is learned from made-up images of `shape`; `cache` is a folder to keep it in.
+        """With all that is learned from made-up images of `shape`.
+
+        `cache` is a folder to keep it in; `begin` is called before it is learned.
 
         Raises:
             BadInput: examples that are no images, or more directions than there are features.
@@ -92,7 +101,7 @@ class RandomUnits(nn.Module):
             return local | directions(made.answers, shape, kept)
 
         told = f"{spec}-{_FLOOR}-{_ADDED}-{_WHITENED}-{_GRID}-{_IMAGES}"
-        return cls(scale, mirrored, **learned(told, shape, cache, learn))
+        return cls(scale, mirrored, **learned(told, shape, cache, learn, begin))
 
     @property
     def kept(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast, final
@@ -49,12 +49,22 @@ class Scattering(nn.Module):
         self.register_buffer("components", components)
 
     @classmethod
-    def learned(cls, scale: int, kept: int, shape: Sequence[int], cache: Path | None = None) -> Scattering:
-        """With the `kept` directions that matter most in made-up images of `shape`; `cache` is a folder to keep them in."""
+    def learned(
+        cls,
+        scale: int,
+        kept: int,
+        shape: Sequence[int],
+        cache: Path | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> Scattering:
+        """With the `kept` directions that matter most in made-up images of `shape`.
+
+        `cache` is a folder to keep them in; `begin` is called before they are learned.
+        """
         require_images(scale, tuple(shape))
         plain = cls(scale)
         count("kept", kept)
-        found = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept))
+        found = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept), begin)
         return cls(scale, found["mean"], found["components"])
 
     @property

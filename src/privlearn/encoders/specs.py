@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privlearn._validate import one_of, parse_spec
@@ -26,7 +26,9 @@ _RANDOM = {"J": 2, "units": 400, "mirror": 1, "kept": 2000}
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 
 
-def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> Encoder | None:
+def encoder(
+    spec: str, shape: Sequence[int] = (), cache: Path | None = None, begin: Callable[[], None] | None = None
+) -> Encoder | None:
     """The encoder that `spec` names, or None for "raw".
 
     Args:
@@ -34,6 +36,7 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
             `norm:power=0.5`, or `package.module:function`.
         shape: of one example; what is learned from made-up images is learned from such.
         cache: a folder to keep that in.
+        begin: called before something is learned, which takes a minute or more; not where it is kept already.
 
     Raises:
         BadInput: an unknown name or number, or code that can't be used.
@@ -53,11 +56,11 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
         whole = {each: int(number) for each, number in numbers.items() if number == int(number)}
         if name == "scatter" and set(numbers) <= {"J", "kept"} and len(whole) == len(numbers):
             scale, kept = whole.get("J", 2), whole.get("kept", 0)
-            return Scattering.learned(scale, kept, shape, cache) if kept else Scattering(scale)
+            return Scattering.learned(scale, kept, shape, cache, begin) if kept else Scattering(scale)
         if name == "scatter-random" and set(numbers) <= set(_RANDOM) and len(whole) == len(numbers):
             scale, units, mirror, kept = (_RANDOM | whole).values()
             mirrored = one_of("mirror of scatter-random", str(mirror), ("0", "1")) == "1"
-            return RandomUnits.learned(scale, units, mirrored, kept, shape, cache)
+            return RandomUnits.learned(scale, units, mirrored, kept, shape, cache, begin)
         raise BadInput(
             f"features {spec[:60]!r} cannot be read: expected scatter:J=2, scatter:J=2,kept=1000 or "
             f"{_random(2000)}, with whole numbers, or norm:power=0.5"
@@ -65,7 +68,8 @@ def encoder(spec: str, shape: Sequence[int] = (), cache: Path | None = None) -> 
     if name and rest.isidentifier():
         return External(spec)
     raise BadInput(
-        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, norm:power=0.5, package.module:function, or a folder",
+        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, {_random(2000)}, "
+        "norm:power=0.5, pca:L (paid for), package.module:function, or a folder",
         spec=spec,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
-from privlearn._validate import between, count, positive
+from privlearn._validate import between, count, parse_spec, positive, probability
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.ledger import Account
@@ -23,6 +23,30 @@ if TYPE_CHECKING:
 _SPLIT = (0.01, 0.19, 0.80)
 #: The floor under variances, as a part of what a feature's would be if rows were as long as their bound and all alike.
 _LEAST_VARIANCE = 1e-3
+
+#: The part of rho that moments take, unless another is given.
+SHARE = 0.05
+
+
+def share_of(spec: str, name: str = "normalise") -> float | None:
+    """The part of rho in `moments:share=0.1`; that of `moments` is 0.05, and None that of `none`.
+
+    Args:
+        spec: what was given.
+        name: what it was given as.
+
+    Raises:
+        BadInput: something else.
+    """
+    if spec == "none":
+        return None
+    kind, numbers = parse_spec(name, spec)
+    if kind != "moments" or not set(numbers) <= {"share"}:
+        raise BadInput(
+            f"{name} is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
+            "Each row by itself is normalised by features norm:power=1 (--features norm:power=1), which costs nothing"
+        )
+    return probability("the share of the moments", numbers.get("share", SHARE), open_top=True)
 
 
 @final

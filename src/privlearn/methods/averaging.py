@@ -14,6 +14,11 @@ from privlearn._validate import between
 _LEAST_SHARE = 0.001
 
 
+def require_share(share: float, name: str = "average") -> float:
+    """The share of a run over which weights are averaged, or `BadInput`, with the name that it was given by."""
+    return between(name, share, _LEAST_SHARE, 1.0)
+
+
 @final
 class Average:
     """The mean of the weights after each step, the later the heavier (polynomial-decay averaging, Shamir and Zhang 2013).
@@ -32,7 +37,7 @@ class Average:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
-        self._power = 2 / between("average", share, _LEAST_SHARE, 1.0) - 2
+        self._power = 2 / require_share(share) - 2
         self._parameters: list[Tensor] = list(parameters)
         self.means = [parameter.detach().clone() for parameter in self._parameters]
         self.steps = 0

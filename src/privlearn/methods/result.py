@@ -54,6 +54,8 @@ class Result:
         seeded: whether somebody may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
         checkpoint: the file that the run was kept in, which `publish` deletes.
+        model_spec: what `models.build` makes the network of, where the method built it by a name; else None.
+        classes: how many it has then.
     """
 
     model: nn.Module
@@ -67,6 +69,8 @@ class Result:
     seeded: bool
     private_diagnostics: PrivateDiagnostics
     checkpoint: Checkpoint | None = None
+    model_spec: str | None = None
+    classes: int | None = None
 
     def stated_delta(self, delta: float | None = None) -> float:
         """The delta to state epsilon at: `delta`, else the plan's.

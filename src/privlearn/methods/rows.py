@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
+from privlearn.encoders import External
 from privlearn.errors import BadInput
 from privlearn.models import Scale
 from privlearn.sampling import Sampler, Shuffle
@@ -42,19 +43,28 @@ def rows(given: Rows, sampling: Sampler) -> Dataset:
     return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
 
 
-def front(data: Dataset, x: Tensor) -> tuple[list[nn.Module], Tensor]:
+def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[nn.Module], Tensor]:
     """The public transforms that stand in front of a network: what scales rows, and what makes features of them.
 
     Args:
         data: says which.
         x: rows of it, or of the same form.
+        finite: whether features by the user's own code must be finite: before anything is spent, never afterwards.
 
     Returns:
         the transforms, and what they make of `x`.
+
+    Raises:
+        BadInput: features that are not finite, or rows that the encoder does not take.
     """
     transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
     x = through(transforms, x)
-    return (transforms, x) if data.features is None else ([*transforms, data.features.encoder], data.features(x))
+    if data.features is None:
+        return transforms, x
+    encoder, features = data.features.encoder, data.features(x)
+    if finite and isinstance(encoder, External):
+        encoder.require_finite(features, x)
+    return [*transforms, encoder], features
 
 
 def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:

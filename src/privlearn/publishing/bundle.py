@@ -45,8 +45,9 @@ def publish(
         test_metrics: figures from test data, for the card; never private diagnostics.
         test_rows: how many rows those figures are from, for the card; None: it does not say.
         data: what to say of the data in the card.
-        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`.
-        classes: the number of classes, with `model_spec`.
+        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the result
+            says (that of `pv.train`, `pv.fisher` and `pv.least_squares` does).
+        classes: the number of classes, with `model_spec`; None: as the result says.
         sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with it.
 
     Raises:
@@ -64,6 +65,8 @@ def publish(
             raise BadInput(
                 "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
             )
+    model_spec = result.model_spec if model_spec is None else model_spec
+    classes = result.classes if classes is None else classes
     if model_spec is not None:
         network.require_rebuilt(result, model_spec, classes)
     guarantee = result.ledger.guarantee(result.stated_delta(delta))

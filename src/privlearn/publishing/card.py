@@ -77,9 +77,12 @@ def write(
         "",
         "```",
         f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if signed_by else ''}",
-        f"privlearn predict . --data DATA{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}"
+        f"privlearn predict . --data {features.data_to_predict(settings)}"
+        f"{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}"
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
+        "",
+        "Scores add up to 1 and rank the classes; they are not calibrated probabilities.",
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(

@@ -62,6 +62,14 @@ def public_lines(settings: dict[str, Any]) -> list[str]:
     return [f"| public features | {named}{digest}: {word} |"]
 
 
+def data_to_predict(settings: dict[str, Any]) -> str:
+    """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
+    found = settings.get("public_features", {})
+    if found.get("kind") == "precomputed":
+        return "FOLDER_OF_FEATURES"
+    return f"DATA --features {printable(found['spec'])}" if found.get("kind") == "external" else "DATA"
+
+
 def earlier(part: dict[str, Any]) -> Event:
     """The event of a release before training.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from privlearn import models
 from privlearn._json import loads
-from privlearn._validate import count, one_of, parse_spec
+from privlearn._validate import count, one_of, parse_spec, printable
 from privlearn.encoders import External, Normalised, Precomputed, RandomUnits, Scattering
 from privlearn.errors import BadInput
 from privlearn.methods.result import Result
@@ -206,9 +206,10 @@ def _own_encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
     import torch
 
     if features != config["spec"]:
+        named = printable(config["spec"][:80])
         raise BadInput(
-            f"the model's features are made by {config['spec'][:80]}: if you trust that code and have it, give it "
-            "yourself with --features package.module:function"
+            f"the model's features are made by {named}: if you trust that code and have it, give it yourself with "
+            f"--features {named}"
         )
     with torch.device("cpu"):  # it has its weights from elsewhere
         found = External(str(features))

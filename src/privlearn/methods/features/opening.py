@@ -168,6 +168,8 @@ def linear_result(
         | ({"schema": origin.schema} if origin.schema else {}),
         seeded=origin.seeded,
         private_diagnostics=PrivateDiagnostics({}),
+        model_spec="linear",
+        classes=plan.classes,
     )
 
 
