@@ -312,6 +312,9 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
             assert said in told
             assert "row 3" not in told
             assert not list(walk(ledger.event))
+    broken = LINEAR.replace("return ", "made = ") + "\nmade[1].weight.data[2, 3] = float('nan')\nreturn made"
+    with code(broken) as spec:
+        assert "1.weight" in str(must_raise(BadInput, lambda: run(pv.with_features(bad, spec))))
     with code(body.format("x.flatten(1).sum(1, keepdim=True)")) as spec:
         good = replace(images(), x_test=bad.x, y_test=bad.y)
         good.x[3] = 1

@@ -33,7 +33,7 @@ AGAIN, SAME = (
 )
 TOLD, REFUSED = "check_what_was_done_for_accuracy_is_told", "check_copies_of_what_cannot_be_moved_are_refused"
 
-POWER = '2 / between("average", share, _LEAST_SHARE, 1.0) - 2'
+POWER = "2 / require_share(share) - 2"
 
 MUTANTS = [
     Mutant("the sum of the views in place of their mean", P + "clipping.ways:Problem.losses",

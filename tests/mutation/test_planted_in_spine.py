@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant("only a batch's first row is watched", P + "models:_rows_depend_on_others",
            "sorted({0, 1, 2, 3, size // 2, size - 1})", "[0]", "check_models_that_couple_examples_are_refused"),
     Mutant("the model is checked in another mode than it trains in", P + "models:require_per_example",
-           ".double().train()", ".double().eval()", "check_models_that_couple_examples_are_refused"),
+           ".train(not fixed)", ".eval()", "check_models_that_couple_examples_are_refused"),
     Mutant("coupled outputs pass", P + "models:_rows_depend_on_others", "if not _same(out[row], single):", "if False:",
            "check_models_that_couple_examples_are_refused"),
     Mutant("batches of fixed size called Poisson", P + "sampling:Poisson.draw",

@@ -66,8 +66,13 @@ class External(nn.Module):
 
         Raises:
             NotPerExample: it mixes them, or remembers something.
-            BadInput: it can't run on such rows.
+            BadInput: it can't run on such rows, or has weights that are no numbers.
         """
+        for name, value in self._held[0].state_dict().items():
+            if bool(value.isnan().any()):
+                raise BadInput(
+                    f"features {self.spec!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
+                )
         require_per_example(self._held[0], row, fixed=True)
 
     def require_finite(self, features: Tensor, rows: Tensor) -> None:
