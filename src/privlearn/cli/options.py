@@ -330,8 +330,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", default="linear", metavar="SPEC", help="linear (default), mlp:100, cnn, unet, or "
                        "package.module:function, called with input_shape= and classes=")  # fmt: skip
     group.add_argument("--features", metavar="SPEC", help="public features to learn from: scatter:J=2,kept=1000, "
-                       "scatter-random:kept=2000 or norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or "
-                       "more, with a linear model), raw, "
+                       "scatter-random:kept=2000 or norm:power=0.5 (usual for grey images, images in colour, and 256 numbers "
+                       "or more, with a linear model), raw, "
                        "package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)")  # fmt: skip
     group.add_argument("--features-cache", metavar="DIR", help="where to keep them, as secret as the rows (default: named "
                        "data sets' in the user's cache, others' nowhere)")  # fmt: skip
