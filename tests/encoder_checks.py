@@ -195,6 +195,8 @@ def check_what_is_usual_follows_from_public_facts() -> None:
     assert usual((28, 28), 0.0) == usual((1, 28, 28), 0.0) == "scatter:J=2,kept=1000"
     assert usual((3, 32, 32), 0.0) == "scatter-random:J=2,units=400,mirror=1,kept=2000"
     assert usual((16, 16), 0.0) == "scatter:J=2"
+    assert usual((64, 64), 0.0) == "scatter:J=2,kept=1000"
+    assert usual((3, 65, 64), 0.0) is usual((224, 224), 0.0) is usual((3, 64, 65), 0.0) is usual((), 0.0) is None
     assert usual((28, 28), 0.0, 2999.0) == "scatter:J=2,kept=300"
     assert usual((3, 32, 32), 0.0, 2999.0) == "scatter-random:J=2,units=400,mirror=1,kept=300"
     assert usual((3, 32, 32), 0.0, 3000.0) == usual((3, 32, 32), 0.0)

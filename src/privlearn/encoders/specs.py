@@ -19,6 +19,8 @@ Encoder = Scattering | RandomUnits | Normalised | External | Precomputed
 _LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
 #: Images of so many numbers have several thousand features, of which directions are kept.
 _LARGE = 512
+#: Larger images take hours and gigabytes to be scattered as often as directions need, and none were tried.
+_LARGEST_IMAGE = 64
 #: Images of three channels are taken for photographs in colour.
 _COLOURS = 3
 _RANDOM = {"J": 2, "units": 400, "mirror": 1, "kept": 2000}
@@ -89,7 +91,8 @@ def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | 
         low: the declared lower bound of its numbers, or None.
         signal: examples times epsilon. The less there is, the fewer directions a model can learn of.
     """
-    if len(shape) in (2, 3) and min(shape[-2:]) >= _LEAST_IMAGE and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
+    sized = len(shape) in (2, 3) and all(_LEAST_IMAGE <= size <= _LARGEST_IMAGE for size in shape[-2:])
+    if sized and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
         if len(shape) == 3 and shape[0] == _COLOURS:
             return _random(_DIRECTIONS[1] if signal >= _FEW else _LEAST_DIRECTIONS)
         kept = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
