@@ -39,8 +39,7 @@ def _criteria(ax: Axes, found: Found) -> None:
     shown = [epsilon for epsilon in grid.epsilons if epsilon in (2.0, 10.0)]
     for epsilon, colours in zip(shown, ((plots.RED, plots.ORANGE), (plots.BLUE, plots.SKY)), strict=False):
         for criterion, colour in zip(("distance", "t"), colours, strict=True):
-            label = "pooled t" if criterion == "t" else criterion
-            _curve(ax, found, grid.row(epsilon, criterion), colour, f"{label}, epsilon {epsilon:g}", "o-")
+            _curve(ax, found, grid.row(epsilon, criterion), colour, f"{criterion}, epsilon {epsilon:g}", "o-")
             _curve(ax, found, grid.published(epsilon, criterion), colour, None, ":")
     ax.plot([], [], ":", color="black", label="as published (not private)")
     _finish(ax, "noisy rows, by criterion")
@@ -53,8 +52,7 @@ def _ways(ax: Axes, found: Found) -> None:
         "statistics, all features": ([float(np.mean(found.everything(e, None))) for e in grid.epsilons], plots.GREEN),
         "statistics, selected": ([found.selected(e, None).mean for e in grid.epsilons], plots.SKY),
         "rows, by distance": ([found.best([grid.row(e), grid.means(e)]).mean for e in grid.epsilons], plots.RED),
-        "rows, by pooled t": ([found.best([grid.row(e, "t")]).mean for e in grid.epsilons], plots.ORANGE),
-        "rows, by Welch's t": ([found.best([grid.row(e, "welch")]).mean for e in grid.epsilons], plots.PURPLE),
+        "rows, by t": ([found.best([grid.row(e, "t")]).mean for e in grid.epsilons], plots.ORANGE),
         "as published (not private)": (
             [found.best([grid.published(e, "distance")]).mean for e in grid.epsilons],
             plots.GREY,
@@ -63,7 +61,7 @@ def _ways(ax: Axes, found: Found) -> None:
     if None in grid.heads:
         heads = [float(np.mean(found.head(e, None))) for e in grid.epsilons]
         lines["DP-SGD, linear"] = (heads, plots.BLUE)
-    for (name, (values, colour)), marker in zip(lines.items(), _MARKERS + "x*", strict=False):
+    for (name, (values, colour)), marker in zip(lines.items(), _MARKERS + "x", strict=False):
         ax.plot(grid.epsilons, values, marker + "-", color=colour, markersize=4, label=name)
     ax.set_xscale("log")
     ax.set_xticks(list(grid.epsilons))
