@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from privlearn.reproduce.dfs import sizes
+from privlearn.reproduce.dfs import features, sizes
+from privlearn.reproduce.dfs.grids import GRIDS
 from privlearn.reproduce.dpmac import mnist, usps
 from privlearn.reproduce.findings import Row
 from privlearn.reproduce.pate import mnist as votes
@@ -31,6 +32,10 @@ def test_the_page_of_dp_macs_classifier_follows_from_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("dfs-cifar10", features.COSTS),
+        ("dfs-cifar10", features._tries(GRIDS["dfs-cifar10"])),
+        ("dfs-mnist", features.COSTS),
+        ("dfs-mnist", features._tries(GRIDS["dfs-mnist"])),
         ("dfs-width", sizes._about(False, 3, cnns=True)),
         ("dfs-depth", sizes._about(False, 3, cnns=False)),
         ("yu-fig14", small_tasks._ABOUT["cancer"]),

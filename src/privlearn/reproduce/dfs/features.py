@@ -161,8 +161,8 @@ def _tries(grid: Grid) -> str:
     """How many settings each way was tried with."""
     fewer = len(grid.keeps) - 1
     return (
-        f" Tries on held-back rows, at each epsilon: rows {fewer + 1 + len(grid.means(1.0).keeps)}, statistics of all features "
-        f"one, of selected ones {3 * fewer}; DP-SGD is not tuned."
+        f" Tries on held-back rows, at each epsilon: rows {fewer + 1 + len(grid.means(1.0).keeps)}, statistics of all "
+        f"features one, of selected ones {3 * fewer}; DP-SGD is not tuned."
     )
 
 
