@@ -34,6 +34,8 @@ def test_the_page_of_dp_macs_classifier_follows_from_its_numbers() -> None:
     [
         ("dfs-cifar10", features.COSTS),
         ("dfs-cifar10", features._tries(GRIDS["dfs-cifar10"])),
+        ("dfs-cifar10", features.criteria_note(GRIDS["dfs-cifar10"], 10)),
+        ("dfs-mnist", features.criteria_note(GRIDS["dfs-mnist"], 3)),
         ("dfs-mnist", features.COSTS),
         ("dfs-mnist", features._tries(GRIDS["dfs-mnist"])),
         ("dfs-width", sizes._about(False, 3, cnns=True)),

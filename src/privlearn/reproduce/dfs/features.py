@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from privlearn.mechanisms.features import CRITERIA
 from privlearn.reproduce import plots
 from privlearn.reproduce.dfs.feature_plots import draw
 from privlearn.reproduce.dfs.grids import FEW, GRIDS, SHARED, SOME, Best, Found, Grid, make, quick
@@ -118,22 +117,34 @@ def _by_criterion(found: Found) -> str:
     grid, lines = found.grid, []
     for epsilon in grid.epsilons:
         ours = found.best([grid.row(epsilon), grid.means(epsilon)], grid.keeps[:-1])
-        others = [found.best([grid.row(epsilon, criterion)], grid.keeps[:-1]) for criterion in CRITERIA[1:]]
-        published = [_best(found.best([grid.published(epsilon, criterion)])) for criterion in CRITERIA]
+        others = [found.best([grid.row(epsilon, criterion)], grid.keeps[:-1]) for criterion in grid.criteria[1:]]
+        published = [_best(found.best([grid.published(epsilon, criterion)])) for criterion in grid.criteria]
         against = [cell for one in others for cell in (_best(one), _apart(ours.test, one.test))]
         lines.append((f"{epsilon:g}", _best(ours), *against, *published))
-    named = [_CRITERIA[criterion] for criterion in CRITERIA]
+    return criteria_note(grid, found.seeds) + table(criteria_heads(grid), lines)
+
+
+def criteria_heads(grid: Grid) -> tuple[str, ...]:
+    """Of the table of criteria."""
+    named = [_CRITERIA[criterion] for criterion in grid.criteria]
     against = [head for name in named[1:] for head in (f"{name}, privately", f"distance less {name}")]
-    heads = ("epsilon", "distance, privately", *against, *(f"as published (not private), by {name}" for name in named))
+    return ("epsilon", "distance, privately", *against, *(f"as published (not private), by {name}" for name in named))
+
+
+def criteria_note(grid: Grid, seeds: int) -> str:
+    """What stands above it."""
+    welch = (
+        "*Welch's t* by those with each class's own, as in the t test that the paper compares with; these variances have "
+        f"more noise in them ({min(FEW, seeds)} seeds, also in differences from it). "
+    )
     return (
         "**By which criterion**: noisy rows of features chosen by each, at its own best number of features. *Pooled t* "
-        "divides distances by standard errors with one variance for all classes, *Welch's t* by those with each class's own, "
-        "as in the t test that the paper compares with; these variances have more noise in them. *As published* has the "
-        "paper's noise, which guarantees nothing: there epsilon is a name. "
-        f"Seeds: {min(SOME, found.seeds)} for Welch's t and differences from it. Tries on held-back rows: "
+        "divides distances by standard errors with one variance for all classes"
+        + (f", {welch}" if "welch" in grid.criteria else ". ")
+        + "*As published* has the paper's noise, which guarantees nothing: there epsilon is a name. Tries on held-back rows: "
         f"of distance {len(grid.keeps) - 1} numbers of features, the {len(grid.means(1.0).keeps)} smallest of them by two "
-        f"ways of choosing; of either t statistic the {len(grid.keeps) - 1}; as published, {len(grid.literal)}.\n\n"
-    ) + table(heads, lines)
+        f"ways of choosing; of t statistics the {len(grid.keeps) - 1}; as published, {len(grid.literal)}.\n\n"
+    )
 
 
 def _compared(found: Found) -> str:

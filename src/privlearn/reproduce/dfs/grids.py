@@ -46,6 +46,7 @@ class Grid:
         seeds: how many.
         heads: those of the sizes that DP-SGD is tried with.
         literal: numbers of features for the published algorithm.
+        criteria: what features are chosen by.
     """
 
     data: str
@@ -58,6 +59,7 @@ class Grid:
     seeds: int
     heads: tuple[int | None, ...]
     literal: tuple[int, ...]
+    criteria: tuple[str, ...] = CRITERIA[:2]
 
     def row(self, epsilon: float, criterion: str = "distance", chosen: str = CHOSEN[0]) -> ReleaseSetting:
         """Noisy rows of all numbers of features."""
@@ -123,7 +125,7 @@ _HEADS = (None, 500, 50)
 GRIDS = {
     "dfs-cifar10": Grid(
         "cifar10-features", 1024, 10, 50_000, (0.5, 1.0, 2.0, 5.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 1024),
-        (50, 150, 500, 1500, None), 10, _HEADS, (5, 20, 100),
+        (50, 150, 500, 1500, None), 10, _HEADS, (5, 20, 100), CRITERIA,
     ),
     "dfs-mnist": Grid(
         "mnist", 784, 10, 60_000, (0.5, 2.0, 10.0), (5, 10, 20, 50, 100, 200, 400, 784), (50, 500, None), 3, _HEADS,
@@ -219,11 +221,11 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
         rows += [grid.row(epsilon, criterion) for criterion in CRITERIA[:2]]
         rows += [grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
         rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
-        published += [grid.published(epsilon, criterion) for criterion in CRITERIA]
-    welch = [grid.row(epsilon, "welch") for epsilon in grid.epsilons]
+        published += [grid.published(epsilon, criterion) for criterion in grid.criteria]
+    welch = [grid.row(epsilon, "welch") for epsilon in grid.epsilons if "welch" in grid.criteria]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]
-    releases = sweep(rows, every) | sweep([*welch, *sums, *ruled, *shares], some) | sweep(published, few)
+    releases = sweep(rows, every) | sweep(welch, few) | sweep([*sums, *ruled, *shares], some) | sweep(published, few)
     heads = sweep([grid.head(epsilon, size) for epsilon in grid.epsilons for size in grid.heads], some)
     return Found(grid, releases, heads, seeds)
