@@ -207,7 +207,7 @@ TRIED = (
     "are one release, and so these cost 52; 6 epochs cost 8. (Read as noise of variance 6 on the sum itself, 2 epochs "
     "are called 8 and cost 77.) Tries: a few for DP-SGD with volumes as they are, as for corrections (how many is not "
     "on record); moved volumes have the same settings, and the paper's clip and noise had two (a tenth of the rate, "
-    "in one seed, was no better): neither is tuned."
+    "in one seed, learned nothing either): neither is tuned."
 )
 
 
