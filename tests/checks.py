@@ -787,12 +787,12 @@ def check_the_ledger_holds_its_budget() -> None:
 @check
 def check_approval_covers_only_what_was_approved() -> None:
     ledger = Ledger(Budget(rho=1.0))
-    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    ledger.begin(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
     for _ in range(8):
         ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE))
     ledger = Ledger(Budget(rho=1.0))
-    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    ledger.begin(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(0.5), Adjacency.ADD_REMOVE))
 
 

@@ -547,13 +547,13 @@ def check_a_ledger_for_one_event_takes_that_event() -> None:
         assert ledger.event == compose([])
     ledger = Ledger.allowing(event, ADD)
     ledger.charge(Gaussian(3.0), ADD)
-    ledger.approve(compose([Gaussian(3.0), Gaussian(2.0)]), ADD)
+    ledger.begin(compose([Gaussian(3.0), Gaussian(2.0)]), ADD)
     ledger.charge(Gaussian(3.0), ADD)
     ledger.charge(Gaussian(2.0), ADD)
     assert ledger.event == event
     for again in (Gaussian(2.0), Gaussian(3.0)):
         must_raise(BudgetExceeded, lambda: ledger.charge(again, ADD))  # noqa: B023
-        must_raise(BudgetExceeded, lambda: ledger.approve(again, ADD))  # noqa: B023
+        must_raise(BudgetExceeded, lambda: ledger.begin(again, ADD))  # noqa: B023
 
 
 @check

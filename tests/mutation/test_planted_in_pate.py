@@ -129,7 +129,7 @@ MUTANTS = [
     # What is kept, and tried beforehand
     Mutant("answers that were kept are paid for again", KEEP + "release_answers",
            'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
-           "ledger.approve(plan.event(), plan.adjacency, plan.unit)", "check_kept_answers_are_paid_for_once"),
+           "ledger.begin(plan.event(), plan.adjacency, plan.unit)", "check_kept_answers_are_paid_for_once"),
     Mutant("answers that were kept are free on a new ledger", KEEP + "release_answers",
            "ledger.charge(plan.event(), plan.adjacency)", "pass", "check_kept_answers_are_paid_for_once"),
     Mutant("the books are not closed", KEEP + "release_answers", "        ledger.settle()\n        return found\n",

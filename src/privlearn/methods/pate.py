@@ -213,7 +213,7 @@ def _released(
     """The answers, kept nowhere."""
     ledger.require_room(plan.event(), plan.adjacency, plan.unit)
     made = sums()
-    ledger.approve(plan.event(), plan.adjacency, plan.unit)
+    ledger.begin(plan.event(), plan.adjacency, plan.unit)
     try:
         targets, answered, scores = ask(plan, made, reducer, ledger, streams)
     finally:

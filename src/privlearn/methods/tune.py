@@ -93,7 +93,7 @@ def tune(
     require_same_examples(plan.candidates[0].plan, data)
     require_labels(data)
     trainer = _Trainer(train, streams)
-    ledger.approve(event, plan.neighbours, plan.unit)
+    ledger.begin(event, plan.neighbours, plan.unit)
     try:
         if isinstance(plan, Blocks):
             found, chosen = _on_blocks(plan, trainer, data, ledger, streams, progress)

@@ -106,7 +106,7 @@ def opened(
         data.features.encoder.describe() if data.features else None,
     )
     found = Opened(x, data.y, origin, ledger, streams.noise, prepare)
-    ledger.approve(event, plan.neighbours, plan.unit)
+    ledger.begin(event, plan.neighbours, plan.unit)
     try:
         yield found
     finally:
