@@ -253,9 +253,9 @@ def check_a_release_beyond_the_approved_number_is_checked() -> None:
                 ledger.charge(leaf, ADD)
         must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(2.0), ADD))  # noqa: B023
         assert ledger.event == compose([approved])
-    whole = Ledger(Budget(1.0, DELTA))
-    whole.begin(Repeated(Gaussian(20.0), 3), ADD)
-    must_raise(BudgetExceeded, lambda: whole.charge(Repeated(Gaussian(20.0), 400), ADD))
+    tight = Ledger(Budget(zcdp.gaussian_epsilon(math.sqrt(3) / 20, DELTA), DELTA))
+    tight.begin(Repeated(Gaussian(20.0), 3), ADD)
+    must_raise(BudgetExceeded, lambda: tight.charge(Repeated(Gaussian(20.0), 4), ADD))
 
 
 def approved_parts(event: Event) -> list[Event]:

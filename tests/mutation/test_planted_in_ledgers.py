@@ -51,7 +51,7 @@ MUTANTS = [
     Mutant("an order that was asked for is ignored", LIMITS + "of_ledger", "isinstance(measure, float)", "False", MEASURE),
     Mutant("one release too many", A + "ledger:Ledger._after", "left[-1][1] < times", "left[-1][1] + 1 < times",
            "check_a_release_beyond_the_approved_number_is_checked"),
-    Mutant("approval is for ever", A + "ledger:Ledger._after", "if there > times:", "if True:",
+    Mutant("approval is for ever", A + "ledger:Ledger._after", "(leaf, there - times)", "(leaf, there)",
            "check_a_release_beyond_the_approved_number_is_checked"),
     Mutant("a guard for any neighbours", A + "ledger:Ledger._require_allowed", "adjacency is not self.adjacency or", "",
            "check_a_guard_is_for_one_kind_of_neighbour"),

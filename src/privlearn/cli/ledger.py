@@ -26,7 +26,10 @@ def run(options: argparse.Namespace) -> int:
     budget = _budget(options)
     if budget is not None and not book.path.exists():
         Ledger.open(options.file, budget, measure=_measure(options.measure))
-        screen.asides.print(f"began {options.file} with a budget of {budget}")
+        screen.asides.print(
+            f"began {options.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
+            f"{options.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+        )
     if options.close is not None:
         with book.editing() as pages:
             entry = pages.entry(options.close)

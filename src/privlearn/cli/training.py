@@ -149,7 +149,7 @@ def open_ledger(path: str, what: str) -> Ledger:
     ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.asides.print(
-            f"began the ledger {path}, which only records, so that there is no guarantee for several runs together: one with a "
+            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one with a "
             f"budget is begun by `privlearn ledger {path} --epsilon E`"
         )
     return ledger
