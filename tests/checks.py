@@ -487,6 +487,11 @@ def check_models_that_couple_examples_are_refused() -> None:
         must_raise(NotPerExample, lambda net=net: models.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
     models.require_per_example(fine, x)
+    # Of rows of many numbers fewer are made up.
+    many = torch.zeros(1, 1 << 14)
+    large = nn.Linear(1 << 14, 2)
+    models.require_per_example(large, many)
+    must_raise(NotPerExample, lambda: models.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
 
 
 # Samplers

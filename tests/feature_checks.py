@@ -94,12 +94,18 @@ def check_one_row_moves_class_statistics_by_at_most_the_sensitivity() -> None:
     """Whatever it holds, for every kind of neighbour; and each bound is reached."""
 
     def measure(x: Tensor, y: Tensor) -> list[tuple[Tensor, float]]:
-        found = class_statistics(x, y, one_sample(examples=len(x)), adjacency, classes=K, norm=R)
+        sample = one_sample(examples=len(x))
+        found = [
+            *class_statistics(x, y, sample, adjacency, classes=K, norm=R),
+            *class_statistics(x, y, sample, adjacency, classes=K, norm=R, parts=["moments"], by_class=True),
+        ]
+        assert found[3].values[0].shape == (K, 4)
+        torch.testing.assert_close(found[3].values[0].sum(0), found[2].values[0])
         return [(part.values[0], part.sensitivity) for part in found]
 
     for adjacency in Adjacency:
         reached = require_moves(measure, adjacency)
-        assert len(reached) == 3
+        assert len(reached) == 4
         assert min(reached) > 1 - 1e-9, (adjacency, reached)
 
 
@@ -185,7 +191,7 @@ EVERY_PLAN = [
         ("rows", "randomised", (ZERO, REPLACE)),
     )
     for adjacency in adjacencies
-    for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"))
+    for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"), ("means", "welch"))
     for keep in (2, 4)
 ] + [settled(purpose="least-squares", way="means", keep=4, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
 

@@ -406,7 +406,8 @@ def _add_features(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--row-norm", type=float, metavar="R", help="for features, --select and --normalise: "
                        "declared bound on the norm of (scaled) rows (default: half the root of their length)")  # fmt: skip
     group.add_argument("--coordinate-bound", type=float, metavar="B", help="and on single numbers (default: 1)")
-    group.add_argument("--criterion", choices=["distance", "t"], help="what features are chosen by (default: distance)")
+    group.add_argument("--criterion", choices=["distance", "t", "welch"], help="what features are chosen by: class means' "
+                       "distance, t with pooled variances, or Welch's t (default: distance)")  # fmt: skip
     group.add_argument("--mode", choices=["statistics", "least-squares", "rows", "auto"], help="for features: a "
                        "classifier from noisy statistics (default), by least squares, from rows with randomised labels, or "
                        "what public numbers favour")  # fmt: skip

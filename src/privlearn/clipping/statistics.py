@@ -3,7 +3,8 @@
 Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the pooled
 second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it for another
 moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments by sqrt(2) R^2
-(two vectors without negative numbers).
+(two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row adds at most R^2 to
+them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them (no negative numbers) or in two.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def class_statistics(
     parts: Sequence[str] = PARTS,
     columns: Tensor | None = None,
     prepare: Prepare | None = None,
+    by_class: bool = False,
 ) -> tuple[Bounded, ...]:
     """Statistics over the rows of the sample, each row clipped to `norm`; sensitivities computed here.
 
@@ -62,10 +64,11 @@ def class_statistics(
         parts: which of `PARTS` are wanted.
         columns: the features that are looked at; by default all. Public or released.
         prepare: what is done to rows first, each by itself.
+        by_class: whether second moments are of each class by itself.
 
     Returns:
         In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums (classes, features) and second
-        moments of all classes together (features,).
+        moments of all classes together (features,), or of each (classes, features).
     """
     positive("norm", norm)
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
@@ -79,7 +82,8 @@ def class_statistics(
             elif part == "sums":
                 found = member.T @ rows
             else:
-                found = rows.square_().sum(0)  # last of all: the rows are used up
+                squares = rows.square_()  # last of all: the rows are used up
+                found = member.T @ squares if by_class else squares.sum(0)
             totals[part] = found if part not in totals else totals[part].add_(found)
     replaced = adjacency is Adjacency.REPLACE_ONE
     sensitivities = {

@@ -30,6 +30,7 @@ from privlearn.schedules import Constant, parse_rates
 DELTA = 1e-5
 _HIDDEN = {"mnist": (300,), "usps": (300, 100, 20, 100, 300)}
 _EACH_DIGIT = 500
+_HELD = 5000
 _PIXELS = 255.0
 
 
@@ -61,6 +62,7 @@ class MacSetting:
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         first: how many training rows are used; None: all.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images.
     """
 
     task: str
@@ -85,6 +87,7 @@ class MacSetting:
     z_optimizer: str = "adam"
     shares: tuple[float, ...] = ()
     first: int | None = None
+    held: bool = False
 
     @property
     def private(self) -> bool:
@@ -113,8 +116,8 @@ class MacOutcome:
     """What a run reached. Figures on training rows are private: shown in a study on public data, never published.
 
     Attributes:
-        test: after each epoch, test accuracy; of autoencoders half the squared error of an image, summed over pixels in
-            [0, 1].
+        test: after each epoch, test accuracy (on the images held back, where there are some); of autoencoders half the
+            squared error of an image, summed over pixels in [0, 1].
         train: the same on the training rows.
         noise: the noise multiplier of training; None without noise.
         epsilon: what was spent in truth at delta 1e-5, projection included; None without noise.
@@ -183,6 +186,12 @@ def plan_of(setting: MacSetting) -> Plan:
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
 
 
+def examples_of(setting: MacSetting) -> int:
+    """How many rows are trained on."""
+    whole = TASKS["mnist"].examples - (_HELD if setting.held else 0) if setting.task == "mnist" else 10 * _EACH_DIGIT
+    return setting.first or whole
+
+
 def task_of(setting: MacSetting) -> Any:
     """The classifier's task, with the projection of the setting."""
     noise = setting.pca_noise
@@ -197,7 +206,7 @@ def _clip(setting: MacSetting) -> Derivatives | Flat:
 
 
 def _sampler(setting: MacSetting) -> Sampler:
-    examples = setting.first or (TASKS["mnist"].examples if setting.task == "mnist" else 10 * _EACH_DIGIT)
+    examples = examples_of(setting)
     if one_of("the sampling", setting.sampling, ["poisson", "partition", "fixed"]) == "fixed":
         return FixedOrder(setting.batch_size)
     batches = round(examples / setting.batch_size)
@@ -206,7 +215,8 @@ def _sampler(setting: MacSetting) -> Sampler:
 
 def _rows(setting: MacSetting, seed: int, ledger: Ledger, plan: Plan) -> Rows:
     if setting.task == "mnist":
-        return features(task_of(setting), seed, False, setting.first, "whitened", ledger, plan.neighbours)
+        rows = features(task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours)
+        return replace(rows, x_test=rows.x_valid, y_test=rows.y_valid) if setting.held else rows
     return _images(seed, setting.first)
 
 
