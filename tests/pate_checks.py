@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from checks import NoDraws, check, must_raise, one_sample
-from torch import Tensor
+from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import reducers, teachers
@@ -235,7 +235,7 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
-    """Only for the query on which it can't, and exactly what a teacher that says the centre gives."""
+    """Only for the query on which it can't: what a teacher that says the centre gives, or code 0 where codes are bounded."""
     for name, reducer in all_reducers().items():
         said = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(1))
         broken, central = said.clone(), said.clone()
@@ -243,7 +243,8 @@ def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
         central[0] = reducer.centre
         one, _ = _sums(pv.Ball(0.5), reducer, [broken])
         two, _ = _sums(pv.Ball(0.5), reducer, [central])
-        assert torch.allclose(one, two, atol=1e-6), name
+        assert torch.allclose(one, two, atol=1e-6) is (name != "autoencoder"), name
+        assert torch.equal(one[1], two[1])
         assert float(one[0].norm()) < 1e-6
         assert float(one[1].norm()) > 0.1
         three, _ = _sums(pv.Ball(0.5), reducer, [None])
@@ -382,6 +383,64 @@ def check_quiet_answers_are_what_the_teachers_said() -> None:
     votes = [torch.tensor([0, 1, 2]), torch.tensor([0, 2, 2]), torch.tensor([1, 2, 2])]
     labels, _, _ = released(pv.PatePlan(3, 3, pv.Votes(3), noise_multiplier=1e-3), votes)
     assert labels.tolist() == [0, 2, 2]
+
+
+@final
+class Another(reducers.Reducer):
+    """Codes that are not 0 at the centre, and not bounded."""
+
+    shape, size, centre = SIZE, 6, torch.full(SIZE, 0.4)
+
+    def encode(self, targets: Tensor) -> Tensor:
+        return 2 * targets.flatten(1) + 1
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return (codes.view(-1, *SIZE) - 1) / 2
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "another", "size": 6}
+
+
+class Codes(nn.Module):
+    """A decoder that gives codes as they are, in the shape of targets."""
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return codes.view(-1, *SIZE)
+
+
+def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
+    """What `pv.pate` releases with next to no noise, for teachers that say this."""
+    plan = pv.PatePlan(said[0].shape[0], len(said), aggregate, noise_multiplier=1e-6)
+    heard: list[Any] = []
+    pv.pate(plan, Said(*said), reducer, torch.zeros(plan.queries, 4), lambda answers: heard.append(answers) or nn.ReLU(),
+            streams=Streams.new(0))  # fmt: skip
+    found: Tensor = heard[0].targets
+    return found
+
+
+@check
+def check_noiseless_codes_are_the_mean_of_encode() -> None:
+    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of what the encoder makes of their answers, decoded.
+
+    No code of the autoencoder is clipped, wherever in the unit ball it lies, and a teacher that can't be used has code 0.
+    """
+    fitted = all_reducers()
+    said = [2.0 * target for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))]
+    for name, reducer in [*fitted.items(), ("another", Another())]:
+        codes = torch.stack([reducer.encode(each) for each in said])
+        found = codes_as_released(said, reducer, pv.Ball(1.0 if name == "autoencoder" else 50.0))
+        torch.testing.assert_close(found, reducer.decode(codes.mean(0)), rtol=1e-3, atol=1e-3)
+    torch.manual_seed(3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 7))
+    encoder[1].weight.data[0], encoder[1].bias.data[0] = 0.0, 3.0  # near the sphere, as by training with noise
+    reducer = reducers.Autoencoder(encoder, Codes(), "mse", torch.full(SIZE, 0.4))
+    codes = torch.stack([reducer.encode(each) for each in said])
+    assert float(codes.norm(dim=2).min()) > 0.9
+    for missing in ([], [None], [torch.full((4, *SIZE), math.nan), None]):
+        found = codes_as_released([*said, *missing], reducer, pv.Ball(1.0))
+        torch.testing.assert_close(found.flatten(1), codes.sum(0) / (3 + len(missing)), rtol=0, atol=2e-5)
+    assert reducer.describe()["codes"] == "in the unit ball, clipped about 0"
+    assert reducer.radius(public()) <= 1 + 1e-6
 
 
 @check

@@ -17,6 +17,7 @@ CODES, PLAN = P + "clipping.codes:", P + "methods.ensemble.plan:"
 ENSEMBLES, ASK = P + "clipping.ensembles:", P + "methods.ensemble.aggregator:"
 KEEP, LEARN = P + "methods.ensemble.keeping:", P + "methods.ensemble.student:"
 TEACH, REDUCE = P + "teachers.", P + "reducers."
+MEAN = "check_noiseless_codes_are_the_mean_of_encode"
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
 
@@ -49,6 +50,13 @@ MUTANTS = [
     Mutant("scores that are not finite vote", CODES + "VoteCounts.add", "found.isfinite().all(1)",
            "found.argmax(1) >= 0", VOTES),
     Mutant("teachers vote twice", CODES + "VoteCounts.add", "+= valid.double()", "+= 2 * valid.double()", VOTES),
+    Mutant("codes in the unit ball are shifted by the centre's, and cut", REDUCE + "autoencoder:Autoencoder.code_centre",
+           "torch.zeros(self.size, dtype=self._centre.dtype)", "self.encode(self._centre[None])[0]", MEAN),
+    Mutant("the origin is the centre's code, whatever the reducer says", CODES + "CodeSums.__init__",
+           "encoder.code_centre.double()", "self._encoded(self._centre[None])[0]", MEAN),
+    Mutant("the origin is not added again", CODES + "CodeSums.origin", "else self._origin", "else 0 * self._origin", MEAN),
+    Mutant("means over the teachers that had an answer", ASK + "_codes", "/ plan.teachers",
+           "/ max(1, plan.teachers - 2)", MEAN),
     # Prices
     Mutant("one event for all queries", PLAN + "PatePlan.event", "Repeated(Gaussian(self.noise), self.queries)",
            "Gaussian(self.noise)", "check_the_plan_is_every_query"),
