@@ -57,7 +57,7 @@ class Said(teachers.Teachers):
     def count(self) -> int:
         return len(self.said)
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Any) -> None:
         pass
 
     def answers(

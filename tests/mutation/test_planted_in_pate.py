@@ -18,6 +18,8 @@ ENSEMBLES, ASK = P + "clipping.ensembles:", P + "methods.ensemble.aggregator:"
 KEEP, LEARN = P + "methods.ensemble.keeping:", P + "methods.ensemble.student:"
 TEACH, REDUCE = P + "teachers.", P + "reducers."
 MEAN = "check_noiseless_codes_are_the_mean_of_encode"
+REPLACED = "check_records_of_persons_are_not_for_replaced_records"
+CERTIFIED = "check_certificates_say_that_a_record_changes_one_teacher"
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
 
@@ -93,14 +95,31 @@ MUTANTS = [
     Mutant("records are assigned in their order", TEACH + "shards:drawn",
            "assign(data.examples, count(\"teachers\", teachers), rng)", "np.sort(assign(data.examples, teachers, rng))",
            "check_each_record_is_with_one_teacher"),
-    Mutant("persons of whom nothing is known", TEACH + "trained:Trained.require_unit", "self._data.groups is None", "False",
+    Mutant("persons of whom nothing is known", TEACH + "trained:Trained.require_covered",
+           "is not None and self._data.groups is None", "is not None and False",
            "check_persons_are_protected_where_they_are_known"),
-    Mutant("nobody asks for persons' ids", ASK + "collect", "teachers.require_unit(plan.unit)", "pass",
+    Mutant("nobody asks for persons' ids", ASK + "collect", "teachers.require_covered(plan.adjacency, plan.unit)", "pass",
            "check_persons_are_protected_where_they_are_known"),
     Mutant("drawn rows protect persons with any number of them", P + "plan:Plan.__post_init__",
            'count("rows_per_person", self.rows_per_person)', "pass", "check_persons_are_protected_where_they_are_known"),
     Mutant("sites for replaced records", TEACH + "trained:Trained.require_covered", "self._sites and", "False and",
            "check_sites_are_not_for_replaced_records"),
+    Mutant("records of persons for replaced records", TEACH + "trained:Trained.require_covered",
+           "self._data.groups is not None and unit", "False and unit", REPLACED),
+    Mutant("groups of records are taken for persons", TEACH + "trained:Trained.require_covered",
+           "unit.rows_per_person is None and replaced", "str(unit) == str(Unit()) and replaced", REPLACED),
+    Mutant("teachers that are seen through something", P + "segmentation.references:Seen.require_covered",
+           "self._teachers.require_covered(adjacency, unit)", "pass", REPLACED),
+    Mutant("certificates of records that change two teachers", P + "publishing.ensemble:uncovered",
+           'teacher.get("assigned_by") != "row"', "False", CERTIFIED),
+    Mutant("certificates that don't say who came to which teacher", P + "publishing.ensemble:uncovered",
+           'teacher.get("assigned_by") != "row"', 'teacher.get("assigned_by") == "person"', CERTIFIED),
+    Mutant("certificates of sites for replaced records", P + "publishing.ensemble:uncovered",
+           'teacher.get("records") == "by site"', "False", CERTIFIED),
+    Mutant("nobody looks who came to which teacher", P + "publishing.verification:check",
+           'problems += ensemble.uncovered(certificate["settings"], claim)', "pass", CERTIFIED),
+    Mutant("teachers say that they were assigned by row", TEACH + "trained:Trained.describe", '"person"', '"row"',
+           REPLACED),
     Mutant("teachers share numpy's generator", TEACH + "recipes:generators_at", "np.random.seed(seed % 2**32)", "pass",
            "check_a_record_reaches_no_other_teacher"),
     Mutant("teachers share Python's generator", TEACH + "recipes:generators_at", "random.seed(seed)\n", "pass\n",

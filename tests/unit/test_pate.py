@@ -265,7 +265,7 @@ def test_an_empty_shard_says_nothing_new() -> None:
     data = private(3)
     everybody = teachers.Trained(data, lambda x, y: lambda q: q[:, 0], shards=[[0, 1, 2], []])  # type: ignore[arg-type,return-value]
     assert len(list(everybody.answers(INPUTS, Streams.new(0)))) == 2
-    everybody.require_covered(ADD)
+    everybody.require_covered(ADD, pv.Unit())
 
 
 def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
