@@ -116,7 +116,7 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
         replaced = replace(plan, adjacency=REPLACE, group_size=size)
         for said in (known, through):
             ledger = pv.Ledger()
-            must_raise(BadInput, lambda p=replaced, s=said, l=ledger: pv.pate(p, s, None, inputs, student, ledger=l))  # type: ignore[misc]
+            must_raise(BadInput, lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b))  # type: ignore[misc]
             assert ledger.event.events == ()
         for adjacency in (ADD, Adjacency.ZERO_OUT):
             aggregator.collect(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
@@ -128,7 +128,7 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
 
 @check
 def check_certificates_say_that_a_record_changes_one_teacher() -> None:
-    """A certificate for replaced records says that teachers were assigned row by row, or is for persons; else it is refused."""
+    """Those for replaced records say that teachers were assigned row by row, or are for persons; others are refused."""
 
     def recipe(x: Tensor, y: Tensor) -> Any:
         return lambda inputs: torch.zeros(len(inputs), dtype=torch.int64)
