@@ -222,6 +222,8 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
         tops = [counts.largest(query, one_sample(), ADD) for query in range(4)]
         assert parts[0].sensitivity == math.sqrt(2)
         assert tops[0].sensitivity == 1.0
+        tested = codes_module.VoteCounts(pv.ConfidentVotes(3, 2.0, 1), 4)
+        assert tested.bounded(0, one_sample(), ADD).sensitivity == math.sqrt(2)
         found.append((torch.stack([p.values[0] for p in parts]), torch.stack([t.values[0] for t in tops])))
     moved = [
         (float((a - b).norm(dim=1).max()), float((c - d).abs().max()))
@@ -467,3 +469,28 @@ def check_confident_votes_pay_for_every_test() -> None:
     _, answered, _ = released(few, votes, ledger=ledger)
     assert answered.tolist() == [True, True, True, False, True, True, True, False]
     assert ledger.event == few.event()
+
+
+@check
+def check_the_noisy_count_decides_who_is_answered() -> None:
+    """With noise as large as the counts as many queries pass the test as the normal curve says, on either side of it."""
+    queries = 400
+    unanimous = [torch.zeros(queries)] * 30
+    for threshold in (30.0, 40.0, 20.0):
+        plan = pv.PatePlan(queries, 30, pv.ConfidentVotes(2, threshold, queries, 0.5), noise_multiplier=20.0)
+        assert math.isclose(plan.test_noise, 20.0)
+        _, answered, _ = released(plan, unanimous)
+        share = 0.5 * math.erfc((threshold - 30.0) / plan.test_noise / math.sqrt(2))
+        assert abs(float(answered.double().mean()) - share) < 5 * math.sqrt(share * (1 - share) / queries), threshold
+
+
+@check
+def check_answers_that_were_tested_for_have_the_noise_of_their_sensitivity() -> None:
+    """A vote that moves changes two counts: noise of sqrt(2) times the multiplier on each, after a test as well."""
+    queries = 2000
+    plan = pv.PatePlan(queries, 3, pv.ConfidentVotes(2, 0.0, queries, 0.5), noise_multiplier=9.0)
+    _, answered, counts = released(plan, [torch.zeros(queries)] * 3)
+    noise = counts[answered] - torch.tensor([3.0, 0.0])
+    assert len(noise) > 900
+    assert abs(float(noise.std()) / (9.0 * math.sqrt(2)) - 1) < 0.08
+    assert math.isclose(plan.noise_std, 9.0 * math.sqrt(2))

@@ -20,6 +20,7 @@ TEACH, REDUCE = P + "teachers.", P + "reducers."
 MEAN = "check_noiseless_codes_are_the_mean_of_encode"
 REPLACED = "check_records_of_persons_are_not_for_replaced_records"
 CERTIFIED = "check_certificates_say_that_a_record_changes_one_teacher"
+NOISY = "check_the_noisy_count_decides_who_is_answered"
 MOVES = "check_one_teacher_moves_codes_by_at_most_the_sensitivity"
 VOTES = "check_one_teacher_moves_votes_by_at_most_the_sensitivity"
 
@@ -48,6 +49,10 @@ MUTANTS = [
     Mutant("a broken answer to one query silences a teacher", CODES + "CodeSums._clipped", "isfinite().all(1)\n",
            "isfinite().all(1).all().expand(len(targets))\n", "check_a_teacher_that_cannot_be_used_gives_the_centre"),
     Mutant("a moved vote changes one count", ENSEMBLES + "Votes.sensitivity", "math.sqrt(2)", "1.0", VOTES),
+    Mutant("a moved vote changes one count of those that were tested for", ENSEMBLES + "ConfidentVotes.sensitivity",
+           "math.sqrt(2)", "1.0", "check_answers_that_were_tested_for_have_the_noise_of_their_sensitivity"),
+    Mutant("a moved vote after a test is booked as one count", ENSEMBLES + "ConfidentVotes.sensitivity", "math.sqrt(2)", "1.0",
+           VOTES),
     Mutant("fractions of a class vote", CODES + "VoteCounts.add", "& (numbers == numbers.floor())", "", VOTES),
     Mutant("scores that are not finite vote", CODES + "VoteCounts.add", "found.isfinite().all(1)",
            "found.argmax(1) >= 0", VOTES),
@@ -72,6 +77,13 @@ MUTANTS = [
            "check_noise_is_that_of_the_paper_and_of_exact_composition"),
     Mutant("only what is answered is charged", ASK + "_confident",
            "_released(test, plan.test_noise, account, streams)", "test.values[0]", "check_confident_votes_pay_for_every_test"),
+    Mutant("the raw count decides, and its noisy one is paid for", ASK + "_confident",
+           "float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold",
+           "[_released(test, plan.test_noise, account, streams), float(test.values[0]) < aggregate.threshold][1]", NOISY),
+    Mutant("the test has the noise of an answer", ASK + "_confident", "_released(test, plan.test_noise,",
+           "_released(test, 0.5 * plan.noise,", NOISY),
+    Mutant("the threshold is missed by the noise of the test", ASK + "_confident", "< aggregate.threshold",
+           "< aggregate.threshold - plan.test_noise", NOISY),
     Mutant("asked on when all that was paid for is given", ASK + "_confident", "break", "pass",
            "check_confident_votes_pay_for_every_test"),
     Mutant("all counts are given away", ASK + "_confident", "torch.zeros_like(counts.counts)", "counts.counts.clone()",
