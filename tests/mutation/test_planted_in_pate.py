@@ -79,7 +79,7 @@ MUTANTS = [
            "_released(test, plan.test_noise, account, streams)", "test.values[0]", "check_confident_votes_pay_for_every_test"),
     Mutant("the raw count decides, and its noisy one is paid for", ASK + "_confident",
            "float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold",
-           "[_released(test, plan.test_noise, account, streams), float(test.values[0]) < aggregate.threshold][1]", NOISY),
+           "[float(test.values[0]), _released(test, plan.test_noise, account, streams)][0] < aggregate.threshold", NOISY),
     Mutant("the test has the noise of an answer", ASK + "_confident", "_released(test, plan.test_noise,",
            "_released(test, 0.5 * plan.noise,", NOISY),
     Mutant("the threshold is missed by the noise of the test", ASK + "_confident", "< aggregate.threshold",
