@@ -247,6 +247,16 @@ def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.
     assert "What is protected: one person" in said
     code, said = command(capsys, *words, "--group-size", "3", "--out", str(tmp_path / "g"))
     assert pv.verify(tmp_path / "g").unit == "up to 3 examples of one person"
+    card = (tmp_path / "g" / "README.md").read_text()
+    assert "records assigned by chance, each person's to one teacher |" in card
+    # A record that becomes another person's moves two teachers.
+    words += ["--adjacency", "replace_one", "--out", str(tmp_path / "r")]
+    code, said = command(capsys, *words, "--group-size", "3")
+    assert code == 2
+    assert "changes two teachers" in said
+    assert not (tmp_path / "r").exists()
+    assert command(capsys, *words)[0] == 0
+    assert pv.verify(tmp_path / "r").ok
 
 
 def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

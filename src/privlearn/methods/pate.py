@@ -115,7 +115,7 @@ def ask_teachers(
     `plan.unit`, if each record is with one teacher. The ledger is charged exactly `plan.event()`: one Gaussian release for
     each query, before its noise is drawn (for `pv.ConfidentVotes` the limit that was fixed beforehand). Public inputs, and
     whatever reducer and student learn from them, are not protected. Teachers are trained, and their answers added up, before
-    anything is charged; a teacher without a usable answer counts as one that gave the centre (for votes: nothing).
+    anything is charged; a teacher without a usable answer counts as the reducer's `code_centre` (for votes: as none).
 
     Args:
         plan: how many queries, of how many teachers, and what noise.
@@ -236,7 +236,7 @@ def _facts(plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Po
     """What a run must have in common with answers that were kept: all of it public."""
     known = "none"
     if reducer is not None:
-        origin = reducer.encode(reducer.centre[None])
+        origin = reducer.code_centre[None]
         known = f"{reducer.describe()} {fingerprint(reducer.centre, origin, reducer.decode(origin + 1))}"
     return {
         "plan": str(plan),

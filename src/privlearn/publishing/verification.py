@@ -91,6 +91,7 @@ def check(contents: Contents, trusted: PublicKey | None = None) -> Verification:
         found = _recompute(event, claim)
         problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
         problems += _other_releases(certificate, event, found) + _other_features(contents, certificate)
+        problems += ensemble.uncovered(certificate["settings"], claim)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     adjacency = claim.get("adjacency")
