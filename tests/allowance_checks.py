@@ -118,7 +118,7 @@ PAIRS = (
 
 @check
 def check_coarse_pairs_are_never_below_fine_ones() -> None:
-    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, at every epsilon and in both directions."""
+    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, everywhere and in both directions."""
     for place, pair in enumerate(PAIRS):
         fine = pair(1e-13, 2e-3)
         for tail in (1e-5, 1e-2, 0.1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import accounting_checks  # noqa: F401 - registers its checks
 import allowance_checks  # noqa: F401 - registers its checks
+import certificate_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks
