@@ -27,6 +27,7 @@ import segmentation_checks  # noqa: F401 - registers its checks
 import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks
+import warning_checks  # noqa: F401 - registers its checks
 from checks import CHECKS
 
 
