@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import accounting_checks  # noqa: F401 - registers its checks
+import allowance_checks  # noqa: F401 - registers its checks
+import certificate_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks
@@ -25,6 +27,7 @@ import segmentation_checks  # noqa: F401 - registers its checks
 import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks
+import warning_checks  # noqa: F401 - registers its checks
 from checks import CHECKS
 
 

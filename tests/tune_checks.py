@@ -537,6 +537,61 @@ def check_candidates_are_held_to_their_plan() -> None:
 
 
 @check
+def check_what_a_candidate_may_spend_is_held_before_it_is_drawn() -> None:
+    """The charge itself is refused: not a release later, by comparing events, when a failure would have hidden it."""
+
+    def fails_after(*events: Callable[[pv.Candidate], Event]) -> Train:
+        def spends(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+            for event in events:
+                ledger.charge(event(candidate), candidate.plan.neighbours)
+            raise ValueError("what was drawn might be in here")
+
+        return spends
+
+    louder = [
+        fails_after(lambda candidate: candidate.plan.sampling.event(Gaussian(0.1))),
+        fails_after(lambda candidate: compose([candidate.plan.event(), Gaussian(99.0)])),
+        fails_after(lambda candidate: Gaussian(1e3)),
+        fails_after(lambda candidate: candidate.plan.event(), lambda candidate: Gaussian(1e3)),
+    ]
+    for plan in both_ways():
+        for spends in louder:
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, spends, data(), streams=rng.Streams.new(3)))  # noqa: B023
+
+    def loud_again(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+        if len(rows.x) == 60:  # the retraining, on all the rows
+            ledger.charge(candidate.plan.sampling.event(Gaussian(0.1)), candidate.plan.neighbours)
+        return train(candidate, rows, ledger, streams)
+
+    again = both_ways()[1]
+    must_raise(BudgetExceeded, lambda: pv.tune(again, loud_again, data(), streams=rng.Streams.new(3)))
+
+
+@check
+def check_choosing_is_held_to_what_was_paid() -> None:
+    """A selection or a score of less noise than the plan's is refused by the ledger that it is given."""
+    blocks, _, stopping = both_ways()
+    true_select, true_release = tune_module.select, tune_module.release
+
+    def exact(scores: Any, *, epsilon: float, ledger: Any, stream: Any) -> int:
+        return true_select(scores, epsilon=2 * epsilon, ledger=ledger, stream=stream)
+
+    def quiet(parts: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
+        return true_release(parts, noise_multiplier=noise_multiplier / 2, ledger=ledger, stream=stream)
+
+    def twice(parts: Any, **options: Any) -> Any:
+        true_release(parts, **options)
+        return true_release(predictions.right_predictions(network(), Dataset.of(data()), everybody(), ADD), **options)
+
+    def everybody() -> Any:
+        return next(iter(sampling.FullBatch().draw(60)))
+
+    for plan, name, wrong in ((blocks, "select", exact), (stopping, "release", quiet), (stopping, "release", twice)):
+        with mock.patch.object(tune_module, name, wrong):
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, train, data(), streams=rng.Streams.new(3)))  # noqa: B023
+
+
+@check
 def check_a_ledger_for_one_event_takes_that_event() -> None:
     event = compose([Repeated(Gaussian(3.0), 2), Gaussian(2.0)])
     for wrong in (Gaussian(2.0), Repeated(Gaussian(3.0), 3), Gaussian(2.9)):

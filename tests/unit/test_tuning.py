@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from tune_checks import ADD, EMPTY, REPLACE, candidates, data, train
 
 import privlearn as pv
@@ -340,9 +341,11 @@ def test_figures_of_the_documentation() -> None:
 
 
 def test_the_better_candidate_wins_with_the_stated_odds() -> None:
-    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism, end to end."""
-    x = torch.zeros(40, 2)
-    y = torch.tensor([0, 1] * 20)
+    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism, end to end.
+
+    Half or twice the odds' exponent lies five standard deviations away. Six rows are enough, and keep it quick.
+    """
+    x, y = torch.zeros(6, 2), torch.zeros(6, dtype=torch.int64)
 
     class Fixed(torch.nn.Module):
         """Always says `answer`."""
@@ -363,10 +366,10 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
         pv.Candidate(f"says {answer}", pv.Plan(pv.FullBatch(), epochs=1, adjacency=EMPTY), settings={"answer": answer})
         for answer in (0, 2)
     )
-    plan = pv.Blocks(each, selection_epsilon=0.3)
-    streams = rng.Streams.new(2)
-    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(1500)]
-    # A third of the 40 rows is held out, and half of those are of class 0: z = 0 or 1 a row, so odds e^{0.3 n / 2}.
-    held = np.random.default_rng(0).binomial(20, 1 / 3, 200_000)
-    expected = float(np.mean(1 / (1 + np.exp(-0.3 * held))))
-    assert abs(1 - np.mean(chosen) - expected) < 5 * math.sqrt(expected * (1 - expected) / 1500)
+    plan = pv.Blocks(each, selection_epsilon=0.6)
+    streams, runs = rng.Streams.new(2), 400
+    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(runs)]
+    # A third of the rows is held out, all of class 0: no errors against one for each held row, so odds e^{0.6 n}.
+    held = np.arange(7)
+    expected = float(stats.binom.pmf(held, 6, 1 / 3) @ (1 / (1 + np.exp(-0.6 * held))))
+    assert abs(1 - np.mean(chosen) - expected) < 3 * math.sqrt(expected * (1 - expected) / runs)
