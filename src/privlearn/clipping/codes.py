@@ -19,6 +19,7 @@ from torch import Tensor
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.ensembles import Box, Codes, ConfidentVotes, Votes
+from privlearn.clipping.rounding import kept
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
@@ -231,7 +232,11 @@ class VoteCounts:
 
 
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
-    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`."""
+    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`, or hardly less.
+
+    (The room for rounding, `rounding`: of sums of up to 2048 teachers in the worst case.)
+    """
+    radius = kept(radius, [codes.dtype])
     lengths = torch.linalg.vector_norm(codes, dim=1, keepdim=True)
     clipped: Tensor = codes * (radius / lengths.clamp(min=radius))
     return clipped
