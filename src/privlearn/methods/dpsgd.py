@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
@@ -134,7 +133,7 @@ def dpsgd(
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
-    watched, fixed = Watch(), Fixed(network)
+    watched = Watch()
     gradients = ClippedGradients(
         network,
         loss,
@@ -147,7 +146,7 @@ def dpsgd(
         rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
-        computed=fixed.restore,
+        identities=data.tensors(),
     )
     require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
@@ -174,7 +173,7 @@ def dpsgd(
     run.accuracies += saved.plain.get("accuracies", []) if saved else []
     pace = paced(
         plan, network, shown, lambda rows: through(transforms, rows), run.accuracies, examples=examples, present=present,
-        persons=persons, stream=streams.noise, at_once=microbatch, computed=fixed.restore,
+        persons=persons, stream=streams.noise, at_once=microbatch, computed=gradients.fixed.restore,
     )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
@@ -198,7 +197,7 @@ def dpsgd(
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
-            fixed.restore(thoroughly=True)
+            gradients.fixed.restore(thoroughly=True)
             with run.ending_if_it_fails():
                 require_finite(parameters, rates.first, f"epoch {epoch + 1} of {plan.epochs}")
             pace.end_epoch(x, y)
