@@ -22,6 +22,7 @@ import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
 import segmentation_checks  # noqa: F401 - registers its checks
+import size_checks  # noqa: F401 - registers its checks
 import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks

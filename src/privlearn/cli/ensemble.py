@@ -16,7 +16,7 @@ from privlearn import models
 from privlearn.cli import screen, training, voting
 from privlearn.cli.planning import delta_warning
 from privlearn.cli.publication import Publication
-from privlearn.data import Dataset
+from privlearn.data import NAMES, Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.ensemble.student import Spread, Student
@@ -159,14 +159,15 @@ def _require_state(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset]:
-    """The data with rows to test on, and the public inputs: those of --public, or nine tenths of the test rows."""
+    """The data with rows to test on, and the public inputs: those of --public, or nine tenths of named data's test rows."""
     if data.classes is None:
         raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
     if options.public is not None:
         return data, training.public_rows(options, data)
-    if data.x_test is None or len(data.x_test) < 10:
+    if options.data not in NAMES or data.x_test is None or len(data.x_test) < 10:
         raise BadInput(
-            "teachers answer about public inputs: give some with --public PATH; the data have no test rows to take"
+            "teachers answer about public inputs, which get no protection: give rows that you declare public with --public "
+            "PATH, of the same form as --data. Test rows take their place only for named data sets"
         )
     cut = len(data.x_test) * 9 // 10
     taken = (

@@ -177,7 +177,7 @@ def plan_of(setting: MacSetting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before)
+    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before, examples=_examples(setting))
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
@@ -196,8 +196,13 @@ def _clip(setting: MacSetting) -> Derivatives | Flat:
     return Flat(setting.threshold)
 
 
+def _examples(setting: MacSetting) -> int:
+    """How many rows there are to train on."""
+    return setting.first or (TASKS["mnist"].examples if setting.task == "mnist" else 10 * _EACH_DIGIT)
+
+
 def _sampler(setting: MacSetting) -> Sampler:
-    examples = setting.first or (TASKS["mnist"].examples if setting.task == "mnist" else 10 * _EACH_DIGIT)
+    examples = _examples(setting)
     if one_of("the sampling", setting.sampling, ["poisson", "partition", "fixed"]) == "fixed":
         return FixedOrder(setting.batch_size)
     batches = round(examples / setting.batch_size)

@@ -89,7 +89,8 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
             torch.manual_seed(seed)
             found = Training(steps=5 * setting.epochs)(begun, x, maps_of(y, CLASSES))
         return GradientOutcome(scores(probabilities(found, test.tensors()[0]), test), None)
-    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(_CLIP)).calibrate(epsilon=setting.epsilon, delta=DELTA)
+    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(_CLIP), examples=len(x))
+    plan = plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
     result = dpsgd(
         plan, begun, map_losses, private, streams=Streams.new(seed),
         optimizer=lambda parameters: torch.optim.Adam(parameters, setting.learning_rate),
