@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import accounting_checks  # noqa: F401 - registers its checks
+import apart_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import apart_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401
 
@@ -52,7 +53,6 @@ MUTANTS = [
     Mutant("dpmac divides by the real number", P + "methods.dpmac:dpmac", "plan.examples or len(x)", "len(x)", IN_PYTHON),
     Mutant("plans by the file's length", CLI + "train:_on_data", *REAL, ALIKE + "poisson"),
     Mutant("learning rates by the file's length", CLI + "train:_train", *REAL, ALIKE + "poisson"),
-    Mutant("DP-MAC's rates by the file's length", CLI + "mac:train", *REAL, ALIKE + "dpmac"),
     Mutant("moments by the file's length", CLI + "paid:_usual", *REAL, ALIKE + "usual_moments"),
     Mutant("explained by the file's length", CLI + "explaining:_settings", *REAL, ALIKE + "explained"),
     Mutant("candidates by the file's length", CLI + "tuned:run", *REAL, ALIKE + "blocks"),
@@ -77,12 +77,14 @@ MUTANTS = [
     Mutant("data made by hand are not compared", P + "data.dataset:Dataset.of", "data.require_apart()", "pass", SPENT),
     Mutant("only a whole training set is noticed", P + "data.overlap:are_training_rows", "copies - twins > 0.5", "False",
            APART),
-    Mutant("types are told apart", P + "data.overlap:overlap", "np.dtype(np.float64)", "first.dtype", APART),
+    Mutant("types are told apart", P + "data.overlap:overlap", "_hashes(second, kind)", "_hashes(second, second.dtype)",
+           APART),
     Mutant("rows that are often alike are refused", P + "data.overlap:are_training_rows", "copies - twins > 0.5",
            "copies > 0.5", ALIVE),
     Mutant("a table may be its own test data", P + "data.overlap:are_training_rows",
            "copies == 1 and np.array_equal(_array(rows), _array(training))", "False", ALIVE),
-    Mutant("test rows are public where nobody says so", CLI + "ensemble:_apart", "options.data not in NAMES or ", "", ASKED),
+    Mutant("test rows are public where nobody says so", CLI + "ensemble:run", "options.public is None and", "False and",
+           ASKED),
     Mutant("training rows are asked about", CLI + "training:public_rows",
            "part is not None and are_training_rows(part, data.x)", "False", ASKED),
     # Who trains

@@ -41,6 +41,12 @@ def _student(options: argparse.Namespace, network: nn.Module, inputs: int) -> St
 
 def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
+    if options.public is None and options.data not in NAMES:
+        raise BadInput(
+            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the same form as --data "
+            "which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows take their place "
+            "for named data sets alone"
+        )
     folder = Path(f"{options.out}.teachers")
     if options.resume and _published_already(options.out, folder):
         return 0
@@ -164,11 +170,7 @@ def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
         raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
     if options.public is not None:
         return data, training.public_rows(options, data)
-    if options.data not in NAMES or data.x_test is None or len(data.x_test) < 10:
-        raise BadInput(
-            "teachers answer about public inputs, which get no protection: give rows that you declare public with --public "
-            "PATH, of the same form as --data. Test rows take their place only for named data sets"
-        )
+    assert data.x_test is not None  # a named data set has some
     cut = len(data.x_test) * 9 // 10
     taken = (
         f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"
