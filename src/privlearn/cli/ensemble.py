@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
     if options.public is None and options.data not in NAMES:
         raise BadInput(
-            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the same form as --data "
+            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of --data "
             "which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows take their place "
             "for named data sets alone"
         )
