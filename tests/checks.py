@@ -668,7 +668,8 @@ def train(plan: Plan, rows: int = 12, streams: rng.Streams | None = None, **opti
 def check_the_ledger_ends_where_the_plan_said() -> None:
     for sampler in SAMPLERS:
         for before in ((), (pv.PCA(3, 5.0),)):
-            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before)
+            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before,
+                        examples=12)  # fmt: skip
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
             result = dpsgd_module.dpsgd(plan, network, cross_entropy, small_data(), streams=rng.Streams.new(0))
             assert result.ledger.event == plan.event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import accounting_checks  # noqa: F401 - registers its checks
 import allowance_checks  # noqa: F401 - registers its checks
+import apart_checks  # noqa: F401 - registers its checks
 import certificate_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
@@ -24,6 +25,7 @@ import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
 import segmentation_checks  # noqa: F401 - registers its checks
+import size_checks  # noqa: F401 - registers its checks
 import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks
 import validation_checks  # noqa: F401 - registers its checks

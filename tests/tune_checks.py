@@ -83,8 +83,8 @@ def both_ways(epsilon: float = 3.0) -> list[Any]:
     return [
         plan.calibrate(epsilon=epsilon, delta=1e-5)
         for plan in (
-            pv.Blocks(candidates(), examples=60),
-            pv.Blocks(candidates(), retrain=True, examples=60),
+            pv.Blocks(candidates(examples=60)),
+            pv.Blocks(candidates(examples=60), retrain=True),
             pv.RandomStopping(candidates(examples=60), mean=3.0),
         )
     ]
@@ -663,7 +663,7 @@ def check_the_divisor_on_blocks_is_public() -> None:
         seen.append((candidate.plan.examples, len(rows.x)))
         return train(candidate, rows, ledger, streams)
 
-    plan = pv.Blocks(candidates(), retrain=True, examples=100).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Blocks(candidates(examples=100), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(plan, watched, data(60), streams=rng.Streams.new(3))
     assert [share for share, _ in seen] == [25, 25, 25, 100]
     assert seen[-1][1] == 60
@@ -698,7 +698,7 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
         assert all(result.settings["tuning"]["chosen"] in (0, 2) for result in results)
         error = must_raise(RuntimeError, lambda: pv.tune(plan, failing("at once", 0.1, 0.2, 0.3), data()))  # noqa: B023
         assert "secret" in str(error)
-    hopeless = pv.Blocks(candidates((0.2, 0.3)), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    hopeless = pv.Blocks(candidates((0.2, 0.3), examples=60)).calibrate(epsilon=3.0, delta=1e-5)
 
     def never(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         train(candidate, rows, ledger, streams)
@@ -765,12 +765,11 @@ def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> A
 def check_neighbouring_tuned_runs_look_the_same() -> None:
     """Record and replay: given what was released, everything that can be seen is the same for neighbouring data."""
     for adjacency in (ADD, EMPTY):
-        each = candidates((0.1, 0.2), adjacency=adjacency)
-        counted = candidates((0.1, 0.2), adjacency=adjacency, examples=30)
+        each = candidates((0.1, 0.2), adjacency=adjacency, examples=30)
         for plan in (
-            pv.Blocks(each, selection_epsilon=1.0, examples=30),
-            pv.Blocks(each, selection_epsilon=1.0, examples=30, retrain=True),
-            pv.RandomStopping(counted, mean=2.0, score_noise=3.0),
+            pv.Blocks(each, selection_epsilon=1.0),
+            pv.Blocks(each, selection_epsilon=1.0, retrain=True),
+            pv.RandomStopping(each, mean=2.0, score_noise=3.0),
         ):
             first: dict[str, Any] = {}
             base = transcript(tuned(plan, data_with(None, adjacency, 29), first))
@@ -887,8 +886,9 @@ def check_losers_leave_no_trace() -> None:
 @check
 def check_tuned_certificates_are_recomputed() -> None:
     """Settings must be those of the chosen candidate, and amount to the events that are certified."""
-    longer = pv.Candidate("longer", pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5)), settings={"rate": 0.1})
-    unlike = pv.Blocks((*candidates((0.1, 0.2)), longer), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5), examples=60)
+    longer = pv.Candidate("longer", plan, settings={"rate": 0.1})
+    unlike = pv.Blocks((*candidates((0.1, 0.2), examples=60), longer)).calibrate(epsilon=3.0, delta=1e-5)
     for plan in (*both_ways(), unlike):
         result = pv.tune(plan, train, data(), streams=rng.Streams.new(1))
         with tempfile.TemporaryDirectory() as folder:

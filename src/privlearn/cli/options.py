@@ -295,7 +295,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--epsilon", type=float, metavar="E", help="target epsilon, everything included")
     target.add_argument("--rho", type=float, metavar="R", help="target rho (zCDP), in place of epsilon")
     target.add_argument("--delta", type=float, default=1e-5, metavar="D", help="(default: 1e-5)")
-    target.add_argument("--adjacency", metavar="A", help="add_remove, zero_out or replace_one (default: the sampler's)")
+    target.add_argument("--adjacency", metavar="A", help="add_remove (for dpsgd and dpmac with --examples), zero_out "
+                        "or replace_one (default: the first of these that goes with the rest)")  # fmt: skip
     target.add_argument("--examples", type=int, metavar="N", help="declared public number of examples")
     target.add_argument("--group-size", type=int, default=1, metavar="K",
                         help="declared most examples of one person: protect all of them together (default: 1)")  # fmt: skip

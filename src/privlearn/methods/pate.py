@@ -27,6 +27,7 @@ from privlearn.methods.ensemble.keeping import Released, release_answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.pool import Pool
 from privlearn.methods.ensemble.student import Student, StudentRecipe
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.reducers.linear import PCA
 from privlearn.reducers.reducer import Reducer
@@ -87,6 +88,7 @@ def pate(
         BudgetExceeded, BadInput: as `ask_teachers`; a student that fails on made-up answers, before anything is charged. Or a
             student that is none.
     """
+    require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
     _require_student(student)
     if isinstance(student, Student):
@@ -136,6 +138,7 @@ def ask_teachers(
         BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a recipe that
             fails on made-up rows; before anything is charged. Or a file of another run.
     """
+    require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
     _warn_of_noise(plan, reducer)

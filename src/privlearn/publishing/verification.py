@@ -233,7 +233,9 @@ def _other_releases(certificate: dict[str, Any], event: Event, found: Guarantee)
         settings = certificate["settings"]
         described = tuned.described(settings, described_run)
         of_batches = not (ensemble.is_ensemble(settings) or features.is_features(settings))
-        unfollowed = _unfollowed(settings, found.adjacency) if of_batches else []
+        unfollowed = (
+            [*_undeclared(settings, found.adjacency), *_unfollowed(settings, found.adjacency)] if of_batches else []
+        )
         return shared.contradictions(certificate["claim"], event, described, found) + unfollowed
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
@@ -262,6 +264,19 @@ def _epochs(settings: dict[str, Any]) -> Event:
         if part["kind"] == "histogram":  # a release between the epochs
             parts.insert(part["after"], Gaussian(part["noise_multiplier"]))
     return compose(parts)
+
+
+def _undeclared(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
+    """What is wrong with a claim for neighbours that differ in the number of examples, where that was read off the data.
+
+    The certificates of ensembles and of feature statistics have no such number.
+    """
+    if adjacency is not Adjacency.ADD_REMOVE or settings["examples_declared"] is True:
+        return []
+    return [
+        f"{CERTIFICATE} claims add_remove neighbours and states the number of examples, which was taken from the data: the "
+        "neighbours differ in it, so the claim holds for zero_out neighbours at most"
+    ]
 
 
 def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
@@ -339,12 +354,5 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
     if isinstance(examples, int) and found.delta * examples >= 1:
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
-        )
-    # The certificates of ensembles and of feature statistics have no number of examples.
-    counted = not features.is_features(settings) and (examples is not None or not ensemble.is_ensemble(settings))
-    if counted and found.adjacency is Adjacency.ADD_REMOVE and settings.get("examples_declared") is not True:
-        warnings.append(
-            "the number of examples was taken from the data and stands in this certificate: it is not protected, though "
-            "the neighbours differ in it"
         )
     return warnings
