@@ -15,6 +15,7 @@ from typing import Any
 import feature_checks
 import mac_run_checks
 import publishing_checks
+import shared_ledger_checks
 import teachers_checks
 import tune_checks
 import validation_checks
@@ -49,6 +50,7 @@ def results() -> dict[str, Any]:
         "pate": teachers_checks.run(pv.ConfidentVotes(3, 4.0, 10)),
         "features": feature_checks.carried_out(feature_checks.settled(), feature_checks.some_rows(60)),
         "validation": validation_checks.train(reacting),
+        **shared_ledger_checks.results(),
         **{
             name: pv.tune(plan.calibrate(epsilon=3.0, delta=1e-5), tune_checks.train, tune_checks.data(),
                           streams=rng.Streams.new(1))

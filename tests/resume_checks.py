@@ -362,7 +362,7 @@ def check_two_runs_are_not_promised_the_same_budget() -> None:
         first = Ledger.open(here / "ledger", budget)
         first.begin(whole, ADD_REMOVE)
         second = Ledger.open(here / "ledger")
-        for refused in (second.approve, second.charge):
+        for refused in (second.begin, second.charge):
             must_raise(BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE))
         for _ in range(10):
             first.charge(STEP, ADD_REMOVE)

@@ -13,6 +13,7 @@ import feature_run_checks  # noqa: F401
 import feature_told_checks  # noqa: F401
 import group_checks  # noqa: F401 - registers its checks
 import leak_checks  # noqa: F401 - registers its checks
+import ledger_checks  # noqa: F401 - registers its checks
 import mac_coefficient_checks  # noqa: F401 - registers its checks
 import mac_run_checks  # noqa: F401
 import mac_sensitivity_checks  # noqa: F401
@@ -25,6 +26,7 @@ import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
 import segmentation_checks  # noqa: F401 - registers its checks
+import shared_ledger_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks
 import teachers_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401 - registers its checks

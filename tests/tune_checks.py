@@ -596,7 +596,7 @@ def check_a_ledger_for_one_event_takes_that_event() -> None:
     event = compose([Repeated(Gaussian(3.0), 2), Gaussian(2.0)])
     for wrong in (Gaussian(2.0), Repeated(Gaussian(3.0), 3), Gaussian(2.9)):
         ledger = Ledger.allowing(event, ADD)
-        for action in (ledger.charge, ledger.require_room, ledger.approve):
+        for action in (ledger.charge, ledger.require_room, ledger.begin):
             must_raise(BudgetExceeded, lambda: action(wrong, ADD))  # noqa: B023
         must_raise(PrivlearnError, lambda: ledger.charge(Gaussian(3.0), EMPTY))  # noqa: B023
         assert ledger.event == compose([])

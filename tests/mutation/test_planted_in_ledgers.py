@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import ledger_checks  # noqa: F401 - registers its checks
+import shared_ledger_checks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -16,6 +17,7 @@ CHOSEN = "check_runs_chosen_after_results_stay_within_a_ledgers_claim"
 MEASURE = "check_a_ledgers_measure_is_fixed_by_its_first_run"
 STOPS = "check_what_an_early_stop_gives_back_is_spent_under_the_filter"
 PLANS = "check_plans_that_were_approved_beforehand_are_fixed"
+SHARED, SAID = "privlearn.publishing.shared:", "check_what_is_said_of_other_runs_is_compared"
 AS_FIXED = """self.released:
         require_covered(self.budget, self.event, event, adjacency)
         return
@@ -67,6 +69,21 @@ MUTANTS = [
            "check_a_run_that_departs_from_its_plan_ends"),
     Mutant("the first charges grow with later ones", RUN + "charge", "None if entry.declared else entry.id", "entry.id",
            "check_single_charges_after_the_first_are_adaptive"),
+    Mutant("chosen runs claim their own price", SHARED + "stated", "if ledger.adaptive and ledger.budget is None:",
+           "if ledger.adaptive:", "check_a_run_that_was_chosen_later_claims_the_limit"),
+    Mutant("chosen runs pass for fixed", SHARED + "stated", "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
+           "check_a_run_that_was_chosen_later_claims_the_limit"),
+    Mutant("other runs are not spoken of", SHARED + "contradictions", "if tally(event) == tally(described):",
+           "if True:", SAID),
+    Mutant("a run's own price is not compared", SHARED + "contradictions", "if _matches(said, own) else",
+           "if True else", SAID),
+    Mutant("a limit lets any run through", SHARED + "contradictions", "and fits(limit, described)", "", SAID),
+    Mutant("a run that was not charged is published", SHARED + "stated", "not _among(described, ledger.event)", "False",
+           "check_only_what_was_charged_is_published"),
+    Mutant("records are not warned of", "privlearn.publishing.verification:_warnings", '.get("runs") == shared.ALONE',
+           '.get("runs") == ""', "check_a_run_on_a_record_claims_itself_alone"),
 ]  # fmt: skip
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[shared_ledger_checks.results]
+)

@@ -259,7 +259,7 @@ def _require_student(student: Any) -> None:
 
 def _require_kinds(plan: Any, teachers: Any, ledger: Any, streams: Any, progress: Any) -> None:
     """Refuse, before anything is done, arguments that are something else altogether."""
-    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "approve", "charge", "settle"))
+    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, PatePlan), "a pv.PatePlan(queries, teachers, aggregate)"),
         ("teachers", teachers, isinstance(teachers, Teachers), "pv.teachers.Trained(...) or pv.teachers.Given(...)"),
