@@ -21,6 +21,7 @@ import noise_checks  # noqa: F401 - registers its checks
 import pate_checks  # noqa: F401 - registers its checks
 import pate_keeping_checks  # noqa: F401 - registers its checks
 import pate_study_checks  # noqa: F401 - registers its checks
+import published_checks  # noqa: F401 - registers its checks
 import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import reproduce_checks  # noqa: F401 - registers its checks

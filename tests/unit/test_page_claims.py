@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,14 @@ import pytest
 from page_blocks import PAGES, ROOT
 
 import privlearn as pv
-from privlearn.accounting import pld, rdp
+from privlearn.accounting import events, pld, rdp
+from privlearn.accounting.accountant import guarantees
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian, Partitioned, PoissonSampled, Repeated
 from privlearn.cli import main
+from privlearn.errors import UnsupportedEvent
 from privlearn.reproduce.registry import STUDIES
+from privlearn.reproduce.writer import number
 
 _COMMANDS = (
     "train",
@@ -174,3 +179,68 @@ def test_noise_on_votes_and_codes() -> None:
     assert f"adds {more:.3f} times as much at (8, 1e-3)" in page("docs/pate.md")
     said = f"noise of {box.noise_std:.0f} on each number of a 64^3 x 4 map (their formula: {box.noise_std * more:.0f})"
     assert f"{said} becomes {exact.noise_std:.2f} R" in page("docs/pate.md")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "docs" / "results").glob("*.json")))
+def test_a_studys_page_has_the_numbers_of_its_file(name: str) -> None:
+    """Pages of studies are written by a program: nobody edits one of both."""
+    lines = [
+        line for line in _TEXTS[f"docs/results/{name}.md"].split("## All numbers")[1].splitlines() if line[:2] == "| "
+    ]
+    rows = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())["rows"]
+    assert len(lines) == len(rows) + 2
+    for line, row in zip(lines[2:], rows, strict=True):
+        assert line.startswith(f"| {row['label']} | {row['metric']} | {number(row['paper'])} | {number(row['ours'])} |")
+
+
+def test_what_votes_on_mnist_bring() -> None:
+    rows = json.loads((ROOT / "docs" / "results" / "pate-mnist.json").read_text())["rows"]
+    found = {(row["label"], row["metric"]): row for row in rows}
+    for line in table("docs/pate.md", "| queries | noise on each count | noisy winners"):
+        queries = f"{line[0]} queries"
+        wanted = [
+            (queries, "accuracy of the noisy winners on the queries"),
+            *((f"{queries}, {way}", "test accuracy") for way in ("no spreading", "spreading from winners")),
+            (f"{queries}, spreading from noisy counts", "test accuracy"),
+        ]
+        assert [f"{found[key]['ours']:.3f} ± {found[key]['ours_std']:.3f}" for key in wanted] == line[2:]
+
+
+_RELEASE = Gaussian(3.0)
+EVENTS: dict[str, events.Event] = {
+    "Gaussian": _RELEASE,
+    "PoissonSampled": PoissonSampled(0.1, _RELEASE),
+    "Partitioned": Partitioned(20, _RELEASE),
+    "FixedBatches": events.FixedBatches(_RELEASE),
+    "Laplace": events.Laplace(3.0),
+    "RandomisedResponse": events.RandomisedResponse(0.5, 4),
+    "Selection": events.Selection(0.1),
+    "RepeatAndSelect": events.RepeatAndSelect(_RELEASE, 2.0, 1.0),
+    "Parallel": events.Parallel((_RELEASE, Gaussian(4.0))),
+    "OneOf": events.OneOf((_RELEASE, Gaussian(4.0))),
+    "ZCDP": events.ZCDP(0.01),
+    "Filter": events.Filter(0.1),
+    "GaussianFilter": events.GaussianFilter(0.1),
+}
+
+
+def test_what_is_priced_is_what_the_table_says() -> None:
+    """For which neighbours, and that every method that is printed has its line on the page."""
+    text, seen, methods = page("docs/accounting.md"), set(), set()
+    for row in table("docs/accounting.md", "| event | what happened | add/remove |"):
+        name = row[0].split("`")[1]
+        if name not in EVENTS:
+            assert name == "Repeated"
+            continue
+        seen.add(name)
+        for adjacency, cell in zip(Adjacency, row[2:5], strict=True):
+            try:
+                methods |= {each.method for each in guarantees(EVENTS[name], adjacency, 1e-5)}
+                priced = True
+            except UnsupportedEvent:
+                priced = False
+            if cell in ("yes", "no"):
+                assert priced == (cell == "yes"), (name, adjacency)
+    assert seen == set(EVENTS)
+    for method in methods:
+        assert f"**{method}**" in text or f"`{method}`" in text, method
