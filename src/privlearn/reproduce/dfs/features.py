@@ -9,7 +9,7 @@ import numpy as np
 from privlearn.mechanisms.features import CRITERIA
 from privlearn.reproduce import plots
 from privlearn.reproduce.dfs.feature_plots import draw
-from privlearn.reproduce.dfs.grids import FEW, GRIDS, SHARED, SOME, Best, Found, make, quick
+from privlearn.reproduce.dfs.grids import FEW, GRIDS, SHARED, SOME, Best, Found, Grid, make, quick
 from privlearn.reproduce.dfs.release_runs import BOUNDS, CHOSEN, DELTA, ReleaseSetting, plan_of
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import interval, mean_row, signed, verdict
@@ -19,6 +19,11 @@ from privlearn.reproduce.writer import table
 _TEST = "test accuracy"
 #: The criteria in words.
 _CRITERIA = {"distance": "distance", "t": "pooled t", "welch": "Welch's t"}
+COSTS = (
+    "**What choosing privately costs**: by distance, each at its own best number of features (in brackets), rows again. "
+    "Without privacy in the choice all of epsilon goes to the rows; at equal noise, with as much noise in the rows as "
+    "beside the private choice, only the features differ. Differences with Student's intervals at 95 %.\n\n"
+)
 _TITLE = {"dfs-cifar10": "Features of CIFAR-10, released privately", "dfs-mnist": "MNIST, released privately"}
 
 
@@ -105,11 +110,7 @@ def _chosen(found: Found) -> str:
         lines.append((f"{epsilon:g}", f"{_best(ours)} {'Gumbel' if gumbel else 'means'}", _best(free),
                       _apart(ours.test, free.test), _apart(ours.test, equal)))  # fmt: skip
     heads = ("epsilon", "distance, privately", "without privacy", "difference", "difference at equal noise")
-    return (
-        "**What choosing privately costs**: by distance, each at its own best number of features (in brackets), rows again. "
-        "Without privacy in the choice all of epsilon goes to the rows; at equal noise, with as much noise in the rows as "
-        "beside the private choice, only the features differ. Differences with Student's intervals at 95 %.\n\n"
-    ) + table(heads, lines)
+    return COSTS + table(heads, lines)
 
 
 def _by_criterion(found: Found) -> str:
@@ -129,8 +130,8 @@ def _by_criterion(found: Found) -> str:
         "divides distances by standard errors with one variance for all classes, *Welch's t* by those with each class's own, "
         "as in the t test that the paper compares with; these variances have more noise in them. *As published* has the "
         "paper's noise, which guarantees nothing: there epsilon is a name. Tries on held-back rows: "
-        f"of distance {len(grid.keeps) - 1} numbers of features, the {len(grid.means(1.0).keeps)} smallest of them by two ways "
-        f"of choosing; of either t statistic the {len(grid.keeps) - 1}; as published, {len(grid.literal)}.\n\n"
+        f"of distance {len(grid.keeps) - 1} numbers of features, the {len(grid.means(1.0).keeps)} smallest of them by two "
+        f"ways of choosing; of either t statistic the {len(grid.keeps) - 1}; as published, {len(grid.literal)}.\n\n"
     ) + table(heads, lines)
 
 
@@ -152,10 +153,17 @@ def _compared(found: Found) -> str:
     return (
         "**For whoever wants a classifier.** The same budget for rows, for statistics and for DP-SGD on a linear model (the "
         "defaults of `pv.train`, without normalising features); "
-        f"statistics without noise have {plain:.3f}. Tries on held-back rows, at each epsilon: rows "
-        f"{len(grid.keeps) - 1 + len(grid.means(1.0).keeps)}, statistics of all features one, of selected ones "
-        f"{3 * (len(grid.keeps) - 1)}; DP-SGD is not tuned.\n\n"
+        f"statistics without noise have {plain:.3f}.{_tries(grid)}\n\n"
     ) + table(heads, lines)
+
+
+def _tries(grid: Grid) -> str:
+    """How many settings each way was tried with."""
+    fewer = len(grid.keeps) - 1
+    return (
+        f" Tries on held-back rows, at each epsilon: rows {fewer + 1 + len(grid.means(1.0).keeps)}, statistics of all "
+        f"features one, of selected ones {3 * fewer}; DP-SGD is not tuned."
+    )
 
 
 def _by_size(found: Found) -> str:

@@ -216,8 +216,8 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     every, some, few = range(seeds), range(min(seeds, SOME)), range(min(seeds, FEW))
     rows, published = [], []
     for epsilon in grid.epsilons:
-        rows += [grid.row(epsilon), grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
-        rows += [grid.row(epsilon, criterion) for criterion in CRITERIA[1:]]
+        rows += [grid.row(epsilon, criterion) for criterion in CRITERIA]
+        rows += [grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
         rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
         published += [grid.published(epsilon, criterion) for criterion in CRITERIA]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]

@@ -62,7 +62,8 @@ class MacSetting:
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         first: how many training rows are used; None: all.
-        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS the
+            1,000 images do that are in neither set.
     """
 
     task: str
@@ -217,18 +218,22 @@ def _rows(setting: MacSetting, seed: int, ledger: Ledger, plan: Plan) -> Rows:
     if setting.task == "mnist":
         rows = features(task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours)
         return replace(rows, x_test=rows.x_valid, y_test=rows.y_valid) if setting.held else rows
-    return _images(seed, setting.first)
+    return _images(seed, setting.first, setting.held)
 
 
-def _images(seed: int, first: int | None) -> Rows:
-    """500 images of each digit to train on and 500 to test on, drawn afresh for each seed; targets are the images."""
+def _images(seed: int, first: int | None, held: bool) -> Rows:
+    """500 images of each digit to train on and 500 to test on (or the 100 left over), drawn afresh for each seed.
+
+    Targets are the images.
+    """
+    tested = slice(2 * _EACH_DIGIT, None) if held else slice(_EACH_DIGIT, 2 * _EACH_DIGIT)
     data = load("usps-all")
     x = np.concatenate([data.x, data.x_test]).reshape(-1, 256).astype(np.float32) / np.float32(_PIXELS)
     y = np.concatenate([data.y, data.y_test])
     rng = np.random.default_rng([seed, _EACH_DIGIT])
     own = [rng.permutation(np.flatnonzero(y == digit)) for digit in range(10)]
     train, test = (rng.permutation(np.concatenate([each[part] for each in own]))
-                   for part in (slice(_EACH_DIGIT), slice(_EACH_DIGIT, 2 * _EACH_DIGIT)))  # fmt: skip
+                   for part in (slice(_EACH_DIGIT), tested))  # fmt: skip
     parts = [torch.from_numpy(x[at]) for at in (train[:first], test)]
     nothing = parts[0][:0]
     return Rows(parts[0], parts[0], nothing, nothing, parts[1], parts[1])

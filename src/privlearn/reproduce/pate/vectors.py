@@ -81,7 +81,9 @@ def _about(seeds: int) -> str:
         "components and their eigenvalues are found on, and half of what they say lies within the radius that codes are "
         "clipped to. The autoencoder (unit ball, trained with the release's own noise) is fitted on that mean and on public "
         "targets; its codes have twice as many numbers as there are components by the rule, and 8 at least. That, its epochs "
-        "and the teachers' penalty were chosen on the first seed with test figures in view. The paper has no figures for this."
+        "and the teachers' penalty were chosen on the first seed with test figures in view; how many were tried is not on "
+        "record. Principal components have the number of the rule, and neither they nor answers without reduction are tuned. "
+        "The paper has no figures for this."
     )
 
 
