@@ -20,8 +20,8 @@ from torch import Tensor
 import privlearn as pv
 from privlearn import reducers, teachers
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.unit import Unit
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.codes import clip_to_ball
 from privlearn.methods.ensemble.aggregator import ask, collect
 

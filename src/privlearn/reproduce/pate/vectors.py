@@ -82,8 +82,8 @@ def _about(seeds: int) -> str:
         "components and their eigenvalues are found on, and half of what they say lies within the radius that codes are "
         "clipped to. The autoencoder (trained with the release's own noise) is fitted on that mean and on public targets; its "
         "codes lie in the unit ball, so none of them is clipped, and have twice as many numbers as there are components by "
-        "the rule, and 8 at least. That, its epochs and the teachers' penalty were chosen on the first seed with test figures in "
-        "view. The paper has no figures for this."
+        "the rule, and 8 at least. That, its epochs and the teachers' penalty were chosen on the first seed with test figures "
+        "in view. The paper has no figures for this."
     )
 
 
