@@ -32,6 +32,17 @@ def described(settings: dict[str, Any]) -> Event:
     return from_description(settings).event()
 
 
+def derived(settings: dict[str, Any]) -> dict[str, float]:
+    """Figures of the noise that follow from the plan that the settings describe.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: they describe no such run.
+    """
+    plan = from_description(settings)
+    tests = {"test_noise_multiplier": plan.test_noise} if isinstance(plan.aggregate, ConfidentVotes) else {}
+    return {"noise_std": plan.noise_std, **tests}
+
+
 def _made(teacher: Any) -> str:
     """How the teachers were made, after their number."""
     if not isinstance(teacher, dict) or teacher.get("source") != "trained":

@@ -221,12 +221,42 @@ def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
         adjacency = Adjacency.parse(certificate["claim"]["adjacency"])
         of_batches = not (ensemble.is_ensemble(settings) or features.is_features(settings))
         unfollowed = _unfollowed(settings, adjacency) if of_batches else []
+        inconsistent = _inconsistent(settings)
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
     counted = tally(event)
     if any(counted.get(leaf, 0) < times for leaf, times in described.items()):
         return [f"the settings in {CERTIFICATE} describe releases that are not among its events"]
-    return unfollowed
+    return unfollowed + inconsistent
+
+
+def _inconsistent(settings: dict[str, Any]) -> list[str]:
+    """Figures that the settings state beside those that they follow from, and that differ.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
+    """
+    follows: dict[str, Any] = {}
+    if ensemble.is_ensemble(settings):
+        follows = ensemble.derived(settings)
+    elif not features.is_features(settings):
+        sigmas, stated = settings["noise_multipliers"], settings["schedule"]
+        schedule = schedules.parse(stated) if schedules.is_spec(stated) else None
+        follows["epochs"] = len(sigmas)
+        if schedule is not None and not isinstance(schedule, schedules.Validation):
+            follows["noise_multipliers"] = [schedule(epoch) for epoch in range(len(sigmas))]
+    return [
+        f"the settings in {CERTIFICATE} state {name} {str(settings[name])[:60]}, and by what else they state it is "
+        f"{str(true)[:60]}"
+        for name, true in follows.items()
+        if name in settings and not _agree(settings[name], true)
+    ]
+
+
+def _agree(stated: Any, true: Any) -> bool:
+    if isinstance(true, list):
+        return isinstance(stated, list) and len(stated) == len(true) and all(map(_agrees, stated, true))
+    return _agrees(stated, true)
 
 
 def described_run(settings: dict[str, Any]) -> Event:
