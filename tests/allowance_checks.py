@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from checks import check
+from checks import check, must_raise
 from scipy.stats import binom
 
-from privlearn.accounting import group_pairs, groups, partition, pld, rdp, zcdp
+from privlearn.accounting import group_pairs, groups, limits, partition, pld, rdp, strong, zcdp
 from privlearn.accounting.events import Event, Gaussian, Laplace, Partitioned, PoissonSampled, Repeated, compose
 from privlearn.accounting.group_events import GroupSampled
 from privlearn.accounting.pairs import Pair, atoms, poisson_pair
+from privlearn.errors import BadInput
 
 
 def ratios_by_hand(h: float = 0.1) -> Pair:
@@ -186,6 +187,37 @@ def check_groups_in_steps_end_on_the_safe_side() -> None:
             one = groups.rdp_in_steps(event, delta, k) / k
             logs = (rdp.ORDERS - 1) * (rdp.curve(event) - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
             assert float(logs.min()) + groups.log_growth(one, k) <= math.log(delta)
+
+
+@check
+def check_limits_are_lowered_until_they_fit() -> None:
+    """By as little as it takes; where nothing fits, that is said, and not searched for without end."""
+    found = limits._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
+    assert found * (1 + 3e-15) <= 1.0
+    assert found >= 1 - 1e-13
+    asked: list[float] = []
+
+    def never(value: float) -> float:
+        asked.append(value)
+        assert len(asked) < 200
+        return 2.0
+
+    must_raise(BadInput, lambda: limits._not_above(1.0, never, 1.0))
+
+
+@check
+def check_strong_composition_is_the_theorems() -> None:
+    """The best split of delta, by hand; and sound: above the privacy loss distribution."""
+    sigma, rate, steps, delta = 4.0, 0.01, 1000, 1e-5
+    found = strong.epsilon(sigma, rate, steps, delta)
+    by_hand = []
+    for share in np.linspace(0.01, 0.99, 50):
+        each = math.log1p(rate * math.expm1(zcdp.gaussian_epsilon(1 / sigma, share * delta / steps / rate)))
+        by_hand.append(
+            each * math.sqrt(2 * steps * math.log(1 / (delta * (1 - share)))) + steps * each * math.expm1(each)
+        )
+    assert min(by_hand) * (1 - 1e-2) <= found <= min(by_hand) * (1 + 1e-2)
+    assert found > pld.epsilon(Repeated(PoissonSampled(rate, Gaussian(sigma)), steps), delta)
 
 
 # Directions

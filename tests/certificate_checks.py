@@ -107,10 +107,10 @@ def checked(contents: Contents, body: dict[str, Any]) -> Verification:
 #: Settings that no event and no claim follows from: the publisher's word, which only a signature holds them to. Whoever adds a
 #: setting decides whether it belongs here.
 WORD = {
-    "method", "epochs", "steps", "clip", "examples", "examples_declared", "optimizer", "learning_rate_schedule",
+    "method", "steps", "clip", "examples", "examples_declared", "optimizer", "learning_rate_schedule",
     "precision", "augmentation_copies", "noise", "objective", "coordinates", "mu", "weight_steps", "newton", "most_epochs",
     "validation.rows", "validation.accuracies.2",  # the last accuracy: no noise follows it
-    "queries", "teachers", "aggregate.classes", "aggregate.threshold", "test_noise_multiplier", "noise_std", "answered",
+    "teachers", "aggregate.classes", "aggregate.threshold", "answered",
     "public_inputs", "teacher", "reducer", "student",
     "classes", "features", "row_norm", "coordinate_bound", "least_count", "least_variance", "chosen",
     "tuning.chosen", "tuning.examples",
@@ -122,7 +122,7 @@ def is_word(path: tuple[Any, ...], value: Any) -> bool:
     if (
         path[0] == "randomness"
         or path[-2:] == ("sampling", "batch_size")
-        or (path == ("settings", "noise_multipliers") and value is None)
+        or (path[1:] in (("epochs",), ("noise_multipliers",)) and value is None)
     ):
         return True
     if path[:3] == ("settings", "tuning", "candidates") and path[4] in ("name", "settings"):
@@ -167,6 +167,23 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
                 if path[0] == "claim" and path[1] in ("epsilon", "rho", "method", "unit"):
                     said = " ".join(problem for problem in found.problems if "certificate states" in problem)
                     assert path[1] in said, (name, path, found.problems)
+
+
+@check
+def check_figures_that_follow_from_others_are_compared() -> None:
+    """Epochs, a schedule and noise that the settings themselves make other figures of, all digests mended: named."""
+    for name, path, other in (
+        ("dpsgd", ("settings", "epochs"), 3),
+        ("dpsgd", ("settings", "schedule"), "constant:start=9.0"),
+        ("dpmac", ("settings", "schedule"), "exp:k=0.2,start=1.5"),
+        ("validation", ("settings", "epochs"), 2),
+        ("tuned on blocks", ("settings", "schedule"), "constant:start=9.0"),
+        ("pate", ("settings", "noise_std"), 3.0),
+        ("pate", ("settings", "test_noise_multiplier"), 9.0),
+    ):
+        contents = published()[name]
+        found = checked(contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True))
+        assert any("by what else they state" in problem for problem in found.problems), (name, path, found.problems)
 
 
 @check

@@ -18,6 +18,7 @@ READ, ADDS = "check_mass_at_infinity_is_never_read_as_less", "check_mass_at_infi
 WINDOW, ROUNDING = "check_what_lies_outside_of_the_window_is_paid_for", "check_rounding_of_transforms_is_paid_for"
 COARSE, PARTS = "check_coarse_pairs_are_never_below_fine_ones", "check_a_partitions_allowances_are_there"
 SOLVED, STEPS = "check_conversions_end_on_the_safe_side", "check_groups_in_steps_end_on_the_safe_side"
+LIMITS, STRONG = "check_limits_are_lowered_until_they_fit", "check_strong_composition_is_the_theorems"
 BOTH = "check_renyi_curves_bound_both_directions"
 MUTANTS = [
     Mutant("mass at infinity is not looked at on the grid", PLD + "_epsilon", "at = infinite + above", "at = above", READ),
@@ -57,6 +58,12 @@ MUTANTS = [
     Mutant("the bracket's low end", A + "groups:_least", "return high", "return low", STEPS),
     Mutant("a step's delta does not grow", A + "groups:pld_in_steps", " + log_growth(one, k)", "", STEPS),
     Mutant("a step's delta does not grow, in Renyi", A + "groups:rdp_in_steps", " + log_growth(one, k)", "", STEPS),
+    Mutant("a limit just above its budget", A + "limits:_not_above", "while spent(value) > limit:", "while False:", LIMITS),
+    Mutant("a limit is searched for without end", A + "limits:_not_above", "if step > 0.5:", "if False:", LIMITS),
+    Mutant("delta is not split", A + "strong:epsilon", "slack = delta * (1 - share)", "slack = delta", STRONG),
+    Mutant("no split is tried", A + "strong:epsilon", "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
+    Mutant("sampling by the releases' epsilon alone", A + "strong:epsilon", "math.log1p(rate * math.expm1(alone))",
+           "rate * alone", STRONG),
     Mutant("groups in the remove direction only", A + "rdp:_group", "np.maximum(remove, add)", "remove", BOTH),
     Mutant("groups in the add direction only", A + "rdp:_group", "np.maximum(remove, add)", "add", BOTH),
     Mutant("groups by their mean number of rows", A + "rdp:_group", "j**2", "(k * rate) * j", BOTH),

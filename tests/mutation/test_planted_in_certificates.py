@@ -17,6 +17,7 @@ DIGESTED, COMPARED = (
     "check_every_value_of_a_certificate_is_digested",
     "check_every_value_that_a_guarantee_follows_from_is_compared",
 )
+FOLLOWS = "check_figures_that_follow_from_others_are_compared"
 SIGNED, MESSAGE = (
     "check_every_value_of_every_methods_certificate_is_signed",
     "check_what_is_signed_is_what_the_documentation_says",
@@ -39,6 +40,9 @@ MUTANTS = [
     Mutant("events may lack what the settings describe", V + "_unlisted_releases", "counted.get(leaf, 0) < times", "False",
            COMPARED),
     Mutant("reacting runs are not followed", V + "_unlisted_releases", "if of_batches else []", "if False else []", COMPARED),
+    Mutant("a schedule need not be what ran", V + "_inconsistent", "if schedule is not None and", "if False and", FOLLOWS),
+    Mutant("any number of epochs", V + "_inconsistent", 'follows["epochs"] = len(sigmas)', "pass", FOLLOWS),
+    Mutant("any noise of votes", V + "_inconsistent", "follows = ensemble.derived(settings)", "pass", FOLLOWS),
     Mutant("the public key is not in the message", P + "signature:_message", "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"public_key\": \"\"}})", MESSAGE),
     Mutant("the algorithm is not in the message", P + "signature:_message", "canonical({**certificate, \"signature\": who})",

@@ -49,6 +49,17 @@ def uncovered(settings: Any, claim: dict[str, Any]) -> list[str]:
     return []
 
 
+def derived(settings: dict[str, Any]) -> dict[str, float]:
+    """Figures of the noise that follow from the plan that the settings describe.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: they describe no such run.
+    """
+    plan = from_description(settings)
+    tests = {"test_noise_multiplier": plan.test_noise} if isinstance(plan.aggregate, ConfidentVotes) else {}
+    return {"noise_std": plan.noise_std, **tests}
+
+
 def _made(teacher: Any) -> str:
     """How the teachers were made, after their number."""
     if not isinstance(teacher, dict) or teacher.get("source") != "trained":

@@ -236,9 +236,39 @@ def _other_releases(certificate: dict[str, Any], event: Event, found: Guarantee)
         unfollowed = (
             [*_undeclared(settings, found.adjacency), *_unfollowed(settings, found.adjacency)] if of_batches else []
         )
-        return shared.contradictions(certificate["claim"], event, described, found) + unfollowed
+        others = shared.contradictions(certificate["claim"], event, described, found)
+        return others + unfollowed + _inconsistent(settings)
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
+
+
+def _inconsistent(settings: dict[str, Any]) -> list[str]:
+    """Figures that the settings state beside those that they follow from, and that differ.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
+    """
+    follows: dict[str, Any] = {}
+    if ensemble.is_ensemble(settings):
+        follows = ensemble.derived(settings)
+    elif not features.is_features(settings):
+        sigmas, stated = settings["noise_multipliers"], settings["schedule"]
+        schedule = schedules.parse(stated) if schedules.is_spec(stated) else None
+        follows["epochs"] = len(sigmas)
+        if schedule is not None and not isinstance(schedule, schedules.Validation):
+            follows["noise_multipliers"] = [schedule(epoch) for epoch in range(len(sigmas))]
+    return [
+        f"the settings in {CERTIFICATE} state {name} {str(settings[name])[:60]}, and by what else they state it is "
+        f"{str(true)[:60]}"
+        for name, true in follows.items()
+        if name in settings and not _agree(settings[name], true)
+    ]
+
+
+def _agree(stated: Any, true: Any) -> bool:
+    if isinstance(true, list):
+        return isinstance(stated, list) and len(stated) == len(true) and all(map(_agrees, stated, true))
+    return _agrees(stated, true)
 
 
 def described_run(settings: dict[str, Any]) -> Event:
