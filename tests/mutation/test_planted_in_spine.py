@@ -91,6 +91,8 @@ MUTANTS = [
            "check_pca_moment_is_bounded"),
     Mutant("PCA adds up in single precision", P + "clipping.rows:second_moment", "rows.T, rows)",
            "rows.T, rows).copy_(gram.float())", "check_pca_moment_of_many_rows_is_bounded"),
+    Mutant("two threads spend one sample", P + "sampling:Sample.spend", "with _ONE_AT_A_TIME:", "if True:",
+           "check_a_sample_is_spent_once_by_two_threads"),
     Mutant("running statistics pass", P + "models:require_per_example", "not torch.equal(value, before[name])", "False",
            "check_models_that_couple_examples_are_refused"),
     Mutant("only a batch's first row is watched", P + "models:_rows_depend_on_others",
