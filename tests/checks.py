@@ -440,6 +440,33 @@ def check_pca_moment_is_bounded() -> None:
 
 
 @check
+def check_a_sample_is_spent_once_by_two_threads() -> None:
+    """While one thread charges, another one waits, and is then refused."""
+    both, started = threading.Barrier(2), []
+
+    class Slow:
+        def charge(self, event: Any, adjacency: Adjacency) -> None:
+            started.append(event)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # which is reached only if both charge at once
+
+    sample, account, refused = one_sample(), Slow(), []
+
+    def spend() -> None:
+        try:
+            sample.spend(Gaussian(1.0), Adjacency.ADD_REMOVE, account)  # type: ignore[arg-type]
+        except SampleReused as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=spend) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(started) == len(refused) == 1
+
+
+@check
 def check_pca_moment_of_many_rows_is_bounded() -> None:
     """In single precision, of many rows that point nearly the same way: one adds its own moment, and no rounding."""
     made_up = torch.Generator().manual_seed(0)

@@ -46,6 +46,8 @@ MUTANTS = [
            "check_batches_computed_at_once_do_not_follow_the_sample"),
     Mutant("sums in double precision never reach the gradients", ENGINE + "released", "own.copy_(total)", "own",
            "check_large_batches_train_like_small_ones"),
+    Mutant("what is written into large buffers stays", C + "fixed:Fixed.restore", "thoroughly or ", "",
+           "check_what_models_write_is_never_published"),
     Mutant("uses of one parameter are normed apart", C + "examples:together", "before[1] <= after[0]", "True",
            "check_rules_give_each_examples_gradient"),
     Mutant("pieces that overlap are taken for disjoint", C + "examples:together", "before[1] <= after[0]",

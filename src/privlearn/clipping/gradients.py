@@ -25,7 +25,7 @@ from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.generators import drawn_by, unmoved
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.memory import held_by, room
-from privlearn.clipping.rounding import MOST, kept, sum_type
+from privlearn.clipping.rounding import BLOCK, MOST, MOST_IN_BLOCKS, kept, sum_type
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
@@ -210,16 +210,21 @@ class ClippedGradients:
             )
         assert self._chunk is not None
         own = self.buffers() if out is None else [total.zero_() for total in out]
-        sums = [total.to(sum_type(total.dtype, len(sample))) for total in own]
         self._out = own if len(sample) > MOST else None
+        sums = [total.to(sum_type(total.dtype, len(sample))) for total in own]
+        into = own if len(sample) <= MOST_IN_BLOCKS else sums
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
-        size = min(self._chunk, MOST)
+        size = min(self._chunk, BLOCK if MOST < len(sample) <= MOST_IN_BLOCKS else MOST)
         with unmoved(self._device):
             for start in range(0, len(sample), size):
                 rows = torch.from_numpy(sample.indices[start : start + size]).to(x.device)
-                self._add_clipped(x, y, rows, sums, clipped)
+                self._add_clipped(x, y, rows, into, clipped)
+                for total, block in zip(sums, into, strict=True):
+                    if total is not block:
+                        total.add_(block)
+                        block.zero_()
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
