@@ -35,7 +35,7 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
         for part in own:
             digest.update(part)
         found += digest.digest()
-    return np.frombuffer(bytes(found), np.uint64)
+    return np.frombuffer(found, np.uint64)
 
 
 @final
@@ -222,8 +222,12 @@ def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     return out
 
 
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(np.asarray(values))
+
+
 def _bernoulli(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    return out.copy_(torch.from_numpy(bits < round(given["p"] * 2.0**32)))
+    return out.copy_(_tensor(bits < round(given["p"] * 2.0**32)))
 
 
 def _bernoulli_of(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
@@ -231,7 +235,7 @@ def _bernoulli_of(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) 
 
 
 def _native_dropout(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    kept = torch.from_numpy(bits >= round(given["p"] * 2.0**32)).to(out.device)
+    kept = _tensor(bits >= round(given["p"] * 2.0**32)).to(out.device)
     scale = 0.0 if given["p"] == 1 else 1 / (1 - given["p"])
     return given["input"] * kept * scale, kept
 
@@ -242,12 +246,12 @@ def _uniform(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Te
 
 
 def _normal(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    inner = torch.from_numpy((bits + 0.5) * 2.0**-32)
+    inner = _tensor((bits + 0.5) * 2.0**-32)
     return out.copy_(torch.special.ndtri(inner) * given.get("std", 1.0) + given.get("mean", 0.0))
 
 
 def _exponential(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    inner = torch.from_numpy((bits + 0.5) * 2.0**-32)
+    inner = _tensor((bits + 0.5) * 2.0**-32)
     return out.copy_(-inner.log() / given["lambd"])
 
 
@@ -261,7 +265,7 @@ def _random_leaks(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) 
 
 def _uniform_numbers(bits: NDArray[np.uint32]) -> Tensor:
     """From [0, 1), in 24 bits, which single precision holds exactly; float64."""
-    return torch.from_numpy((bits >> 8) * 2.0**-24)
+    return _tensor((bits >> 8) * 2.0**-24)
 
 
 #: What stands in for a call that draws: (where to put it, bits, the call's arguments) to its result.
