@@ -129,7 +129,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "micro-batches": {"microbatch": 2},
     "augmentation": {"augmentation": Augmentation(3, noisy)},
     "dropout": {"make": lambda: network(dropout=0.5)},
-    "dropout and copies": {"make": lambda: network(dropout=0.5), "augmentation": Augmentation(2, noisy), "microbatch": 3},
+    "dropout and copies": {
+        "make": lambda: network(dropout=0.5),
+        "augmentation": Augmentation(2, noisy),
+        "microbatch": 3,
+    },
     "mean weights": {"average": 0.5},
     "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},

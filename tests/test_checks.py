@@ -5,6 +5,7 @@ from __future__ import annotations
 import accounting_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
+import draw_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks
 import feature_run_checks  # noqa: F401
 import feature_told_checks  # noqa: F401
