@@ -118,12 +118,21 @@ def check_neighbouring_runs_look_the_same() -> None:
             require_neighbours_alike(settled(sampler, adjacency, clip), few)
 
 
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+
+#: Options of runs that draw random numbers for each example.
+DRAWING = ("augmentation", "dropout", "dropout and copies")
 OPTIONS: dict[str, dict[str, Any]] = {
     "micro-batches": {"microbatch": 2},
-    "augmentation": {
-        "augmentation": Augmentation(3, lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype))
-    },
+    "augmentation": {"augmentation": Augmentation(3, noisy)},
     "dropout": {"make": lambda: network(dropout=0.5)},
+    "dropout and copies": {
+        "make": lambda: network(dropout=0.5),
+        "augmentation": Augmentation(2, noisy),
+        "microbatch": 3,
+    },
     "mean weights": {"average": 0.5},
     "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
@@ -148,10 +157,9 @@ class Unruled(nn.Module):
 @check
 def check_neighbouring_runs_look_the_same_with_options() -> None:
     for number, (name, options) in enumerate(OPTIONS.items()):
-        # Random numbers of the model's own go to the rows that are there: with a row less, others get them.
-        draws = name in ("augmentation", "dropout")
-        priced = [pair for pair in PRICED if not draws or pair[1] is not Adjacency.ADD_REMOVE]
-        for (sampler, adjacency), clip in ((priced[0], CLIPS[3]), (priced[number % len(priced)], CLIPS[number % 4])):
+        pairs = ((PRICED[0], CLIPS[3]), (PRICED[number % len(PRICED)], CLIPS[number % 4]))
+        draws = name in DRAWING
+        for (sampler, adjacency), clip in (*pairs, *[(PRICED[3], CLIPS[0])] * draws):
             rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):

@@ -8,6 +8,7 @@ import apart_checks  # noqa: F401 - registers its checks
 import certificate_checks  # noqa: F401 - registers its checks
 import clipping_checks  # noqa: F401 - registers its checks
 import data_checks  # noqa: F401 - registers its checks
+import draw_checks  # noqa: F401 - registers its checks
 import feature_checks  # noqa: F401 - registers its checks
 import feature_run_checks  # noqa: F401
 import feature_told_checks  # noqa: F401

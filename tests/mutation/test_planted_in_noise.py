@@ -50,7 +50,7 @@ MUTANTS = [
            "check_streams_go_on_where_they_were"),
     Mutant("half a word is lost", R + "_restored", "{**state,", '{**state, "has_uint32": 0,',
            "check_streams_go_on_where_they_were"),
-    Mutant("forks keep the noise key", R + "_part_ways", "streams.noise._start(secrets.token_bytes(16), 0)", "pass",
+    Mutant("forks keep the noise key", R + "_fresh_keys", "stream._start(secrets.token_bytes(16))", "pass",
            "check_forked_processes_draw_other_numbers"),
 ]  # fmt: skip
 

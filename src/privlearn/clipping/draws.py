@@ -8,7 +8,7 @@ clipped gradients changes by at most the clip's norm, whoever knows the seeds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
@@ -35,7 +35,7 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
         for part in own:
             digest.update(part)
         found += digest.digest()
-    return np.frombuffer(bytes(found), np.uint64)
+    return np.frombuffer(found, np.uint64)
 
 
 @final
@@ -145,7 +145,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = args[0]
         if not func._schema.is_mutable:
             out = torch.empty_like(out) if isinstance(out, Tensor) else _unfilled(func, args, kwargs)
-        return _FILLS[func](out, self._numbers(name, tuple(out.shape)), arguments)
+        return _filled(_FILLS[func], out, self._numbers(name, tuple(out.shape)), arguments)
 
     def _numbers(self, name: int, shape: tuple[int, ...]) -> NDArray[np.uint32]:
         """Uniform numbers of 32 bits for what one call draws."""
@@ -222,62 +222,52 @@ def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     return out
 
 
-def _bernoulli(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    return out.copy_(torch.from_numpy(bits < round(given["p"] * 2.0**32)))
+def _filled(kind: str, out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Any:
+    """What a call of this kind draws, from uniform numbers of 32 bits.
 
-
-def _bernoulli_of(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    return out.copy_(_uniform_numbers(bits).to(out.device) < given["self"])
-
-
-def _native_dropout(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    kept = torch.from_numpy(bits >= round(given["p"] * 2.0**32)).to(out.device)
-    scale = 0.0 if given["p"] == 1 else 1 / (1 - given["p"])
-    return given["input"] * kept * scale, kept
-
-
-def _uniform(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
+    Args:
+        kind: one of those in `_FILLS`.
+        out: where to put it.
+        bits: as many as `out` has numbers, in its shape.
+        given: the call's arguments, by name.
+    """
+    if kind == "bernoulli":
+        share = given["p"] if "p" in given else given["self"].detach().cpu().double().numpy()
+        return out.copy_(torch.from_numpy(np.asarray(bits < share * 2.0**32)))
+    if kind == "dropout":
+        kept = torch.from_numpy(np.asarray(bits >= given["p"] * 2.0**32)).to(out.device)
+        return given["input"] * kept * (0.0 if given["p"] == 1 else 1 / (1 - given["p"])), kept
+    if kind == "normal":
+        return out.copy_(torch.special.ndtri(_inner(bits)) * given.get("std", 1.0) + given.get("mean", 0.0))
+    if kind == "exponential":
+        return out.copy_(-_inner(bits).log() / given["lambd"])
+    unit = torch.from_numpy(np.asarray((bits >> 8) * 2.0**-24))  # from [0, 1), in single precision exactly
+    if kind == "leaks":
+        slopes = (unit * (given["upper"] - given["lower"]) + given["lower"]).to(out)
+        return given["self"] * given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
     low, high = given.get("from", 0.0), given.get("to", 1.0)
-    return out.copy_(_uniform_numbers(bits) * (high - low) + low)
+    return out.copy_(unit * (high - low) + low)
 
 
-def _normal(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    inner = torch.from_numpy((bits + 0.5) * 2.0**-32)
-    return out.copy_(torch.special.ndtri(inner) * given.get("std", 1.0) + given.get("mean", 0.0))
+def _inner(bits: NDArray[np.uint32]) -> Tensor:
+    """Numbers from (0, 1), float64."""
+    return torch.from_numpy(np.asarray((bits + 0.5) * 2.0**-32))
 
 
-def _exponential(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    inner = torch.from_numpy((bits + 0.5) * 2.0**-32)
-    return out.copy_(-inner.log() / given["lambd"])
-
-
-def _random_leaks(out: Tensor, bits: NDArray[np.uint32], given: dict[str, Any]) -> Tensor:
-    low, high = given["lower"], given["upper"]
-    slopes = (_uniform_numbers(bits) * (high - low) + low).to(out)
-    noise = given["noise"].copy_(slopes.where(given["self"] <= 0, 1.0))
-    found: Tensor = given["self"] * noise
-    return found
-
-
-def _uniform_numbers(bits: NDArray[np.uint32]) -> Tensor:
-    """From [0, 1), in 24 bits, which single precision holds exactly; float64."""
-    return torch.from_numpy((bits >> 8) * 2.0**-24)
-
-
-#: What stands in for a call that draws: (where to put it, bits, the call's arguments) to its result.
-_FILLS: dict[Any, Callable[[Tensor, NDArray[np.uint32], dict[str, Any]], Any]] = {
-    _aten.bernoulli_.float: _bernoulli,
-    _aten.bernoulli.p: _bernoulli,
-    _aten.bernoulli.default: _bernoulli_of,
-    _aten.native_dropout.default: _native_dropout,
-    _aten.uniform_.default: _uniform,
-    _aten.rand.default: _uniform,
-    _aten.rand.generator: _uniform,
-    _aten.rand_like.default: _uniform,
-    _aten.normal_.default: _normal,
-    _aten.randn.default: _normal,
-    _aten.randn.generator: _normal,
-    _aten.randn_like.default: _normal,
-    _aten.exponential_.default: _exponential,
-    _aten.rrelu_with_noise.default: _random_leaks,
+#: Calls that draw, and what.
+_FILLS: dict[Any, str] = {
+    _aten.bernoulli_.float: "bernoulli",
+    _aten.bernoulli.p: "bernoulli",
+    _aten.bernoulli.default: "bernoulli",
+    _aten.native_dropout.default: "dropout",
+    _aten.uniform_.default: "uniform",
+    _aten.rand.default: "uniform",
+    _aten.rand.generator: "uniform",
+    _aten.rand_like.default: "uniform",
+    _aten.normal_.default: "normal",
+    _aten.randn.default: "normal",
+    _aten.randn.generator: "normal",
+    _aten.randn_like.default: "normal",
+    _aten.exponential_.default: "exponential",
+    _aten.rrelu_with_noise.default: "leaks",
 }
