@@ -142,6 +142,7 @@ def dpsgd(
         gradient_clip(plan),
         plan.neighbours,
         microbatch=microbatch,
+        expected=plan.sampling.expected_batch_size(examples),
         augmentation=augmentation,
         view_seeds=streams.views,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
