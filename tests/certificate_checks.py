@@ -15,6 +15,7 @@ from typing import Any
 import feature_checks
 import mac_run_checks
 import publishing_checks
+import shared_ledger_checks
 import teachers_checks
 import tune_checks
 import validation_checks
@@ -35,8 +36,7 @@ def results() -> dict[str, Any]:
     """A run by each method, small and cheap to price."""
     rates = tune_checks.candidates((0.1, 0.3), sampling=pv.Shuffle(20), examples=60)
     tuned = {
-        "tuned on blocks": pv.Blocks(tuple(replace(each, plan=replace(each.plan, examples=None)) for each in rates),
-                                     retrain=True, examples=60),
+        "tuned on blocks": pv.Blocks(rates, retrain=True),
         "tuned by stopping": pv.RandomStopping(rates, mean=2.0),
     }  # fmt: skip
     reacting = validation_checks.settled(sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0))
@@ -49,6 +49,7 @@ def results() -> dict[str, Any]:
         "pate": teachers_checks.run(pv.ConfidentVotes(3, 4.0, 10)),
         "features": feature_checks.carried_out(feature_checks.settled(), feature_checks.some_rows(60)),
         "validation": validation_checks.train(reacting),
+        **shared_ledger_checks.results(),
         **{
             name: pv.tune(plan.calibrate(epsilon=3.0, delta=1e-5), tune_checks.train, tune_checks.data(),
                           streams=rng.Streams.new(1))

@@ -164,23 +164,23 @@ def check_units_never_mix() -> None:
     for unit in units:
         for other in units:
             ledger = Ledger()
-            ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, unit)
+            ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit)
             ledger.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
             before = ledger.event
             if other == unit:
-                ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, other)
+                ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other)
             else:
-                must_raise(BadInput, lambda: ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
+                must_raise(BadInput, lambda: ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
             assert ledger.unit == unit
             assert ledger.event == before
             assert ledger.guarantee(1e-5).unit == unit
         undeclared = Ledger()
         undeclared.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
         if unit != Unit():
-            must_raise(BadInput, lambda: undeclared.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
+            must_raise(BadInput, lambda: undeclared.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
     must_raise(BadInput, lambda: Ledger(Budget(rho=1.0), unit=Unit(2)))
     limited = Ledger(Budget(rho=1.0))
-    must_raise(BadInput, lambda: limited.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, Unit(2)))
+    must_raise(BadInput, lambda: limited.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, Unit(2)))
 
 
 def people(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray[Any, Any]]:

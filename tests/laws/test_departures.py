@@ -88,7 +88,7 @@ def test_departures_from_an_approved_run_are_checked_against_the_budget(kind: st
         event = approved(draw)
         budget = just_enough(event)
         ledger = Ledger(budget) if where == "memory" else Ledger.open(tmp_path / f"{trial}.json", budget)
-        ledger.approve(event, EMPTY)
+        ledger.begin(event, EMPTY)
         accepted, refused = [], 0
         for charge in departing(event, kind, draw):
             try:
@@ -109,7 +109,7 @@ def test_a_run_as_it_was_approved_is_charged_to_its_end(tmp_path: Path) -> None:
         event = approved(draw)
         budget = just_enough(event)
         ledger = Ledger(budget) if trial % 2 else Ledger.open(tmp_path / f"{trial}.json", budget)
-        ledger.approve(event, EMPTY)
+        ledger.begin(event, EMPTY)
         for leaf, times in walk(event):
             for _ in range(times):
                 ledger.charge(leaf, EMPTY)

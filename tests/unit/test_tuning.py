@@ -239,12 +239,12 @@ def test_zero_out_and_other_batches() -> None:
 def test_persons_and_groups() -> None:
     x, y = data(60)
     ids = np.arange(60) // 3
-    persons = pv.Blocks(candidates(rows_per_person=2), retrain=True, examples=20).calibrate(epsilon=3.0, delta=1e-5)
+    persons = pv.Blocks(candidates(rows_per_person=2, examples=20), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(persons, train, pv.Dataset(x, y, groups=ids), streams=rng.Streams.new(1))
     assert result.ledger.unit.rows_per_person == 2
     with pytest.raises(BadInput, match="do not say whose rows"):
         pv.tune(persons, train, (x, y))
-    groups = pv.Blocks(candidates(group_size=4), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    groups = pv.Blocks(candidates(group_size=4, examples=60)).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(groups, train, (x, y), streams=rng.Streams.new(1))
     assert result.ledger.guarantee(1e-5).group_size == 4
     assert result.ledger.guarantee(1e-5).epsilon <= 3.0
@@ -260,7 +260,7 @@ def test_a_group_of_a_repeated_run_is_priced_as_one_example() -> None:
 
 def test_rows_of_no_block_and_hardly_any_rows() -> None:
     """More blocks than rows: most are empty, and nothing tells."""
-    plan = pv.Blocks(candidates(tuple(0.1 * i for i in range(1, 8))), examples=3).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Blocks(candidates(tuple(0.1 * i for i in range(1, 8)), examples=3)).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(plan, train, data(3), streams=rng.Streams.new(0))
     assert result.ledger.event == plan.event()
 
@@ -278,15 +278,15 @@ def test_the_ledger_keeps_what_was_charged_when_a_run_is_interrupted() -> None:
 
 
 def test_what_python_refuses() -> None:
-    plan = pv.Plan(pv.Poisson(0.3))
+    plan = pv.Plan(pv.Poisson(0.3), examples=8)
     a, b = pv.Candidate("a", plan), pv.Candidate("b", plan)
     with pytest.raises(UnsupportedEvent, match="replace_one"):
         pv.Blocks(tuple(pv.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab"))
     with pytest.raises(AdjacencyMismatch):
         pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Shuffle(5)))))
     with pytest.raises(BadInput, match="one group_size"):
-        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2))))
-    with pytest.raises(BadInput, match="declares its examples"):
+        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8))))
+    with pytest.raises(BadInput, match="declares 9 examples, and 'a' 8"):
         pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
     with pytest.raises(BadInput, match="leave out again="):
         pv.RandomStopping((a, pv.Candidate("c", plan, again=plan)), mean=2.0)

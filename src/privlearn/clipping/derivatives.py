@@ -17,11 +17,9 @@ from torch import Tensor
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.examples import row_norms
+from privlearn.clipping.rounding import kept, sum_type
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
-
-#: Roundings by which a computed norm may be below the true one.
-_ROUNDINGS = 32
 
 
 @final
@@ -51,26 +49,33 @@ class DerivativeSums:
 
     Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and likewise that
     of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to that layer.
-    (Rounding of the sum itself, about 1e-7 of its length in single precision, is not covered.)
+    Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven); of more than 4096
+    examples, sums are in double precision.
 
     Args:
         shapes: (outputs, inputs) of each layer, the bias's column included.
         limits: for each layer the largest norm of first derivatives, and, if they are wanted, of halved second ones.
         like: a tensor whose type and device the sums have.
         adjacency: the kind of neighbour.
+        examples: how many are to be added.
 
     Raises:
         BadInput: limits that are no positive numbers, or not one list for each layer.
     """
 
     def __init__(
-        self, shapes: Sequence[tuple[int, int]], limits: Sequence[Sequence[float]], like: Tensor, adjacency: Adjacency
+        self,
+        shapes: Sequence[tuple[int, int]],
+        limits: Sequence[Sequence[float]],
+        like: Tensor,
+        adjacency: Adjacency,
+        examples: int,
     ) -> None:
         if len(shapes) != len(limits) or not all(0 < limit < 1e30 for layer in limits for limit in layer):
             raise BadInput(f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers")
         self._limits = [tuple(layer) for layer in limits]
-        self._adjacency = adjacency
-        self._allowance = 1 + _ROUNDINGS * torch.finfo(like.dtype).eps
+        self._adjacency, self._dtype = adjacency, like.dtype
+        like = like.to(sum_type(like.dtype, examples))
         self._sums = [
             [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
             for (outputs, inputs), layer in zip(shapes, self._limits, strict=True)
@@ -86,10 +91,10 @@ class DerivativeSums:
         clipped = []
         for sums, limits, found in zip(self._sums, self._limits, products, strict=True):
             norms = found.norms()
-            z = _units(found.inputs, norms[0])
+            z = _units(found.inputs, norms[0]).to(sums[0].dtype)
             for total, norm, limit, factor in zip(sums, norms, limits, (found.first, found.second), strict=False):
                 assert factor is not None
-                each = _units(factor, norm) * self._lengths(norm, limit).to(factor.dtype)[:, None]
+                each = _units(factor, norm).to(total.dtype) * self._lengths(norm, limit).to(total.dtype)[:, None]
                 if total.dim() == 2:
                     total.addmm_(each.T, z)
                 else:
@@ -108,7 +113,7 @@ class DerivativeSums:
 
     def _lengths(self, norms: Tensor, limit: float) -> Tensor:
         """The lengths to which matrices of these norms are clipped; 0 where they are not finite."""
-        lengths = torch.where(norms * self._allowance > limit, limit / self._allowance, norms)
+        lengths = norms.clamp(max=kept(limit, [self._dtype]))
         return torch.where(norms.isfinite(), lengths, 0.0)
 
 
