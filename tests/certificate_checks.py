@@ -36,8 +36,7 @@ def results() -> dict[str, Any]:
     """A run by each method, small and cheap to price."""
     rates = tune_checks.candidates((0.1, 0.3), sampling=pv.Shuffle(20), examples=60)
     tuned = {
-        "tuned on blocks": pv.Blocks(tuple(replace(each, plan=replace(each.plan, examples=None)) for each in rates),
-                                     retrain=True, examples=60),
+        "tuned on blocks": pv.Blocks(rates, retrain=True),
         "tuned by stopping": pv.RandomStopping(rates, mean=2.0),
     }  # fmt: skip
     reacting = validation_checks.settled(sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0))

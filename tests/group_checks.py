@@ -220,6 +220,19 @@ def check_certificates_state_the_unit() -> None:
                 assert any(word in said for word in ("states", "speaks", "fields", "recomputed")), (change, said)
 
 
+@check
+def check_units_are_called_by_what_they_are() -> None:
+    """In the sentence that explains a guarantee, on cards and in claims."""
+    for unit, change, name in (
+        (Unit(), "one example is removed", "one example (one row of the training data)"),
+        (Unit(2), "examples of one person, up to 2 of them, are removed", "up to 2 examples of one person"),
+        (Unit(rows_per_person=1), "one person, with all their rows, is removed", "one person (any number of rows"),
+        (Unit(rows_per_person="all"), "one person, with all their rows, is removed", "one person (any number of rows"),
+    ):
+        assert unit.change("removed") == change
+        assert str(unit).startswith(name)
+
+
 # Persons
 
 

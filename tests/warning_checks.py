@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import shared_ledger_checks
 from checks import check
 from pate_checks import Said, public
 from publishing_checks import published
@@ -45,7 +46,7 @@ def budget(*more: str) -> Callable[[Path], str]:
 
 
 def trained(place: Path) -> str:
-    """A seeded run; the number of rows is read off the file."""
+    """A seeded run."""
     options = ("--data", "digits", "--model", "linear", "--epochs", "1", "--epsilon", "8")
     heard = told("train", *options, "--seed", "1", "--out", str(place / "trained"))
     return " ".join([heard, *verify(place / "trained").warnings])
@@ -110,8 +111,9 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
         "--method", "pate", "--teachers", "50", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--threshold", "80",
         "--answers", "10", "--classes", "3",
     ),
-    "a seed, and a number that was not declared": trained,
+    "a seed": trained,
     "what verify says": verified,
+    "a ledger without a limit": lambda place: " ".join(shared_ledger_checks.published("on a record")[1].warnings),
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
     "maps that bring nothing": maps_that_bring_nothing,

@@ -48,6 +48,8 @@ MUTANTS = [
            "replace(budget, group_size=self.group_size)", "budget", "check_targets_are_met_for_the_group"),
     Mutant("a ledger states one example's price", A + "ledger:Ledger._priced", "delta, unit.group_size)", "delta)",
            "check_ledgers_price_the_group"),
+    Mutant("one example is told as a group", A + "unit:Unit.change", "self.group_size > 1", "self.group_size >= 1",
+           "check_units_are_called_by_what_they_are"),
     Mutant("ledgers take any unit", A + "pages:Pages.require_unit", "self.unit in (None, unit)", "True",
            "check_units_never_mix"),
     Mutant("a charge leaves the unit open", A + "ledger_run:Run.charge",
