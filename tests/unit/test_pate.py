@@ -371,6 +371,19 @@ def test_results_are_published_like_any_other(tmp_path: Path) -> None:
         pv.publish(result, tmp_path / "m", test_metrics=result.private_diagnostics)  # type: ignore[arg-type]
 
 
+def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
+    """Of an autoencoder 0; others are clipped about the centre's code, as they are described."""
+    for name in ("autoencoder", "pca"):
+        result = ask(coded(), Said(*MAPS, MAPS[0]), all_reducers()[name], student=lambda answers: nn.Linear(4, 6))
+        out = pv.publish(result, tmp_path / name)
+        assert pv.verify(out).ok
+        about = "in the unit ball, clipped about 0"
+        assert (result.settings["reducer"].get("codes") == about) is (name == "autoencoder")
+        assert (f"| reducer | {name}, codes of 3 numbers, {about} |" in (out / "README.md").read_text()) is (
+            name == "autoencoder"
+        )
+
+
 def test_planning_needs_no_torch() -> None:
     import subprocess
 
