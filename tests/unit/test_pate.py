@@ -374,7 +374,8 @@ def test_results_are_published_like_any_other(tmp_path: Path) -> None:
 def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
     """Of an autoencoder 0; others are clipped about the centre's code, as they are described."""
     for name in ("autoencoder", "pca"):
-        result = ask(coded(), Said(*MAPS, MAPS[0]), all_reducers()[name], student=lambda answers: nn.Linear(4, 6))
+        plan = pv.PatePlan(30, 6, pv.Ball(1.0)).calibrate(epsilon=20.0, delta=1e-5)
+        result = ask(plan, Said(*MAPS, MAPS[0]), all_reducers()[name], student=lambda answers: nn.Linear(4, 6))
         out = pv.publish(result, tmp_path / name)
         assert pv.verify(out).ok
         about = "in the unit ball, clipped about 0"
