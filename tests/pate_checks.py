@@ -251,6 +251,35 @@ def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
         assert float(one[1].norm()) > 0.1
         three, _ = _sums(pv.Ball(0.5), reducer, [None])
         assert float(three.norm()) == 0.0
+    # In a box, too: the centre, moved into it.
+    for centre, inside in ((0.4, 0.4), (5.0, 1.0), (-5.0, 0.0)):
+        reducer, said = (
+            reducers.Identity(SIZE, centre),
+            torch.rand(2, *SIZE, generator=torch.Generator().manual_seed(1)),
+        )
+        broken, central = said.clone(), said.clone()
+        broken[0, 1, 1], central[0] = math.nan, inside
+        one, two = (_sums(pv.Box(6), reducer, [each])[0] for each in (broken, central))
+        assert torch.allclose(one, two, atol=1e-6), centre
+        assert float(one[0].norm()) < 1e-6
+        assert torch.allclose(one[1].view(SIZE).float(), said[1] - inside, atol=1e-6)
+
+
+@check
+def check_targets_that_are_encoded_in_parts_add_up_to_the_same() -> None:
+    """Whatever number of them is encoded at once, to the last query."""
+    said = torch.randn(7, *SIZE, generator=torch.Generator().manual_seed(4))
+    whole, block = torch.zeros(7, 6, dtype=torch.float64), codes_module._BLOCK
+    for numbers in (block, 6, 13, 1, 41):
+        try:
+            codes_module._BLOCK = numbers
+            sums = codes_module.CodeSums(pv.Ball(50.0), reducers.Identity(SIZE), 7)
+            assert sums.add(said)
+        finally:
+            codes_module._BLOCK = block
+        whole = sums.sums.clone() if numbers == block else whole
+        assert torch.equal(sums.sums, whole)
+        assert torch.allclose(whole.float(), said.flatten(1))
 
 
 def _odd(queries: int) -> list[Any]:

@@ -99,6 +99,12 @@ def _released(teacher: Any, plan: PatePlan) -> str:
     return what + _ASKED[plan.aggregate.kind]
 
 
+def _reduced(reducer: dict[str, Any]) -> str:
+    """What codes answers were reduced to."""
+    codes = f", {reducer['codes']}" if "codes" in reducer else ""
+    return f"{reducer['kind']}, codes of {reducer['size']} numbers{codes}"
+
+
 def _start(start: Any) -> list[str]:
     """What the student began as, and what that was worth by itself."""
     if not start:
@@ -134,7 +140,7 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         *_start(settings.get("public_start")),
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
         *_test(plan),
-        *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),
+        *([f"| reducer | {_reduced(reducer)} |"] if reducer else []),
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]
