@@ -75,7 +75,7 @@ def check_shares_are_at_most_the_whole() -> None:
 
 
 def _bounded_zeros() -> Any:
-    return DerivativeSums([(2, 2)], [[1.0]], torch.zeros(1), ADD, 1).bounded(one_sample())[0]
+    return DerivativeSums([(2, 2)], [[1.0]], torch.zeros(1), ADD).bounded(one_sample())[0]
 
 
 @check

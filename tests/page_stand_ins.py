@@ -100,10 +100,11 @@ def patients(folder: Path) -> None:
 
 def people(folder: Path) -> None:
     """people.csv and more.csv, as docs/data.md declares them, and new.csv without the target."""
-    table = [(17 + k % 70, ("Private", "State-gov", "?")[k % 3], ("<=50K", ">50K")[k % 2]) for k in range(200)]
+    table = [(17 + k % 70, ("Private", "State-gov")[k // 70 % 2], ("<=50K", ">50K")[k % 2]) for k in range(140)]
+    others = [(17 + k, "?", ("<=50K", ">50K")[k % 2]) for k in range(40)]
     heads = ("age", "workclass", "income")
     _table(folder / "people.csv", heads, table)
-    _table(folder / "more.csv", heads, table[:40])
+    _table(folder / "more.csv", heads, others)
     _table(folder / "new.csv", heads[:2], [row[:2] for row in table[:10]])
 
 

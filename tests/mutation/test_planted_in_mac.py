@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant("limits leave no room for rounding", CLIP + "derivatives:DerivativeSums._lengths", "kept(limit, [self._dtype])",
            "limit", "check_clipped_derivatives_leave_room_for_rounding"),
     Mutant("derivatives of many examples are added up in single precision", CLIP + "derivatives:DerivativeSums.__init__",
-           "like.to(sum_type(like.dtype, examples))", "like", "check_sums_of_many_derivatives_are_bounded"),
+           "like.double()", "like", "check_sums_of_many_derivatives_are_bounded"),
     Mutant("norms of outputs alone", CLIP + "derivatives:Products.norms", "[z * row_norms(self.first)]",
            "[row_norms(self.first)]", "check_derivative_sums_are_those_of_clipped_matrices"),
     Mutant("room for second derivatives that nobody wants", CLIP + "derivatives:DerivativeSums.__init__",

@@ -65,6 +65,7 @@ def require_uncoupled(
                 "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
                 "normalisation over the batch"
             )
+    losses(larger(rows), targets)
     _require_same(losses(rows, targets), together)
     return written, drawn
 
@@ -120,6 +121,11 @@ def _require_same(again: Tensor, losses: Tensor) -> None:
             "something of earlier batches. Keep it in buffers (register_buffer), which are put back after each batch, or "
             "leave it out"
         )
+
+
+def larger(rows: Tensor) -> Tensor:
+    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to another."""
+    return 2 * rows if rows.is_floating_point() else rows
 
 
 def rounding_of(values: Tensor) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privlearn._validate import count
-from privlearn.clipping.agreement import close, rounding_of
+from privlearn.clipping.agreement import close, larger, rounding_of
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.draws import RowRandom
 from privlearn.clipping.generators import generators_at
@@ -32,7 +32,7 @@ class Augmentation:
         copies: of each example.
         transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both, `flip,shift:2`; or a
             function of inputs of shape (rows, ...) and a generator, which is where they are, to inputs of that shape: each
-            row changed by itself, at random by that generator.
+            row changed by itself, at random by that generator. It may be given one example at a time.
 
     Raises:
         BadInput: no copies, or neither a spec that can be read nor a function.
@@ -141,6 +141,7 @@ class Views:
                 )
 
         out, size = changed(rows), len(rows) // random.examples
+        changed(larger(rows))
         require_same(changed(rows))
         for start in range(0, len(rows), size):
             own = slice(start, start + size)

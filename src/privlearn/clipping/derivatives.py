@@ -17,7 +17,7 @@ from torch import Tensor
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.examples import row_norms
-from privlearn.clipping.rounding import kept, sum_type
+from privlearn.clipping.rounding import kept
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
 
@@ -49,15 +49,14 @@ class DerivativeSums:
 
     Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and likewise that
     of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to that layer.
-    Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven); of more than 4096
-    examples, sums are in double precision.
+    Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven); sums are in double
+    precision.
 
     Args:
         shapes: (outputs, inputs) of each layer, the bias's column included.
         limits: for each layer the largest norm of first derivatives, and, if they are wanted, of halved second ones.
-        like: a tensor whose type and device the sums have.
+        like: a tensor of the type and on the device that derivatives have.
         adjacency: the kind of neighbour.
-        examples: how many are to be added.
 
     Raises:
         BadInput: limits that are no positive numbers, or not one list for each layer.
@@ -69,13 +68,12 @@ class DerivativeSums:
         limits: Sequence[Sequence[float]],
         like: Tensor,
         adjacency: Adjacency,
-        examples: int,
     ) -> None:
         if len(shapes) != len(limits) or not all(0 < limit < 1e30 for layer in limits for limit in layer):
             raise BadInput(f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers")
         self._limits = [tuple(layer) for layer in limits]
         self._adjacency, self._dtype = adjacency, like.dtype
-        like = like.to(sum_type(like.dtype, examples))
+        like = like.double()
         self._sums = [
             [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
             for (outputs, inputs), layer in zip(shapes, self._limits, strict=True)
@@ -83,7 +81,7 @@ class DerivativeSums:
 
     @torch.no_grad()
     def add(self, products: Sequence[Products]) -> Tensor:
-        """Add some examples' derivatives, one `Products` for each layer.
+        """Add some examples' derivatives, one `Products` for each layer; at most `rounding.BLOCK` at once.
 
         Returns:
             Which layers' first derivatives were clipped, shape (layers, examples): private.
@@ -91,15 +89,15 @@ class DerivativeSums:
         clipped = []
         for sums, limits, found in zip(self._sums, self._limits, products, strict=True):
             norms = found.norms()
-            z = _units(found.inputs, norms[0]).to(sums[0].dtype)
+            z = _units(found.inputs, norms[0])
             for total, norm, limit, factor in zip(sums, norms, limits, (found.first, found.second), strict=False):
                 assert factor is not None
-                each = _units(factor, norm).to(total.dtype) * self._lengths(norm, limit).to(total.dtype)[:, None]
+                each = _units(factor, norm) * self._lengths(norm, limit).to(factor.dtype)[:, None]
                 if total.dim() == 2:
-                    total.addmm_(each.T, z)
+                    total.add_(each.T @ z)
                 else:
                     for unit in range(len(total)):
-                        total[unit].addmm_((z * each[:, unit, None]).T, z)
+                        total[unit].add_((z * each[:, unit, None]).T @ z)
             clipped.append(norms[0] > limits[0])
         return torch.stack(clipped)
 

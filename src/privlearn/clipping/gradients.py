@@ -25,7 +25,7 @@ from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.generators import drawn_by, unmoved
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.memory import held_by, room
-from privlearn.clipping.rounding import BLOCK, MOST, MOST_IN_BLOCKS, kept, sum_type
+from privlearn.clipping.rounding import BLOCK, MOST_IN_BLOCKS, kept
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
@@ -71,7 +71,7 @@ class ClippedGradients:
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
     whatever the example holds, and whoever knows the random numbers of dropout and of the copies; an example whose gradient is
     not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the parameters, also under
-    autocast, and sums of more than 4096 examples in double precision; the clip leaves room for the rounding of norms and
+    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the rounding of norms and
     sums (`rounding` says how much, and what is proven). Once
     `prepare` has chosen a way, nothing is raised for what an example holds.
 
@@ -80,8 +80,10 @@ class ClippedGradients:
         loss: (outputs, targets) to one loss for each example, shape (batch,).
         clip: how to clip, one of `clipping.styles`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory; the result is the
-            same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
+            result is the same.
+        expected: the expected number of examples in a batch, public; where it is above 16,384, products are computed in double
+            precision, too.
         augmentation: copies of each example to average over.
         view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own generator.
             What an example draws follows from this seed and its own content: two examples that are equal draw the same.
@@ -108,6 +110,7 @@ class ClippedGradients:
         adjacency: Adjacency,
         *,
         microbatch: int | None = None,
+        expected: float = 0.0,
         augmentation: Augmentation | None = None,
         view_seeds: np.random.Generator | None = None,
         autocast: torch.dtype | None = None,
@@ -148,6 +151,8 @@ class ClippedGradients:
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._chunk = None if microbatch is None else count("microbatch", microbatch)
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
+        self._in_double = expected > MOST_IN_BLOCKS
         self._way: Way | None = None
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
@@ -195,7 +200,7 @@ class ClippedGradients:
 
         Returns:
             One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
-            precision for samples of more than 4096 examples: `released` brings them into the parameters' type, after noise.
+            precision where several batches were computed: `released` brings them into the parameters' type, after noise.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -210,13 +215,14 @@ class ClippedGradients:
             )
         assert self._chunk is not None
         own = self.buffers() if out is None else [total.zero_() for total in out]
-        self._out = own if len(sample) > MOST else None
-        sums = [total.to(sum_type(total.dtype, len(sample))) for total in own]
-        into = own if len(sample) <= MOST_IN_BLOCKS else sums
+        size = min(self._chunk, BLOCK)
+        single = len(sample) <= size and not self._in_double
+        self._out = None if single else own
+        sums = own if single else [total.double() for total in own]
+        into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
-        size = min(self._chunk, BLOCK if MOST < len(sample) <= MOST_IN_BLOCKS else MOST)
         with unmoved(self._device):
             for start in range(0, len(sample), size):
                 rows = torch.from_numpy(sample.indices[start : start + size]).to(x.device)

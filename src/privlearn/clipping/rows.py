@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from privlearn._validate import positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.rounding import MOST, kept
+from privlearn.clipping.rounding import BLOCK, kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ def second_moment(
     features, copies = x.shape[1], 1 if examples is None else examples.shape[1]
     gram = torch.zeros(features, features, dtype=torch.float64, device=x.device)
     limit = kept(norm, [gram.dtype])
-    step = min(max(1, _AT_ONCE // (features * copies)), MOST)
+    step = min(max(1, _AT_ONCE // (features * copies)), BLOCK)
     for start in range(0, len(sample), step):
         own = sample.indices[start : start + step]
         rows = clip_rows(x[own if examples is None else examples[own].flatten()].double(), limit) / math.sqrt(copies)

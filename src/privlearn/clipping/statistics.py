@@ -22,7 +22,7 @@ from privlearn._validate import one_of, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.predictions import Scores
-from privlearn.clipping.rounding import MOST, kept
+from privlearn.clipping.rounding import BLOCK, kept
 from privlearn.clipping.rows import isometric
 from privlearn.sampling import Sample
 
@@ -225,7 +225,7 @@ def _blocks(
 
     What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
     """
-    step = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), MOST)
+    step = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), BLOCK)
     for start in range(0, max(1, len(sample)), step):
         own = sample.indices[start : start + step]
         rows, labels = _taken(x, own), _taken(y, own)

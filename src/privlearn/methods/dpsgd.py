@@ -142,6 +142,7 @@ def dpsgd(
         gradient_clip(plan),
         plan.neighbours,
         microbatch=microbatch,
+        expected=plan.sampling.expected_batch_size(examples),
         augmentation=augmentation,
         view_seeds=streams.views,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
@@ -245,8 +246,8 @@ def _born(plan: Plan, streams: Streams) -> dict[str, Any]:
 def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams) -> Iterator[None]:
     """However the block ends, no sum without noise stays in the gradients, and PyTorch's own generators are where they were.
 
-    Dropout and augmentations draw as many numbers as a batch has rows, so the numbers after them would tell how many
-    that were. In the block they have a seed from the initialisation stream.
+    What an optimizer or the caller's own functions draw in the block follows from a seed of the initialisation stream.
+    Dropout and augmentations don't draw from it (`clipping.draws`).
     """
     with torch.random.fork_rng():
         torch.manual_seed(int(streams.initialisation.integers(2**63)))

@@ -14,7 +14,7 @@ from privlearn.clipping import analytic
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivatives import DerivativeSums, Products, histogram
 from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise
-from privlearn.clipping.rounding import MOST
+from privlearn.clipping.rounding import BLOCK
 from privlearn.errors import BadInput
 from privlearn.methods.mac.coordinates import Coordinates, arguments, fitted, forward, projected
 from privlearn.methods.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidden_second
@@ -39,7 +39,7 @@ class BatchDerivatives:
         adjacency: the kind of neighbour.
         coordinates: how coordinates are fitted.
         examples: how many there are, for coordinates that are stored.
-        at_once: examples that are computed at once; by default 4096, and at most.
+        at_once: examples that are computed at once; by default 1024, and at most.
         observe: shown private figures.
 
     Raises:
@@ -63,7 +63,7 @@ class BatchDerivatives:
         observe: Observer | None = None,
     ) -> None:
         self._layers, self._output, self._bound, self._adjacency = layers, output, bound, adjacency
-        self._coordinates, self._at_once, self._observe = coordinates, min(at_once or MOST, MOST), observe
+        self._coordinates, self._at_once, self._observe = coordinates, min(at_once or BLOCK, BLOCK), observe
         self.thresholds = bound.thresholds(len(layers)) if isinstance(bound, Derivatives) else None
         self.learned = False
         self._radius = bound.z_norm if isinstance(bound, Analytic) else None
@@ -111,7 +111,7 @@ class BatchDerivatives:
             mu: the weight of hidden layers' objectives.
         """
         shapes = [layer.shape for layer in self._layers]
-        sums = DerivativeSums(shapes, self.limits(mu), self._like, self._adjacency, len(sample))
+        sums = DerivativeSums(shapes, self.limits(mu), self._like, self._adjacency)
         for rows, inputs, targets in self._parts(sample, x, y):
             products = self._products(rows, inputs, targets, mu)
             clipped = sums.add(products)
@@ -149,7 +149,7 @@ class BatchDerivatives:
         self.learned = True
 
     def released(self, noisy: Sequence[Tensor]) -> list[Tensor]:
-        """Released sums in the type of the weights: those of many examples are in double precision."""
+        """Released sums in the type of the weights: sums are in double precision."""
         return [value.to(self._like.dtype) for value in noisy]
 
     def state(self) -> dict[str, Any]:
