@@ -72,7 +72,7 @@ MUTANTS = [
            "check_a_person_has_only_their_own_rows"),
     Mutant("rows in the order of the file", P + "data.persons:rows_of_persons", "order[turns]", "turns",
            "check_a_person_has_only_their_own_rows"),
-    Mutant("a person's second moment is a sum", P + "clipping.rows:second_moment", " / math.sqrt(examples.shape[1])", "",
+    Mutant("a person's second moment is a sum", P + "clipping.rows:second_moment", " / math.sqrt(copies)", "",
            "check_a_person_moves_the_second_moment_by_at_most_its_sensitivity"),
     Mutant("rows of several persons are averaged", P + "clipping.gradients:ClippedGradients._taken",
            "[rows].flatten()", "[rows].T.flatten()", "check_a_persons_gradient_is_the_mean_of_their_rows"),
