@@ -158,6 +158,19 @@ def check_only_published_bytes_are_read() -> None:
 
 
 @check
+def check_declared_ranges_fit_the_data() -> None:
+    """Of the data sets that come with scikit-learn: no row is cut, and no range is wider than rounding outward makes it."""
+    for recipe in (recipes.digits, recipes.breast_cancer):
+        data = recipe({})
+        rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])
+        low, high = (np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high))
+        assert (rows >= low).all()
+        assert (rows <= high).all()
+        most = rows.max() if data.name == "digits" else rows.max(0)  # pixels have one range
+        assert (high <= 1.3 * most).all()
+
+
+@check
 def check_splits_do_not_look_at_rows() -> None:
     numbers = np.arange(50)
     made_up = np.random.default_rng(0)

@@ -153,10 +153,10 @@ def check_a_choice_without_privacy_leaves_all_for_the_rows() -> None:
 
 @check
 def check_the_published_noise_is_the_published_noise() -> None:
-    """The largest norm times sqrt(2 ln(1/delta)) over epsilon, of the features of either criterion."""
+    """The largest norm times sqrt(2 ln(1/delta)) over epsilon, of the features of each criterion."""
     with with_digits():
         x = np.asarray(load("digits").x).reshape(1437, -1) / 16
-        for criterion in ("distance", "t"):
+        for criterion in ("distance", "t", "welch"):
             found = released(on_digits("literal", keeps=(10,), criterion=criterion), 0)
             best = release_runs.best_features(on_digits(criterion=criterion), 0, 10)
             if criterion == "distance":

@@ -17,6 +17,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import RandomisedResponse, Selection, tally, walk
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import statistics as statistics_module
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.statistics import bounded_rows, box_sums, class_statistics
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import features as mechanism
@@ -94,12 +95,18 @@ def check_one_row_moves_class_statistics_by_at_most_the_sensitivity() -> None:
     """Whatever it holds, for every kind of neighbour; and each bound is reached."""
 
     def measure(x: Tensor, y: Tensor) -> list[tuple[Tensor, float]]:
-        found = class_statistics(x, y, one_sample(examples=len(x)), adjacency, classes=K, norm=R)
+        sample = one_sample(examples=len(x))
+        found = [
+            *class_statistics(x, y, sample, adjacency, classes=K, norm=R),
+            *class_statistics(x, y, sample, adjacency, classes=K, norm=R, parts=["moments"], by_class=True),
+        ]
+        assert found[3].values[0].shape == (K, 4)
+        torch.testing.assert_close(found[3].values[0].sum(0), found[2].values[0])
         return [(part.values[0], part.sensitivity) for part in found]
 
     for adjacency in Adjacency:
         reached = require_moves(measure, adjacency)
-        assert len(reached) == 3
+        assert len(reached) == 4
         assert min(reached) > 1 - 1e-9, (adjacency, reached)
 
 
@@ -148,7 +155,8 @@ def check_blocks_make_no_difference() -> None:
     before = x.clone()
     sample = one_sample(pv.Poisson(0.5), len(x))
     own = torch.from_numpy(sample.indices)
-    whole = x[own] * (R / x[own].norm(dim=1, keepdim=True)).clamp(max=1)
+    clip = kept(R, [x.dtype])
+    whole = x[own] * (clip / x[own].norm(dim=1, keepdim=True)).clamp(max=1)
     member = (y[own, None] == torch.arange(K)).double()
     expected = [member.sum(0), member.T @ whole, whole.square().sum(0)]
     usual = statistics_module._AT_ONCE
@@ -161,7 +169,7 @@ def check_blocks_make_no_difference() -> None:
                     torch.testing.assert_close(part.values[0], truth, rtol=1e-12, atol=1e-12)
             few = class_statistics(x, y, sample, ADD, classes=K, norm=R, columns=torch.tensor([3, 1]), parts=["sums"])
             narrow = x[own][:, [3, 1]]
-            narrow = narrow * (R / narrow.norm(dim=1, keepdim=True)).clamp(max=1)
+            narrow = narrow * (clip / narrow.norm(dim=1, keepdim=True)).clamp(max=1)
             torch.testing.assert_close(few[0].values[0], member.T @ narrow, rtol=1e-12, atol=1e-12)
     finally:
         statistics_module._AT_ONCE = usual  # type: ignore[misc]
@@ -185,7 +193,7 @@ EVERY_PLAN = [
         ("rows", "randomised", (ZERO, REPLACE)),
     )
     for adjacency in adjacencies
-    for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"))
+    for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"), ("means", "welch"))
     for keep in (2, 4)
 ] + [settled(purpose="least-squares", way="means", keep=4, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from checks import check, must_raise
 from feature_checks import ADD, EVERY_PLAN, STRANGE, ZERO, B, K, R, carried_out, settled, some_rows, with_last
+from scipy import stats
 from torch import Tensor
 from transcripts import require_alike, transcript
 
@@ -56,6 +57,36 @@ def check_distances_and_t_statistics_choose_what_they_say() -> None:
     assert mechanism.ranked(found, 6, "distance").tolist() == distance.argsort(descending=True).tolist()
     assert mechanism.ranked(found, 6, "t").tolist() == t.argsort(descending=True).tolist()
     assert mechanism.ranked(found, 2, "t").tolist() != mechanism.ranked(found, 2, "distance").tolist()
+
+
+@check
+def check_welch_statistics_have_the_variance_of_each_class() -> None:
+    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same moments are what they were."""
+    generator = torch.Generator().manual_seed(2)
+    y = torch.tensor([0] * 40 + [1] * 60 + [2] * 90)
+    x = torch.randn(190, 6, generator=generator, dtype=torch.float64) + y[:, None] * torch.linspace(0, 1, 6)
+    x *= torch.tensor([[1, 1, 2, 9, 1, 3], [1, 9, 2, 1, 1, 1], [1, 1, 1, 1, 5, 1.0]])[y]
+    counts = torch.tensor([40.0, 60.0, 90.0], dtype=torch.float64)
+    member = (y[:, None] == torch.arange(3)).double()
+    found = Statistics(counts, member.T @ x, member.T @ x.square(), 0.0, 0.0)
+    groups = [x[y == one] * math.sqrt((c - 1) / c) for one, c in enumerate(counts)]  # scipy's variances are unbiased
+    shifts = [x[y == one].mean(0) - group.mean(0) for one, group in enumerate(groups)]
+    groups = [group + shift for group, shift in zip(groups, shifts, strict=True)]
+    welch = np.abs(
+        [stats.ttest_ind(groups[a], groups[b], equal_var=False).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
+    )
+    score, _ = mechanism.scored(found, "welch", 1.0)
+    np.testing.assert_allclose(score, welch.max(0), rtol=1e-9)
+    assert mechanism.ranked(found, 6, "welch").tolist() != mechanism.ranked(found, 6, "t").tolist()
+    pooled = Statistics(counts, found.sums, x.square().sum(0), 0.0, 0.0)
+    torch.testing.assert_close(found.variances(1.0), pooled.variances(1.0))
+    noisy = [
+        Statistics(counts, found.sums, found.moments, 0.0, 1e9),
+        Statistics(counts, found.sums, pooled.moments, 0.0, 1e9),
+    ]
+    torch.testing.assert_close(noisy[0].variances(1.0), math.sqrt(3) * noisy[1].variances(1.0))
+    torch.testing.assert_close(noisy[0].class_variances(1.0), (1e9 / counts)[:, None].expand(3, 6))
+    torch.testing.assert_close(noisy[0].of(torch.tensor([4, 1])).moments, found.moments[:, [4, 1]])
 
 
 def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Tensor]:

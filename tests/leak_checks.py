@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import re
 import tempfile
@@ -421,28 +420,3 @@ def check_released_values_only_change_values() -> None:
     assert cards[0] == cards[1]
     kinds = [[item if isinstance(item, str) else item[:1] for item in found.seen] for found in (one, other)]
     assert kinds[0] == kinds[1]
-
-
-@check
-def check_an_undeclared_number_of_examples_is_said_to_be_unprotected() -> None:
-    """The one exception: without --examples, the length of the file is published, and both the card and a warning say so."""
-    with tempfile.TemporaryDirectory() as name:
-        path, out = Path(name) / "rows.npz", Path(name) / "model"
-        write_rows(path, 23)
-        with contextlib.redirect_stderr(io.StringIO()) as text, contextlib.redirect_stdout(io.StringIO()):
-            options = (
-                "--classes",
-                "3",
-                "--range",
-                "-5,5",
-                "--noise-multiplier",
-                "2",
-                "--epochs",
-                "1",
-                "--delta",
-                "1e-3",
-            )
-            assert cli.main(["train", "--data", str(path), *options, "--out", str(out)]) == 0
-        assert "(23)" in text.getvalue()
-        assert "--examples N" in text.getvalue()
-        assert "23, the length of the data, not protected" in (out / "README.md").read_text()

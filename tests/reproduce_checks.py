@@ -6,13 +6,16 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checks import CHECKS
 
+from privlearn.accounting.ledger import Ledger
 from privlearn.plan import Plan
 from privlearn.reproduce import tasks
+from privlearn.reproduce.dpmac import mnist as dpmac_mnist
 from privlearn.reproduce.dpmac import runs as dpmac_runs
 from privlearn.reproduce.dpmac import settings as dpmac_settings
 from privlearn.reproduce.yu import runs as yu_runs
@@ -172,7 +175,7 @@ def check_the_papers_settings_cost_what_is_known() -> None:
 @reproduces
 def check_images_are_split_afresh_and_disjoint() -> None:
     """5,000 images each, in [0, 1], none in both sets; other seeds, other images."""
-    one, other = dpmac_runs._images(0, None), dpmac_runs._images(1, None)
+    one, other, left = (dpmac_runs._images(*how) for how in ((0, None, False), (1, None, False), (0, None, True)))
     assert len(one.x) == len(one.x_test) == 5000
     assert float(one.x.min()) == 0.0
     assert float(one.x.max()) == 1.0
@@ -181,6 +184,35 @@ def check_images_are_split_afresh_and_disjoint() -> None:
     # A few images are there twice in the data themselves.
     assert len(seen & held) <= 5
     assert len(seen & {row.tobytes() for row in other.x.numpy()}) < 3500
+    assert torch.equal(left.x, one.x)
+    assert len(left.x_test) == 1000
+    assert len((seen | held) & {row.tobytes() for row in left.x_test.numpy()}) <= 5
+
+
+@reproduces
+def check_settings_are_tried_on_images_held_back() -> None:
+    """The last 5,000 of MNIST, none of them trained on; DP-SGD has as many tries as DP-MAC, and the best is so there."""
+    setting = dpmac_settings.held_back(_short(2.0, method="dpsgd", noise=None, epsilon=2.0))
+    plan, ledger = dpmac_runs.plan_of(setting), Ledger()
+    held, whole = (dpmac_runs._rows(replace(setting, held=each), 0, ledger, plan) for each in (True, False))
+    parts = tasks.TASKS["mnist"].rows(0, True)
+    assert torch.equal(held.y_test, parts.y_valid)
+    assert (len(held.x_test), len(whole.x_test)) == (5_000, 10_000)
+    every = replace(setting, first=None)
+    assert (dpmac_runs.examples_of(every), dpmac_runs.examples_of(replace(every, held=False))) == (55_000, 60_000)
+    tried = dpmac_settings.tries_of_dpsgd(2.0, quick=True)
+    assert len(tried) == len(set(tried.values())) == dpmac_settings.MAC_TRIES
+    asked: list[dpmac_runs.MacSetting] = []
+
+    def sweep(settings: list[dpmac_runs.MacSetting], seeds: range) -> dict[dpmac_runs.MacSetting, list[Any]]:
+        asked.extend(settings)
+        reached = {each: 0.9 + 0.001 * at for at, each in enumerate(settings)}
+        return {each: [dpmac_runs.MacOutcome((value,), (0.5,), 1.0, 2.0, ())] for each, value in reached.items()}
+
+    rows, best = dpmac_mnist._tried((2.0,), True, sweep)  # type: ignore[arg-type]
+    assert all(each.held for each in asked)
+    assert len(rows) == dpmac_settings.MAC_TRIES + 1
+    assert best == list(tried)[-1]  # the very last is DP-MAC's
 
 
 @reproduces

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checks import check, must_raise
+from checks import check, must_raise, one_sample
 from pate_checks import Said
 from torch import Tensor, nn
 
 import privlearn as pv
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import volumes
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble import aggregator
@@ -28,7 +30,18 @@ from privlearn.reproduce.pate.scans import Settings
 from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
 from privlearn.reproduce.pate.segmentation_runs import SegmentationSetting
 from privlearn.rng import Streams
-from privlearn.segmentation import Corrections, MapStudent, Seen, Start, Training, Warp, dice, map_losses, maps_of
+from privlearn.segmentation import (
+    Corrections,
+    MapStudent,
+    Pairs,
+    Seen,
+    Start,
+    Training,
+    Warp,
+    dice,
+    map_losses,
+    maps_of,
+)
 
 SIDE, CLASSES = 8, 3
 SHORT = Training(steps=6)
@@ -180,6 +193,66 @@ def check_volumes_and_maps_move_alike() -> None:
     assert torch.allclose(cut, cut_maps[:, 1:], atol=1e-5)
     whole = maps[:, 1:].flip(2)
     assert any(torch.allclose(cut, whole[:, :, a : a + 4, b : b + 6], atol=1e-5) for a in range(5) for b in range(3))
+
+
+@check
+def check_dpsgd_moves_volumes_and_maps_alike() -> None:
+    """In what DP-SGD is given, where the scan is the mask itself; by the generator that it is given, and no other."""
+    data, pairs = scans_of(12, 5), Pairs(CLASSES)
+    y = data.tensors()[1]
+    rows, targets = pairs.rows((y == 1).float()[:, None], y)
+    assert len(rows) == len(targets) == 12
+    moved = pairs.moved(Warp(angle=0.1, shift=0.02, stretch=0.02), 2)
+    before = torch.random.get_rng_state()
+    one, again, other = (moved.function(rows, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert torch.allclose(one[:, 0], one[:, 2], atol=1e-5)
+    assert float((one - rows).abs().max()) > 0.5
+    network = small_net()
+    torch.testing.assert_close(
+        pairs.losses(pairs.network(network)(one), targets), map_losses(network(one[:, :1]), one[:, 1:])
+    )
+
+
+@check
+def check_copies_of_a_volume_are_one_example() -> None:
+    """Whatever the copies, one volume adds at most the clip of every layer, and the price is that without copies."""
+    data, pairs = scans_of(1, 5), Pairs(CLASSES)
+    rows, targets = pairs.rows(*data.tensors())
+    clip = pv.PerLayer(1e-3)
+    moved = pairs.moved(Warp(), 3)
+    clipper = ClippedGradients(pairs.network(small_net()), pairs.losses, clip, Adjacency.ADD_REMOVE, augmentation=moved)
+    found = clipper(one_sample(examples=1), rows, targets)
+    length = math.sqrt(sum(float(value.square().sum()) for value in found.values))
+    assert found.sensitivity == pytest.approx(1e-3 * math.sqrt(3))
+    assert 0.99 * found.sensitivity < length <= found.sensitivity * (1 + 1e-6)
+    assert clipper.way != "loop", clipper.reason
+    with small_study():
+        plain, copied = (GradientSetting(2.0, epochs=2, copies=copies).run(0) for copies in (0, 2))
+    assert plain.spent == copied.spent
+    assert plain.test != copied.test
+
+
+@check
+def check_the_papers_noise_is_on_each_layer() -> None:
+    """Of Fay et al.: on each layer's sum 4 sqrt(6); 118 epochs cost 8 if one layer is released, and 52 with all nine."""
+    from privlearn.reproduce.pate import segmentation as study
+
+    network = pv.models.build("unet", (1, 20, 28, 20), CLASSES, np.random.default_rng(0))
+    assert segmentation_baselines.layers_of(network) == 9
+    settings = [each for each in study._settings(quick=False)[2].values() if each.noise is not None]
+    spent = []
+    for setting in settings:
+        plan = segmentation_baselines.plan_of(setting, 9)
+        assert plan.noise_multipliers()[0] * plan.clip.norm(4.0, 9) == pytest.approx(4 * math.sqrt(6))
+        spent.append(plan.guarantee(1e-3).epsilon)
+    assert spent == pytest.approx([52.0, 7.79], rel=1e-3)
+    assert 7.9 < segmentation_baselines.plan_of(settings[0], 1).guarantee(1e-3).epsilon <= 8.0
+    for more in (118 + 1, 6 + 1):
+        layers = 1 if more > 100 else 9
+        assert segmentation_baselines.plan_of(replace(settings[0], epochs=more), layers).guarantee(1e-3).epsilon > 8.0
 
 
 def corrections(queries: int = 3, order: int = 2) -> tuple[Corrections, Tensor]:

@@ -12,6 +12,9 @@ from mutant import Mutant, suite_of
 
 D = "privlearn.data."
 MUTANTS = [
+    Mutant("half of the pixels' range", D + "recipes:digits", "high=16.0", "high=32.0", "check_declared_ranges_fit_the_data"),
+    Mutant("a range twice as wide", D + "recipes:breast_cancer", "0.31", "0.62", "check_declared_ranges_fit_the_data"),
+    Mutant("a range that cuts rows", D + "recipes:breast_cancer", "2510", "2500", "check_declared_ranges_fit_the_data"),
     Mutant("bounds read off the rows", D + "encoding:_numbers", "clip(column.low, column.high)",
            "clip(max(column.low, values.min()), min(column.high, values.max() - 1))", "check_each_row_is_encoded_by_itself"),
     Mutant("numbers are not clipped", D + "encoding:_numbers", ".clip(column.low, column.high)",

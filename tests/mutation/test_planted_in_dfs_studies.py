@@ -32,7 +32,7 @@ MUTANTS = [
            "check_features_without_privacy_are_those_of_the_private_rows"),
     Mutant("a free choice is charged", P + "release_runs:plan_of", "given = replace(plan, features=keep,",
            "given = replace(plan,", "check_a_choice_without_privacy_leaves_all_for_the_rows"),
-    Mutant("by t the published algorithm chooses itself", P + "release_runs:_literal", 'if setting.criterion == "t"',
+    Mutant("by t the published algorithm chooses itself", P + "release_runs:_literal", 'if setting.criterion != "distance"',
            "if False", "check_the_published_noise_is_the_published_noise"),
     Mutant("rows to classify are cut short", "privlearn.methods.features.literal:literal_release", "kept_norm=longest,", "",
            "check_the_published_noise_is_the_published_noise"),

@@ -17,6 +17,7 @@ CLIP, MECHANISM, METHOD = P + "clipping.statistics:", P + "mechanisms.features:"
 PLAN = METHOD + "plan:FeaturesPlan."
 MOVES = "check_one_row_moves_class_statistics_by_at_most_the_sensitivity"
 SCORES = "check_one_row_moves_distances_by_at_most_the_sensitivity"
+WELCH = "check_welch_statistics_have_the_variance_of_each_class"
 ROWS = "check_one_row_moves_rows_by_at_most_the_sensitivity"
 PRICE = "check_every_plan_costs_what_it_says"
 SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
@@ -79,8 +80,16 @@ MUTANTS = [
            "check_what_does_not_fit_is_refused_before_noise_is_drawn"),
     # What is made of it
     Mutant("t statistics without variances", MECHANISM + "scored",
-           "return best / deviation", "return best",
+           "variances.clamp(min=1e-300) * inverse", "0 * variances + inverse",
            "check_distances_and_t_statistics_choose_what_they_say"),
+    Mutant("Welch's statistics with pooled variances", MECHANISM + "scored", "statistics.class_variances(least_count)",
+           "statistics.variances(least_count).expand_as(means)", WELCH),
+    Mutant("a class's noise floor is that of all classes", MECHANISM + "Statistics.class_variances",
+           "maximum(self.moment_std / counts)", "maximum(self.moment_std / counts.sum())", WELCH),
+    Mutant("pooled variances with the noise of one class", MECHANISM + "Statistics.variances",
+           "math.sqrt(len(together)) * self.moment_std", "self.moment_std", WELCH),
+    Mutant("a row is in every class's moments", CLIP + "class_statistics", "member.T @ squares",
+           "torch.ones_like(member).T @ squares", MOVES),
     Mutant("distances of the first class alone", MECHANISM + "scored", "top.values - bottom.values",
            "(means[0] - means[1]).abs()", "check_distances_and_t_statistics_choose_what_they_say"),
     Mutant("scores without the priors", METHOD + "fisher:fisher_weights", "(counts / counts.sum()).log()", "0 * counts",
@@ -90,7 +99,7 @@ MUTANTS = [
     Mutant("no floor under counts", MECHANISM + "Statistics.means", "self.counts.clamp(min=least_count)", "self.counts",
            "check_empty_classes_and_constant_features_meet_a_floor"),
     Mutant("no floor under variances", MECHANISM + "Statistics.variances",
-           "max(least_variance, self.moment_std / everybody)", "0.0",
+           "max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody)", "0.0",
            "check_empty_classes_and_constant_features_meet_a_floor"),
     # What leaves
     Mutant("the number of rows is printed", METHOD + "fisher:_released", "stream = rows.stream",
@@ -124,6 +133,8 @@ MUTANTS = [
     # What is told
     Mutant("the first features are told, whichever were chosen", METHOD + "fisher:_chosen", "told(found[0], origin",
            "told(sorted(found[0]), origin", TOLD),
+    Mutant("a card calls protected labels public", "privlearn.publishing.features:card_lines",
+           'plan.purpose == "rows" and plan.labels', "plan.labels", TOLD),
     Mutant("rows are given scores", METHOD + "fisher:_chosen", 'plan.purpose == "rows"', "False", TOLD),
     Mutant("all features are told where none was chosen", METHOD + "fisher:_chosen", "not plan.selects or not found",
            "not found", TOLD),

@@ -60,9 +60,6 @@ MUTANTS = [
            "options.examples or data.examples", "data.examples", COMMANDS),
     Mutant("the model is tested on its training rows", TRAINING + "test_metrics",
            "data.test_tensors()", "data.tensors()", COMMANDS),
-    Mutant("an undeclared number passes for a declared one", P + "methods.settings:public_settings",
-           "plan.examples is not None", "True",
-           "check_an_undeclared_number_of_examples_is_said_to_be_unprotected"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -37,7 +37,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: settled(coordinate_bound=None, way="gumbel"), ("coordinate_bound", "way='means'"),
     ),
     "Gumbel noise on t statistics": (lambda: settled(criterion="t", way="gumbel"), ("criterion='distance'",)),
-    "an unknown criterion": (lambda: settled(criterion="f"), ("criterion is 'f'", "distance, t")),
+    "Gumbel noise on Welch's": (lambda: settled(criterion="welch", way="gumbel"), ("criterion='distance'",)),
+    "an unknown criterion": (lambda: settled(criterion="f"), ("criterion is 'f'", "distance, t, welch")),
     "an unknown purpose": (lambda: settled(purpose="fun"), ("purpose is 'fun'", "classifier")),
     "rows of a secret number": (
         lambda: settled(purpose="rows", adjacency=Adjacency.ADD_REMOVE), ("add_remove", "zero_out or replace_one"),
@@ -391,7 +392,7 @@ def test_all_features_where_noise_is_small_and_few_where_it_is_large() -> None:
 
 
 def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None:
-    for others in ({"coordinate_bound": None}, {"criterion": "t"}):
+    for others in ({"coordinate_bound": None}, {"criterion": "t"}, {"criterion": "welch"}):
         found = advice(2000, **others)
         assert found.plan.keep == 1000
         assert "declared bound" in found.why

@@ -51,12 +51,12 @@ NIGHTLY = pytest.mark.nightly
 SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
 TRAINED = {
     "sampling": {"kind": "poisson", "sampling_rate": 0.25},
-    "noise_multipliers": [1.3, 1.3, 1.1, 1.1],
+    "noise_multipliers": [1.3, 1.3, 1.105, 1.105],
     "schedule": "step:k=0.85,period=2.0,start=1.3",
     "before": [],
 }
 NOTHING = {**TRAINED, "noise_multipliers": []}
-RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)])
+RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)])
 
 
 def tuned(**way: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def tuned(**way: Any) -> dict[str, Any]:
 
 BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
     "poisson": (compose([Gaussian(16.0), Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
-                         Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)]), "add_remove", TRAINED),
+                         Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)]), "add_remove", TRAINED),
     "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out", NOTHING),
     "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one", NOTHING),
     "kinds": (compose([Laplace(3.0), RandomisedResponse(0.5, 4), Selection(0.1), PureDP(0.2), ZCDP(0.01),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,9 @@ def test_a_ledger_of_another_kind_of_neighbour_stays_as_it_was() -> None:
     ledger = pv.Ledger()
     ledger.charge(Gaussian(1.0), Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatch, match="add_remove meets replace_one"):
-        pv.dpsgd(PLAN, net(), cross_entropy, (X, Y), ledger=ledger)
+        pv.dpsgd(
+            replace(PLAN, adjacency=Adjacency.ADD_REMOVE, examples=len(X)), net(), cross_entropy, (X, Y), ledger=ledger
+        )
     assert ledger.event.events == (Gaussian(1.0),)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from pate_checks import ADD, SIZE, Said, public, released
+from pate_checks import ADD, SIZE, Said, all_reducers, public, released
 from teachers_checks import private, run
 from torch import Tensor, nn
 
@@ -265,7 +265,7 @@ def test_an_empty_shard_says_nothing_new() -> None:
     data = private(3)
     everybody = teachers.Trained(data, lambda x, y: lambda q: q[:, 0], shards=[[0, 1, 2], []])  # type: ignore[arg-type,return-value]
     assert len(list(everybody.answers(INPUTS, Streams.new(0)))) == 2
-    everybody.require_covered(ADD)
+    everybody.require_covered(ADD, pv.Unit())
 
 
 def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -291,6 +291,24 @@ def test_a_box_bounds_what_a_ball_would() -> None:
     one = replace(reducers.PCA.fit(public()), components=torch.eye(6)[:1])
     sums, _ = collect(pv.PatePlan(2, 1, pv.Box(6), 1.0), Said(torch.ones(2, *SIZE)), one, INPUTS[:2], Streams.new(0))
     assert math.isclose(sums.sensitivity, 1.0, rel_tol=1e-6)  # type: ignore[union-attr]
+
+
+def test_noiseless_codes_are_the_mean_of_encode() -> None:
+    """Of trained teachers, by every reducer: what a student hears is the decoded mean of what they say, encoded."""
+
+    def recipe(x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda asked: (
+            0.2 * len(x) * torch.outer(asked.sum(1), torch.arange(6.0)).view(-1, *SIZE) + y.double().mean()
+        )
+
+    for name, reducer in all_reducers().items():
+        plan = pv.PatePlan(5, 4, pv.Ball(1.0 if name == "autoencoder" else 100.0), noise_multiplier=1e-6)
+        ensemble = teachers.Trained(private(), recipe, 4)
+        said = torch.stack(list(ensemble.answers(INPUTS[:5], Streams.new(0))))  # type: ignore[arg-type]
+        heard: list[Answers] = []
+        ask(plan, ensemble, reducer, student=lambda answers, heard=heard: heard.append(answers) or nn.Identity())
+        mean = torch.stack([reducer.encode(each) for each in said]).mean(0)
+        torch.testing.assert_close(heard[0].targets, reducer.decode(mean), rtol=1e-3, atol=1e-3)
 
 
 def test_results_are_published_like_any_other(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch.func import vmap
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.generators import draw_again, drawn_by, unmoved
+from privlearn.clipping.rounding import in_steps
 from privlearn.models import made_up_batch
 from privlearn.sampling import Sample
 
@@ -88,7 +89,7 @@ class Answers:
         """
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
-        each = (HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1)
+        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
         return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:

@@ -25,6 +25,7 @@ from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.generators import drawn_by, unmoved
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.memory import held_by, room
+from privlearn.clipping.rounding import BLOCK, MOST_IN_BLOCKS, kept
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
@@ -34,8 +35,6 @@ from privlearn.sampling import Sample
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
-#: Roundings by which a computed norm may be below the true one.
-_ROUNDINGS = 32
 _BATCHES, _COMPARED = (5, 7), 4
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 _STAND_INS = 4
@@ -71,9 +70,9 @@ class ClippedGradients:
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
     whatever the example holds, and whoever knows the random numbers of dropout and of the copies; an example whose gradient is
-    not finite, or can't be computed, contributes zero. Norms
-    and sums are computed in the type of the parameters, also under autocast; the clip leaves room for the rounding of a
-    norm. (Rounding of the sum itself, of the order of 1e-7 of its length in single precision, is not covered.) Once
+    not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the parameters, also under
+    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the rounding of norms and
+    sums (`rounding` says how much, and what is proven). Once
     `prepare` has chosen a way, nothing is raised for what an example holds.
 
     Args:
@@ -81,8 +80,10 @@ class ClippedGradients:
         loss: (outputs, targets) to one loss for each example, shape (batch,).
         clip: how to clip, one of `clipping.styles`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory; the result is the
-            same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
+            result is the same.
+        expected: the expected number of examples in a batch, public; where it is above 16,384, products are computed in double
+            precision, too.
         augmentation: copies of each example to average over.
         view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own generator.
             What an example draws follows from this seed and its own content: two examples that are equal draw the same.
@@ -109,6 +110,7 @@ class ClippedGradients:
         adjacency: Adjacency,
         *,
         microbatch: int | None = None,
+        expected: float = 0.0,
         augmentation: Augmentation | None = None,
         view_seeds: np.random.Generator | None = None,
         autocast: torch.dtype | None = None,
@@ -149,7 +151,11 @@ class ClippedGradients:
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._chunk = None if microbatch is None else count("microbatch", microbatch)
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
+        self._in_double = expected > MOST_IN_BLOCKS
         self._way: Way | None = None
+        #: Where sums belong that were added up in double precision, until they are released.
+        self._out: Sequence[Tensor] | None = None
         #: Whether the model or the loss writes into what it is given.
         self._writes = False
 
@@ -193,7 +199,8 @@ class ClippedGradients:
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
-            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count.
+            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
+            precision where several batches were computed: `released` brings them into the parameters' type, after noise.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -207,16 +214,24 @@ class ClippedGradients:
                 "ClippedGradients after parameters were replaced, frozen or unfrozen"
             )
         assert self._chunk is not None
-        sums = self.buffers() if out is None else [total.zero_() for total in out]
-        clipped = sums[0].new_zeros(1)
+        own = self.buffers() if out is None else [total.zero_() for total in out]
+        size = min(self._chunk, BLOCK)
+        single = len(sample) <= size and not self._in_double
+        self._out = None if single else own
+        sums = own if single else [total.double() for total in own]
+        into = sums if self._in_double else own
+        clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
-        parts = math.ceil(len(sample) / self._chunk)
+        # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
         with unmoved(self._device):
-            for part in range(parts):  # of nearly equal sizes
-                start, stop = (len(sample) * n // parts for n in (part, part + 1))
-                rows = torch.from_numpy(sample.indices[start:stop]).to(x.device)
-                self._add_clipped(x, y, rows, sums, clipped)
-        values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
+            for start in range(0, len(sample), size):
+                rows = torch.from_numpy(sample.indices[start : start + size]).to(x.device)
+                self._add_clipped(x, y, rows, into, clipped)
+                for total, block in zip(sums, into, strict=True):
+                    if total is not block:
+                        total.add_(block)
+                        block.zero_()
+        values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
 
@@ -235,9 +250,11 @@ class ClippedGradients:
             noisy: the released tensors.
             batch: the expected batch size, public.
         """
+        sums, clipped = noisy[: len(self.parameters)], noisy[-1]
+        if self._out is not None:
+            sums = [own.copy_(total) for own, total in zip(self._out, sums, strict=True)]
         if not isinstance(self.clip, Quantile):
-            return noisy
-        *sums, clipped = noisy
+            return sums
         for total in sums:
             total.mul_(self.clip.clip_norm / self.clip_norm)
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
@@ -281,8 +298,8 @@ class ClippedGradients:
         if self._observe:
             self._observe(losses[finite], squares.sum(0)[finite].sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
-        norms *= 1 + _ROUNDINGS * max(torch.finfo(total.dtype).eps for total in sums)
-        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares) * finite
+        types = {parameter.dtype for parameter in self.parameters.values()}
+        weights = self.clip.weights(norms, kept(self.clip_norm, types)).expand_as(squares) * finite
         if isinstance(self.clip, Quantile):
             clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}

@@ -3,7 +3,8 @@
 Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the pooled
 second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it for another
 moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments by sqrt(2) R^2
-(two vectors without negative numbers).
+(two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row adds at most R^2 to
+them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them (no negative numbers) or in two.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from privlearn._validate import one_of, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.predictions import Scores
+from privlearn.clipping.rounding import BLOCK, kept
 from privlearn.clipping.rows import isometric
 from privlearn.sampling import Sample
 
@@ -46,6 +48,7 @@ def class_statistics(
     parts: Sequence[str] = PARTS,
     columns: Tensor | None = None,
     prepare: Prepare | None = None,
+    by_class: bool = False,
 ) -> tuple[Bounded, ...]:
     """Statistics over the rows of the sample, each row clipped to `norm`; sensitivities computed here.
 
@@ -62,24 +65,27 @@ def class_statistics(
         parts: which of `PARTS` are wanted.
         columns: the features that are looked at; by default all. Public or released.
         prepare: what is done to rows first, each by itself.
+        by_class: whether second moments are of each class by itself.
 
     Returns:
         In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums (classes, features) and second
-        moments of all classes together (features,).
+        moments of all classes together (features,), or of each (classes, features).
     """
     positive("norm", norm)
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
     totals: dict[str, Tensor] = {}
+    limit = kept(norm, [torch.float64])
     for rows, member in _blocks(x, y, sample, classes, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_(norm / lengths.clamp_(min=norm))
+        rows.mul_(limit / lengths.clamp_(min=limit))
         for part in wanted:
             if part == "counts":
                 found = member.sum(0)
             elif part == "sums":
                 found = member.T @ rows
             else:
-                found = rows.square_().sum(0)  # last of all: the rows are used up
+                squares = rows.square_()  # last of all: the rows are used up
+                found = member.T @ squares if by_class else squares.sum(0)
             totals[part] = found if part not in totals else totals[part].add_(found)
     replaced = adjacency is Adjacency.REPLACE_ONE
     sensitivities = {
@@ -123,9 +129,10 @@ def least_squares_sums(
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     products, gram = torch.zeros(()), torch.zeros(())
+    limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     for rows, member in _blocks(x, y, sample, classes, None, prepare):
-        rows.mul_(norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=norm))
-        longer = torch.cat([rows, constant * member.sum(1, keepdim=True)], 1)
+        rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
+        longer = torch.cat([rows, follows * member.sum(1, keepdim=True)], 1)
         products, gram = products + longer.T @ member, gram + longer.T @ longer
     replaced = adjacency is Adjacency.REPLACE_ONE
     moved = max(adjacency.sum_sensitivity(norm), math.sqrt(2) * length) if replaced else length
@@ -181,9 +188,9 @@ def box_sums(
 ) -> BoxSums:
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)
-    counts, sums = torch.zeros(classes, dtype=torch.float64), torch.zeros(())
+    counts, sums, limit = torch.zeros(classes, dtype=torch.float64), torch.zeros(()), kept(bound, [torch.float64])
     for rows, member in _blocks(x, y, sample, classes, None, prepare):
-        counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-bound, bound)
+        counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-limit, limit)
     sensitivity = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
     return BoxSums(Bounded((counts,), sensitivity, adjacency, sample), sums, bound, adjacency)
 
@@ -218,7 +225,7 @@ def _blocks(
 
     What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
     """
-    step = max(1, _AT_ONCE // max(1, math.prod(x.shape[1:])))
+    step = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), BLOCK)
     for start in range(0, max(1, len(sample)), step):
         own = sample.indices[start : start + step]
         rows, labels = _taken(x, own), _taken(y, own)

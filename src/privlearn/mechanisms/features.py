@@ -32,7 +32,8 @@ _IN_FAVOUR = 1.25
 SIZES = (1e-12, 1e12)
 #: Noise multipliers and parts of a split beyond these mean nothing in practice, and would overflow.
 _NOISE, _PARTS = (1e-6, 1e12), (1e-6, 1e6)
-_CRITERIA, _WAYS = ("distance", "t"), ("auto", "means", "gumbel")
+CRITERIA = ("distance", "t", "welch")
+_WAYS = ("auto", "means", "gumbel")
 
 
 @final
@@ -43,7 +44,8 @@ class Statistics:
     Attributes:
         counts: shape (classes,).
         sums: shape (classes, features).
-        moments: sums of squares over all classes, shape (features,); None if they were not asked for.
+        moments: sums of squares over all classes, shape (features,), or over each, shape (classes, features); None if they
+            were not asked for.
         sum_std: of the noise in a sum.
         moment_std: of the noise in a moment.
     """
@@ -56,7 +58,7 @@ class Statistics:
 
     def of(self, features: Tensor) -> Statistics:
         """Those of some features alone."""
-        moments = None if self.moments is None else self.moments[features]
+        moments = None if self.moments is None else self.moments[..., features]
         return Statistics(self.counts, self.sums[:, features], moments, self.sum_std, self.moment_std)
 
     def means(self, least_count: float) -> Tensor:
@@ -71,8 +73,19 @@ class Statistics:
         assert self.moments is not None
         counts = self.counts.clamp(min=least_count)
         everybody = float(counts.sum())
-        found = self.moments / everybody - (counts / everybody) @ self.squares(least_count)
-        return found.clamp(min=max(least_variance, self.moment_std / everybody))
+        together = self.moments.reshape(-1, self.moments.shape[-1])  # of one class after another, or of all
+        found = together.sum(0) / everybody - (counts / everybody) @ self.squares(least_count)
+        return found.clamp(min=max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody))
+
+    def class_variances(self, least_count: float) -> Tensor:
+        """Variances within each class by itself, shape (classes, features), from moments of each class.
+
+        Never below what the noise alone would give. A class has few rows, so this is more noise than in `variances`.
+        """
+        assert self.moments is not None
+        assert self.moments.dim() == 2
+        counts = self.counts.clamp(min=least_count)[:, None]
+        return (self.moments / counts - self.squares(least_count)).maximum(self.moment_std / counts)
 
     def squares(self, least_count: float) -> Tensor:
         """Squares of class means without the noise's part in them, shape (classes, features): unbiased, maybe below 0."""
@@ -95,6 +108,7 @@ def release_statistics(
     moments: bool = True,
     columns: Tensor | None = None,
     prepare: Prepare | None = None,
+    by_class: bool = False,
 ) -> Statistics:
     """Release class statistics of all rows jointly, as one `Gaussian(noise_multiplier)`.
 
@@ -112,6 +126,7 @@ def release_statistics(
         moments: whether second moments are wanted.
         columns: the features to look at, public or released; None: all.
         prepare: a public transform of a few rows, each by itself.
+        by_class: whether second moments are of each class by itself.
 
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
@@ -124,8 +139,9 @@ def release_statistics(
     shares = [math.sqrt(own) for own in normalised([s for s, own in zip(split, wanted, strict=True) if own])]
     (sample,) = FullBatch().draw(len(x))
     bounded = class_statistics(
-        x, y, sample, adjacency, classes=classes, norm=norm, parts=parts, columns=columns, prepare=prepare
-    )
+        x, y, sample, adjacency, classes=classes, norm=norm, parts=parts, columns=columns, prepare=prepare,
+        by_class=by_class,
+    )  # fmt: skip
     noisy = release(*bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares)
     values = {part: found[0] for part, found in zip(parts, noisy, strict=True)}
     stds = {
@@ -150,8 +166,10 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
     """What features are ranked by, and the standard deviation of the noise in it, each of shape (features,): free.
 
     `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'| over
-    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. The noise is that in the sums of the two classes;
-    counts and S^2 are taken as they are. Scores of features that were chosen by them are too high by what chose them.
+    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. `welch`: the largest of |mean - mean'| over
+    sqrt(S^2 / n + S'^2 / n'), with the variance of each class by itself (Welch 1947; as in Shen et al. 2021). The noise
+    is that in the sums of the two classes; counts and variances are taken as they are. Scores of features that were chosen by
+    them are too high by what chose them.
     """
     means = statistics.means(least_count)
     inverse = 1 / statistics.counts.clamp(min=least_count)
@@ -159,15 +177,19 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
         top, bottom = means.max(0), means.min(0)
         noise = statistics.sum_std * (inverse[top.indices] ** 2 + inverse[bottom.indices] ** 2).sqrt()
         return top.values - bottom.values, noise
+    if criterion == "welch":
+        variances = statistics.class_variances(least_count)
+    else:
+        variances = statistics.variances(least_count).expand_as(means)
+    squares = variances.clamp(min=1e-300) * inverse[:, None]  # of the standard errors of means
     best, noise = means.new_zeros(2, means.shape[1])
     for one in range(len(means) - 1):
-        error = (inverse[one] + inverse[one + 1 :]).sqrt()
-        apart, other = ((means[one] - means[one + 1 :]).abs() / error[:, None]).max(0)
-        pair = (inverse[one] ** 2 + inverse[one + 1 :] ** 2).sqrt() / error
-        noise = pair[other].where(apart > best, noise)
+        error = (squares[one] + squares[one + 1 :]).sqrt()
+        apart, other = ((means[one] - means[one + 1 :]).abs() / error).max(0)
+        pair = (inverse[one] ** 2 + inverse[one + 1 :] ** 2).sqrt()[:, None] / error
+        noise = pair.gather(0, other[None])[0].where(apart > best, noise)
         best = best.maximum(apart)
-    deviation = statistics.variances(least_count).clamp(min=1e-300).sqrt()
-    return best / deviation, statistics.sum_std * noise / deviation
+    return best, statistics.sum_std * noise
 
 
 @final
@@ -177,8 +199,8 @@ class Select:
 
     All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2 noise_multiplier^2):
 
-    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments), of which the best features
-      are taken for free;
+    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments, for `welch` those of each class),
+      of which the best features are taken for free;
     - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances of means of numbers clipped
       to [-coordinate_bound, coordinate_bound], with the released counts as denominators. For `distance` alone.
 
@@ -188,7 +210,7 @@ class Select:
         classes: the declared number of classes.
         row_norm: L2 norm that rows are clipped to.
         coordinate_bound: bound on single numbers; None: none is declared, and selection goes by means.
-        criterion: `distance` or `t`.
+        criterion: `distance`, `t` or `welch`: see `scored`.
         way: `means`, `gumbel`, or `auto`: gumbel where 1.25 coordinate_bound sqrt(keep) < row_norm, else means.
         split: how rho is divided among counts, sums and second moments; Gumbel noise gets all but that of the counts.
         least_count: the floor under counts.
@@ -212,7 +234,7 @@ class Select:
         between("the selection's noise_multiplier", self.noise_multiplier, *_NOISE)
         between("row_norm", self.row_norm, *SIZES)
         between("least_count", self.least_count, *SIZES)
-        one_of("criterion", self.criterion, _CRITERIA)
+        one_of("criterion", self.criterion, CRITERIA)
         one_of("way", self.way, _WAYS)
         if not isinstance(self.split, tuple) or len(self.split) != len(SPLIT):
             raise BadInput(f"split is {self.split!r}: expected three numbers, such as {SPLIT}")
@@ -220,7 +242,7 @@ class Select:
             between("a part of the split", part, *_PARTS)
         if self.coordinate_bound is not None:
             between("coordinate_bound", self.coordinate_bound, *SIZES)
-        if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion == "t"):
+        if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion != "distance"):
             raise BadInput(
                 "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are divided by "
                 "variances, so that nothing bounds them. Give both, or way='means'"
@@ -229,7 +251,7 @@ class Select:
     @property
     def by_gumbel(self) -> bool:
         """Whether single numbers' bound makes for less noise than the rows' norm; from public numbers alone."""
-        if self.coordinate_bound is None or self.criterion == "t" or self.way == "means":
+        if self.coordinate_bound is None or self.criterion != "distance" or self.way == "means":
             return False
         # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases alone
         # compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
@@ -283,8 +305,9 @@ class Select:
             return self._by_gumbel(x, y, adjacency, ledger, stream, prepare)
         statistics = release_statistics(
             x, y, classes=self.classes, norm=self.row_norm, adjacency=adjacency, noise_multiplier=self.noise_multiplier,
-            ledger=ledger, stream=stream, split=self.split, moments=self.criterion == "t" if moments is None else moments,
-            prepare=prepare,
+            ledger=ledger, stream=stream, split=self.split,
+            moments=self.criterion != "distance" if moments is None else moments, prepare=prepare,
+            by_class=self.criterion == "welch",
         )  # fmt: skip
         return ranked(statistics, self.keep, self.criterion, self.least_count), statistics
 

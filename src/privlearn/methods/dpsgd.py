@@ -21,6 +21,7 @@ from privlearn.data.persons import require_groups, rows_of_persons
 from privlearn.mechanisms.release import release
 from privlearn.methods.averaging import Average
 from privlearn.methods.checkpoint import Checkpoint
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.rates import LearningRates
 from privlearn.methods.refusals import (
@@ -107,6 +108,7 @@ def dpsgd(
             the other way round; before anything is spent. Or weights that are no longer finite at the end of an epoch,
             because steps were too long.
     """
+    require_one_process()
     require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, augmentation, progress)
     ledger = Ledger(plan.budget) if ledger is None else ledger
     ledger.require_room(plan.event(), plan.neighbours, plan.unit)
@@ -140,6 +142,7 @@ def dpsgd(
         gradient_clip(plan),
         plan.neighbours,
         microbatch=microbatch,
+        expected=plan.sampling.expected_batch_size(examples),
         augmentation=augmentation,
         view_seeds=streams.views,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,

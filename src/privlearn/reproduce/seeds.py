@@ -29,6 +29,17 @@ def interval(values: Sequence[float], others: Sequence[float], level: float = 0.
     return float(differences.mean()), float(stats.t.ppf(0.5 + level / 2, len(differences) - 1)) * error
 
 
+def apart(one: Row, other: Row, level: float = 0.95) -> tuple[float, float]:
+    """Welch's interval for the difference of two means of independent seeds: middle, half-width (infinite for one seed)."""
+    if one.ours_std is None or other.ours_std is None:
+        return one.ours - other.ours, math.inf
+    parts = [row.ours_std**2 / row.seeds for row in (one, other) if row.ours_std is not None]
+    if not any(parts):
+        return one.ours - other.ours, 0.0
+    freedom = sum(parts) ** 2 / sum(p**2 / (row.seeds - 1) for p, row in zip(parts, (one, other), strict=True))
+    return one.ours - other.ours, math.sqrt(sum(parts)) * float(stats.t.ppf(0.5 + level / 2, freedom))
+
+
 def verdict(middle: float, half_width: float) -> str:
     """In words, what an interval of differences says."""
     if math.isinf(half_width):

@@ -4,6 +4,7 @@ Nothing here protects anything by itself: teachers are networks on their own rec
 """
 
 from privlearn.segmentation.dice import dice
+from privlearn.segmentation.pairs import Pairs
 from privlearn.segmentation.references import Corrections, Seen
 from privlearn.segmentation.starts import Start
 from privlearn.segmentation.students import MapStudent
@@ -13,6 +14,7 @@ from privlearn.segmentation.warps import Warp
 __all__ = [
     "Corrections",
     "MapStudent",
+    "Pairs",
     "Seen",
     "Start",
     "Training",

@@ -65,7 +65,7 @@ def advised(plan: FeaturesPlan, examples: int) -> Advice:
     )
     if keep >= p:
         return Advice(whole, f"statistics of all {p:,} features: {noise}, and fewer pay from {_LOUD:g} on")
-    if plan.coordinate_bound is None or plan.criterion == "t":
+    if plan.coordinate_bound is None or plan.criterion != "distance":
         why = f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
         return Advice(whole, f"statistics of all {p:,} features: {why}")
     few = _settled(plan, keep=keep, purpose="classifier", way="gumbel", split=_SPLIT, labels="public")

@@ -79,6 +79,7 @@ def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statis
         whole = release_statistics(
             rows.x, rows.y, classes=plan.classes, norm=plan.row_norm, adjacency=plan.neighbours,
             noise_multiplier=plan.noise, ledger=rows.ledger, stream=stream, split=plan.split, prepare=rows.prepare,
+            by_class=plan.selects and plan.criterion == "welch",
         )  # fmt: skip
         clip = ClipRows(torch.tensor(float(plan.row_norm)))
         if not plan.selects:

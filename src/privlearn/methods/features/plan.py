@@ -50,7 +50,8 @@ class FeaturesPlan:
         purpose: `classifier` (a Fisher classifier from released statistics), `selection` (which features, and the
             statistics that tell), `rows` (noisy rows of the kept features, with labels), or `least-squares` (a classifier by
             least squares, of all features).
-        criterion: `distance` (the largest between class means) or `t` (that over its standard error).
+        criterion: `distance` (the largest between class means), `t` (that over its standard error, with
+            variances pooled over all classes) or `welch` (with those of the two classes).
         way: `means`, `gumbel`, or `auto`: what makes for less noise by public numbers alone (see `Select`).
         labels: of released rows: `public` (they are declared not to be private: the guarantee is for the features, and
             neighbours have the same labels), or `randomised` (each is true with a stated probability).

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from privlearn.mechanisms.features import CRITERIA
 from privlearn.methods.features.advice import advised
 from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.reproduce.dfs.release_runs import (
@@ -215,9 +216,10 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     every, some, few = range(seeds), range(min(seeds, SOME)), range(min(seeds, FEW))
     rows, published = [], []
     for epsilon in grid.epsilons:
-        rows += [grid.row(epsilon), grid.row(epsilon, "t"), grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
+        rows += [grid.row(epsilon, criterion) for criterion in CRITERIA]
+        rows += [grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
         rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
-        published += [grid.published(epsilon, criterion) for criterion in ("distance", "t")]
+        published += [grid.published(epsilon, criterion) for criterion in CRITERIA]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]

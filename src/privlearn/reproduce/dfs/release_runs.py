@@ -215,9 +215,9 @@ def _one(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[fl
 
 
 def _literal(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[float, float, float, float]:
-    """The published algorithm: distances are its own; by t statistics features are given to it."""
+    """The published algorithm: distances are its own; by t statistics of either kind features are given to it."""
     assert setting.epsilon is not None
-    best = best_features(setting, seed, keep) if setting.criterion == "t" else None
+    best = best_features(setting, seed, keep) if setting.criterion != "distance" else None
     private = data.private if best is None else _columns(data.private, best)
     told = literal_release(
         private, classes=plan_of(setting, keep).classes, keep=keep, epsilon=setting.epsilon, delta=DELTA,

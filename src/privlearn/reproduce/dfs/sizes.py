@@ -122,9 +122,12 @@ def _about(quick: bool, seeds: int, cnns: bool) -> str:
         "(rate 0.04), gradients clipped to 0.1, plain SGD at a constant learning rate, noise calibrated to the epsilon at "
         "delta 1e-5 for add/remove "
         f"neighbours, {seeds} seeds; the noise on each weight is the same for every size. A learning rate is chosen for each "
-        "size on 5,000 training images that are held back; test accuracy only reports. Choosing it is not paid for. The paper "
-        "gives one figure for CNNs (52 thousand parameters 0.05 below 26 thousand), and no settings. Weights begin as "
-        "PyTorch's do. Epsilon 200 (noise multiplier 0.19) tells what training in so few steps does without much noise."
+        f"size on 5,000 training images that are held back, from {len(_RATES)} for every fully connected network"
+        + (f" and {len(_CNN_RATES)} for every CNN" if cnns else "")
+        + f" (up to {_RATES[-1]:g}: where that is best, a larger one may be better still); test accuracy only reports. "
+        "Choosing it is not paid for. The paper gives one figure for CNNs (52 thousand parameters 0.05 below 26 thousand), "
+        "and no settings. Weights begin as PyTorch's do. Epsilon 200 (noise multiplier 0.19) tells what training in so few "
+        "steps does without much noise."
     )
 
 

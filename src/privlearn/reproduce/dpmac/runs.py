@@ -30,6 +30,7 @@ from privlearn.schedules import Constant, parse_rates
 DELTA = 1e-5
 _HIDDEN = {"mnist": (300,), "usps": (300, 100, 20, 100, 300)}
 _EACH_DIGIT = 500
+_HELD = 5000
 _PIXELS = 255.0
 
 
@@ -61,6 +62,8 @@ class MacSetting:
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         first: how many training rows are used; None: all.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS the
+            1,000 images do that are in neither set.
     """
 
     task: str
@@ -85,6 +88,7 @@ class MacSetting:
     z_optimizer: str = "adam"
     shares: tuple[float, ...] = ()
     first: int | None = None
+    held: bool = False
 
     @property
     def private(self) -> bool:
@@ -113,8 +117,8 @@ class MacOutcome:
     """What a run reached. Figures on training rows are private: shown in a study on public data, never published.
 
     Attributes:
-        test: after each epoch, test accuracy; of autoencoders half the squared error of an image, summed over pixels in
-            [0, 1].
+        test: after each epoch, test accuracy (on the images held back, where there are some); of autoencoders half the
+            squared error of an image, summed over pixels in [0, 1].
         train: the same on the training rows.
         noise: the noise multiplier of training; None without noise.
         epsilon: what was spent in truth at delta 1e-5, projection included; None without noise.
@@ -177,10 +181,16 @@ def plan_of(setting: MacSetting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before)
+    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before, examples=examples_of(setting))
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
+
+
+def examples_of(setting: MacSetting) -> int:
+    """How many rows are trained on."""
+    whole = TASKS["mnist"].examples - (_HELD if setting.held else 0) if setting.task == "mnist" else 10 * _EACH_DIGIT
+    return setting.first or whole
 
 
 def task_of(setting: MacSetting) -> Any:
@@ -197,7 +207,7 @@ def _clip(setting: MacSetting) -> Derivatives | Flat:
 
 
 def _sampler(setting: MacSetting) -> Sampler:
-    examples = setting.first or (TASKS["mnist"].examples if setting.task == "mnist" else 10 * _EACH_DIGIT)
+    examples = examples_of(setting)
     if one_of("the sampling", setting.sampling, ["poisson", "partition", "fixed"]) == "fixed":
         return FixedOrder(setting.batch_size)
     batches = round(examples / setting.batch_size)
@@ -206,19 +216,24 @@ def _sampler(setting: MacSetting) -> Sampler:
 
 def _rows(setting: MacSetting, seed: int, ledger: Ledger, plan: Plan) -> Rows:
     if setting.task == "mnist":
-        return features(task_of(setting), seed, False, setting.first, "whitened", ledger, plan.neighbours)
-    return _images(seed, setting.first)
+        rows = features(task_of(setting), seed, setting.held, setting.first, "whitened", ledger, plan.neighbours)
+        return replace(rows, x_test=rows.x_valid, y_test=rows.y_valid) if setting.held else rows
+    return _images(seed, setting.first, setting.held)
 
 
-def _images(seed: int, first: int | None) -> Rows:
-    """500 images of each digit to train on and 500 to test on, drawn afresh for each seed; targets are the images."""
+def _images(seed: int, first: int | None, held: bool) -> Rows:
+    """500 images of each digit to train on and 500 to test on (or the 100 left over), drawn afresh for each seed.
+
+    Targets are the images.
+    """
+    tested = slice(2 * _EACH_DIGIT, None) if held else slice(_EACH_DIGIT, 2 * _EACH_DIGIT)
     data = load("usps-all")
     x = np.concatenate([data.x, data.x_test]).reshape(-1, 256).astype(np.float32) / np.float32(_PIXELS)
     y = np.concatenate([data.y, data.y_test])
     rng = np.random.default_rng([seed, _EACH_DIGIT])
     own = [rng.permutation(np.flatnonzero(y == digit)) for digit in range(10)]
     train, test = (rng.permutation(np.concatenate([each[part] for each in own]))
-                   for part in (slice(_EACH_DIGIT), slice(_EACH_DIGIT, 2 * _EACH_DIGIT)))  # fmt: skip
+                   for part in (slice(_EACH_DIGIT), tested))  # fmt: skip
     parts = [torch.from_numpy(x[at]) for at in (train[:first], test)]
     nothing = parts[0][:0]
     return Rows(parts[0], parts[0], nothing, nothing, parts[1], parts[1])

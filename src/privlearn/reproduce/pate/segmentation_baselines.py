@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, final
 
 import torch
+from torch import nn
 
 from privlearn._validate import one_of
 from privlearn.clipping.styles import PerLayer
@@ -16,7 +18,8 @@ from privlearn.reproduce.pate.scans import Settings, fresh, parts, public_side, 
 from privlearn.reproduce.pate.segmentation_runs import DELTA
 from privlearn.rng import Streams
 from privlearn.sampling import Poisson
-from privlearn.segmentation import Training, map_losses, maps_of, probabilities
+from privlearn.schedules import Constant
+from privlearn.segmentation import Pairs, Training, Warp, map_losses, maps_of, probabilities
 
 _STARTS = ("nothing", "public")
 _RATE, _CLIP = 0.2, 0.1
@@ -33,6 +36,11 @@ class GradientSetting:
         labelled: how many those are.
         epochs: of about five batches each; without privacy of as many steps.
         learning_rate: of Adam.
+        copies: of each volume in a batch, moved as teachers' volumes are, their gradients averaged before clipping; 0: the
+            volumes as they are.
+        clip: what each layer is clipped to.
+        noise: in place of `epsilon`, the noise multiplier of each layer's clip as the paper states it: with L layers the
+            noise is worth 1 / sqrt(L) of it.
         first: how many private volumes there are; None: all.
         settings: how long the public U-Net learns.
     """
@@ -42,6 +50,9 @@ class GradientSetting:
     labelled: int = 2
     epochs: int = 40
     learning_rate: float = 3e-3
+    copies: int = 0
+    clip: float = _CLIP
+    noise: float | None = None
     first: int | None = None
     settings: Settings = Settings()  # noqa: RUF009 - a frozen value
 
@@ -84,15 +95,33 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
     begun = fresh(x.shape[1:], seed)
     if one_of("start", setting.start, _STARTS) == "public":
         begun = public_side(setting.labelled, seed, setting.settings).start.network
-    if setting.epsilon is None:
+    if setting.epsilon is None and setting.noise is None:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             found = Training(steps=5 * setting.epochs)(begun, x, maps_of(y, CLASSES))
         return GradientOutcome(scores(probabilities(found, test.tensors()[0]), test), None)
-    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(_CLIP)).calibrate(epsilon=setting.epsilon, delta=DELTA)
+    pairs = Pairs(CLASSES)
     result = dpsgd(
-        plan, begun, map_losses, private, streams=Streams.new(seed),
+        plan_of(setting, layers_of(begun), len(x)),
+        pairs.network(begun) if setting.copies else begun,
+        pairs.losses if setting.copies else map_losses,
+        pairs.rows(x, y) if setting.copies else private,
+        augmentation=pairs.moved(Warp(), setting.copies) if setting.copies else None,
         optimizer=lambda parameters: torch.optim.Adam(parameters, setting.learning_rate),
-    )  # fmt: skip
+        streams=Streams.new(seed),
+    )
     spent = result.ledger.guarantee(DELTA).epsilon
-    return GradientOutcome(scores(probabilities(result.model, test.tensors()[0]), test), spent)
+    return GradientOutcome(scores(probabilities(begun, test.tensors()[0]), test), spent)
+
+
+def plan_of(setting: GradientSetting, layers: int, examples: int) -> Plan:
+    """What DP-SGD is to spend, on a network of so many layers and a declared number of examples."""
+    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(setting.clip), examples=examples)
+    if setting.noise is not None:
+        return replace(plan, schedule=Constant(start=setting.noise / math.sqrt(layers)))
+    return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
+
+
+def layers_of(network: nn.Module) -> int:
+    """How many layers are clipped, each by itself."""
+    return len({name.rpartition(".")[0] for name, _ in network.named_parameters()})
