@@ -291,7 +291,7 @@ class Largest:
         self.top = 0.0
 
     def __call__(self, rows: Tensor, _: Any) -> Tensor:
-        self.top = max(self.top, float(rows.abs().max()))
+        self.top = max(self.top, float(rows.detach().abs().max()))
         return rows / self.top
 
 

@@ -38,6 +38,8 @@ MUTANTS = [
     Mutant("persons by their place in the batch", ENGINE + "_named",
            "digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))", "np.arange(examples, dtype=np.uint64)",
            PERSONS),
+    Mutant("rows of a run by their place in the batch", ENGINE + "_named", "self._digests[rows.cpu().numpy()]",
+           "np.arange(len(rows), dtype=np.uint64) + np.uint64(1000)", "check_rows_have_their_digests_as_they_were_fetched"),
     Mutant("rows after the transforms name themselves", P + "methods.dpsgd:dpsgd", "identities=data.tensors(),", "",
            "check_rows_have_their_digests_as_they_were_fetched"),
     Mutant("draws on some data only go unseen", ENGINE + "_computed", "self._random.active or all(", "True or all(", ANOTHER),

@@ -71,7 +71,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "no loss": (lambda: {"loss": None}, ("loss is None", "reduction='none'")),
     "a mean loss": (
         lambda: {"loss": nn.CrossEntropyLoss()},
-        ("the loss has shape ()", "shape (1,)", "reduction='none'"),
+        ("the loss has shape () for a batch of 4", "shape (4,)", "reduction='none'"),
     ),
     "a loss in numpy": (
         lambda: {"loss": lambda out, y: np.zeros(len(y))},
