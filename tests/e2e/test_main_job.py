@@ -81,7 +81,7 @@ def test_every_way_of_drawing_batches(
 
 def test_the_plan_of_the_command_line_is_what_is_charged(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = ("--batch-size", "100", "--epsilon", "3", "--epochs", "4", "--schedule", "time:k=0.1", "--pca", "10")
-    found = train(capsys, tmp_path / "model", "--data", "digits", *plan)
+    found = train(capsys, tmp_path / "model", "--data", "digits", "--examples", "1437", *plan)
     code, shown = run(capsys, "budget", "--examples", "1437", *plan, "--json")
     planned = json.loads(shown)
     assert code == 0
