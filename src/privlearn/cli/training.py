@@ -130,8 +130,8 @@ def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
     for part in (found.x, found.x_test):
         if part is not None and are_training_rows(part, data.x):
             raise BadInput(
-                f"the rows of --public {options.public} are among the training rows, all or most of them: those are private, and "
-                "public rows get no protection. Give rows of others"
+                f"the rows of --public {options.public} are among the training rows, all or most of them: those are private, "
+                "and public rows get no protection. Give rows of others"
             )
     return found
 
