@@ -36,7 +36,8 @@ SIZE = 16
 def images(rows: int = 12, seed: int = 0) -> pv.Dataset:
     generator = np.random.default_rng(seed)
     x = generator.integers(0, 256, (rows, SIZE, SIZE), dtype=np.uint8)
-    return pv.Dataset(x, np.arange(rows) % 3, x[:6], np.arange(6) % 3, classes=3, low=0.0, high=255.0, name="images")
+    x_test = np.random.default_rng(seed + 100).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
+    return pv.Dataset(x, np.arange(rows) % 3, x_test, np.arange(6) % 3, classes=3, low=0.0, high=255.0, name="images")
 
 
 def run(data: pv.Dataset, **more: Any) -> pv.Result:

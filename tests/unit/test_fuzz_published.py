@@ -54,6 +54,7 @@ TRAINED = {
     "noise_multipliers": [1.3, 1.3, 1.105, 1.105],
     "schedule": "step:k=0.85,period=2.0,start=1.3",
     "before": [],
+    "examples_declared": True,
 }
 NOTHING = {**TRAINED, "noise_multipliers": []}
 RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)])

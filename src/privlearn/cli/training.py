@@ -127,11 +127,12 @@ def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
         BadInput: they can't be read, or are the training rows.
     """
     found = _read_public(options, data)
-    for part in (found.x, found.x_test):
+    asked = (found.x, found.x_test) if options.method == "pate" else ()  # dpsgd looks itself
+    for part in asked:
         if part is not None and are_training_rows(part, data.x):
             raise BadInput(
-                f"the rows of --public {options.public} are training rows, all or most of them: those are private, and public "
-                "rows get no protection. Give rows of others"
+                f"the rows of --public {options.public} are among the training rows, all or most of them: those are private, "
+                "and public rows get no protection. Give rows of others"
             )
     return found
 
