@@ -345,6 +345,21 @@ def check_batches_computed_at_once_do_not_follow_the_sample() -> None:
 
 
 @check
+def check_the_type_of_sums_follows_from_public_numbers() -> None:
+    """Noise is drawn in the type of the sums: that must not tell how many examples were drawn."""
+    x, y = torch.randn(1030, 4, generator=torch.Generator().manual_seed(0)), torch.arange(1030) % 3
+    for expected, kind in ((300.0, torch.float32), (600.0, torch.float64), (2e4, torch.float64)):
+        for microbatch in (16, None):
+            net = nn.Linear(4, 3)
+            clipper = ClippedGradients(
+                net, cross_entropy, Flat(1.0), Adjacency.ADD_REMOVE, microbatch=microbatch, expected=expected
+            )
+            for rows in (0, 3, 40, 1030):
+                out = clipper(one_sample(examples=rows), x[:rows], y[:rows])
+                assert {value.dtype for value in out.values} == {kind}, (expected, rows)
+
+
+@check
 def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
     """Where many examples are expected, by every rule, with every clip: the sums of a copy in double precision."""
     clips = itertools.cycle([Flat(0.3), PerLayer(0.3), Automatic(0.3), Quantile(0.3)])

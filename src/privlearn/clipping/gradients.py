@@ -82,8 +82,8 @@ class ClippedGradients:
         adjacency: the kind of neighbour.
         microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
             result is the same.
-        expected: the expected number of examples in a batch, public; where it is above 16,384, products are computed in double
-            precision, too.
+        expected: the expected number of examples in a batch, public: where it is above 512, sums are returned in double
+            precision, and where it is above 16,384, products are computed in it, too. 0: as the batch at hand needs.
         augmentation: copies of each example to average over.
         view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own generator.
             What an example draws follows from this seed and its own content: two examples that are equal draw the same.
@@ -153,6 +153,7 @@ class ClippedGradients:
         self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
         self._in_double = expected > MOST_IN_BLOCKS
+        self._wide = expected > BLOCK / 2 if expected else None
         self._way: Way | None = None
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
@@ -200,7 +201,7 @@ class ClippedGradients:
 
         Returns:
             One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
-            precision where several batches were computed: `released` brings them into the parameters' type, after noise.
+            precision where more than 512 examples are expected: `released` brings them into the parameters' type, after noise.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -216,9 +217,9 @@ class ClippedGradients:
         assert self._chunk is not None
         own = self.buffers() if out is None else [total.zero_() for total in out]
         size = min(self._chunk, BLOCK)
-        single = len(sample) <= size and not self._in_double
-        self._out = None if single else own
-        sums = own if single else [total.double() for total in own]
+        wide = len(sample) > size if self._wide is None else self._wide
+        self._out = own if wide else None
+        sums = [total.double() for total in own] if wide or len(sample) > size else own
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
@@ -231,6 +232,8 @@ class ClippedGradients:
                     if total is not block:
                         total.add_(block)
                         block.zero_()
+        if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
+            sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
