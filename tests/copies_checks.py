@@ -28,6 +28,7 @@ from privlearn.cli import training
 from privlearn.clipping.draws import RowRandom, digests
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.moves import Moves
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.errors import BadInput
 from privlearn.methods import dpsgd as dpsgd_module
@@ -98,9 +99,10 @@ def by_the_loop(net: nn.Module, clip: Clip, views: Tensor, y: Tensor) -> list[Te
         for part in set(names) if isinstance(clip, PerLayer) else [None]:
             chosen = [k for k, name in enumerate(names) if part in (None, name)]
             norm = flat_norm(tuple(found[k] for k in chosen))
-            factor = min(1.0, clip.clip_norm / norm)
+            bound = kept(clip.clip_norm, {found[0].dtype})  # leaves room for rounding
+            factor = min(1.0, bound / norm)
             if isinstance(clip, Automatic):
-                factor = clip.clip_norm / (norm + clip.stability)
+                factor = bound / (norm + clip.stability)
             for k in chosen:
                 total[k] += factor * found[k]
             counted += 0.1 * clip.clip_norm * (1 if norm <= clip.clip_norm else -1)
