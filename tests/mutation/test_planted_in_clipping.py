@@ -81,6 +81,8 @@ MUTANTS = [
     Mutant("the count is left out of the sensitivity", C + "styles:Quantile.norm",
            "clip_norm * math.hypot(1.0, self.share)", "clip_norm",
            "check_one_example_moves_every_clip_by_at_most_its_sensitivity"),
+    Mutant("the count moves by one whatever its share", C + "styles:Quantile.count", " * (2 * step) - step", " - step",
+           "check_one_example_moves_every_clip_by_at_most_its_sensitivity"),
     Mutant("automatic weights without the norm", C + "styles:Automatic.weights", "(norms + self.stability)",
            "(0.0 * norms + self.stability)", "check_one_example_moves_every_clip_by_at_most_its_sensitivity"),
     Mutant("the clip moves by the true count", ENGINE + "__call__", "values = (*sums, clipped",

@@ -253,7 +253,7 @@ class ClippedGradients:
             noisy: the released tensors.
             batch: the expected batch size, public.
         """
-        sums, clipped = noisy[: len(self.parameters)], noisy[-1]
+        sums, clipped = noisy[:-1] if isinstance(self.clip, Quantile) else noisy, noisy[-1]
         if self._out is not None:
             sums = [own.copy_(total) for own, total in zip(self._out, sums, strict=True)]
         if not isinstance(self.clip, Quantile):
