@@ -104,13 +104,15 @@ def nearly_aligned(rows: int) -> Products:
     return Products(z, d, d.flip(1))
 
 
-def single_sums(found: Products, rows: slice) -> list[Tensor]:
+def single_sums(given: Products, rows: slice) -> list[Tensor]:
     """Sums of derivatives in single precision, clipped to 1 and 2, over some of the rows, a thousand at a time."""
-    own = Products(found.inputs[rows], found.first[rows], found.second[rows])  # type: ignore[index]
+    own = Products(given.inputs[rows], given.first[rows], given.second[rows])  # type: ignore[index]
     sums = DerivativeSums([(5, 6)], [[1.0, 2.0]], own.inputs, ADD)
     for part in torch.arange(len(own.inputs)).split(1000):
         sums.add([Products(own.inputs[part], own.first[part], own.second[part])])  # type: ignore[index]
-    return [value.double() for value in values(sums.bounded(one_sample()))]
+    found = values(sums.bounded(one_sample()))
+    assert all(value.dtype == torch.float64 for value in found)
+    return found
 
 
 @check
