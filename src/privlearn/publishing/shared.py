@@ -39,8 +39,8 @@ def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Gu
         return ledger.claim, ledger.guarantee(delta), None
     own = _priced(described, ledger, delta)
     if ledger.adaptive and ledger.budget is None:
-        return compose([described]), own, _figures(ALONE, own)
-    return ledger.claim, ledger.guarantee(delta), _figures(ADAPTIVE if ledger.adaptive else FIXED, own)
+        return compose([described]), own, figures(ALONE, own)
+    return ledger.claim, ledger.guarantee(delta), figures(ADAPTIVE if ledger.adaptive else FIXED, own)
 
 
 def contradictions(claim: dict[str, Any], event: Event, described: Event, claimed: Guarantee) -> list[str]:
@@ -108,12 +108,13 @@ def _priced(event: Event, ledger: Ledger, delta: float) -> Guarantee:
     return replace(priced, rows_per_person=unit.rows_per_person)
 
 
-def _figures(runs: str, own: Guarantee) -> dict[str, Any]:
+def figures(runs: str, own: Guarantee) -> dict[str, Any]:
+    """What a certificate says of other runs: what the claim is for, and the price `own` of its run alone."""
     return {"runs": runs, "run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
 
 
 def _matches(said: dict[str, Any], own: Guarantee) -> bool:
-    true = _figures(said["runs"], own)
+    true = figures(said["runs"], own)
     return set(said) == set(true) and all(_close(said[name], value) for name, value in true.items())
 
 
