@@ -317,6 +317,13 @@ def check_what_a_teacher_says_is_never_refused() -> None:
         counts = codes_module.VoteCounts(pv.Votes(3), 3)
         assert counts.add(torch.eye(3).to(kind))
         assert torch.equal(counts.counts, torch.eye(3, dtype=torch.float64)), kind
+    for kind, kept in (
+        (torch.float64, torch.float64), (torch.float32, torch.float32), (torch.float16, torch.float32),
+        (torch.uint8, torch.int64), (torch.bool, torch.int64),
+    ):  # fmt: skip
+        found = codes_module.plain(torch.ones(2, 3, dtype=kind))
+        assert found is not None
+        assert found.dtype == kept, kind
     vast = np.full((3, 3), 1e300)  # more than single precision holds, and not to be written to
     vast.flags.writeable = False
     with warnings.catch_warnings():

@@ -227,6 +227,10 @@ def test_beliefs_follow_bayes() -> None:
     )
     assert torch.equal(both.beliefs(0.8)[0], answers.beliefs(0.8)[0])
     assert both.beliefs(0.8)[1].tolist() == [0.0, 0.0, 0.0], "nobody answered, and it is believed"
+    with pytest.raises(BadInput, match="no classes"):
+        replace(answers, scores=None).beliefs(0.8)
+    assert "1 of 2 queries, one of 3 classes" in repr(both)
+    assert "1 of 1 queries, targets" in repr(replace(answers, scores=None))
 
 
 def test_made_up_answers_look_like_the_plans() -> None:
