@@ -1,13 +1,16 @@
-"""Figures of the studies of DP-MAC that only compute."""
+"""Figures of the studies of DP-MAC that only compute, and what their differences are."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from privlearn.reproduce import registry
 from privlearn.reproduce.dpmac import taylor
+from privlearn.reproduce.seeds import apart, mean_row
 
 
 def test_minima_of_expansions_are_near_the_truth_and_move_with_the_noise() -> None:
@@ -26,3 +29,14 @@ def test_minima_of_expansions_are_near_the_truth_and_move_with_the_noise() -> No
     spread = rows["output", "spread of the same under noise (half of 16th to 84th percentile)"].ours
     # In the main the linear coefficient moves it: noise of 8 x 2 x its sensitivity of 1/2, over twice the curvature.
     assert spread == pytest.approx(8 * 2 * 0.5 / (2 * output.sums()[1]), rel=0.15)
+
+
+def test_differences_of_unpaired_seeds_have_welchs_interval() -> None:
+    """Against scipy's, for samples of different sizes and spreads; one seed says nothing."""
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(0.96, 0.002, 10), rng.normal(0.955, 0.0005, 4)
+    middle, half = apart(mean_row("", "", one.tolist()), mean_row("", "", other.tolist()))
+    interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert (middle - half, middle + half) == pytest.approx((interval.low, interval.high))
+    assert apart(mean_row("", "", [0.5]), mean_row("", "", one.tolist()))[1] == math.inf
+    assert apart(mean_row("", "", [0.5, 0.5]), mean_row("", "", [0.25, 0.25])) == (0.25, 0.0)

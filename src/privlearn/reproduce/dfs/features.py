@@ -129,7 +129,8 @@ def _by_criterion(found: Found) -> str:
         "**By which criterion**: noisy rows of features chosen by each, at its own best number of features. *Pooled t* "
         "divides distances by standard errors with one variance for all classes, *Welch's t* by those with each class's own, "
         "as in the t test that the paper compares with; these variances have more noise in them. *As published* has the "
-        "paper's noise, which guarantees nothing: there epsilon is a name. Tries on held-back rows: "
+        "paper's noise, which guarantees nothing: there epsilon is a name. "
+        f"Seeds: {min(SOME, found.seeds)} for Welch's t and differences from it. Tries on held-back rows: "
         f"of distance {len(grid.keeps) - 1} numbers of features, the {len(grid.means(1.0).keeps)} smallest of them by two "
         f"ways of choosing; of either t statistic the {len(grid.keeps) - 1}; as published, {len(grid.literal)}.\n\n"
     ) + table(heads, lines)

@@ -216,13 +216,14 @@ def make(grid: Grid, seeds: int, sweep: Sweep) -> Found:
     every, some, few = range(seeds), range(min(seeds, SOME)), range(min(seeds, FEW))
     rows, published = [], []
     for epsilon in grid.epsilons:
-        rows += [grid.row(epsilon, criterion) for criterion in CRITERIA]
+        rows += [grid.row(epsilon, criterion) for criterion in CRITERIA[:2]]
         rows += [grid.row(epsilon, chosen=CHOSEN[1]), grid.means(epsilon)]
         rows += [grid.given(grid.row(epsilon)), grid.given(grid.means(epsilon))]
         published += [grid.published(epsilon, criterion) for criterion in CRITERIA]
+    welch = [grid.row(epsilon, "welch") for epsilon in grid.epsilons]
     sums = [one for epsilon in (*grid.epsilons, None) for size in grid.sizes for one in grid.statistics(epsilon, size)]
     ruled = [grid.rule(epsilon, size) for epsilon in grid.epsilons for size in grid.sizes]
     shares = [one for epsilon in grid.epsilons if epsilon in SHARED for one in grid.shares(epsilon)]
-    releases = sweep(rows, every) | sweep([*sums, *ruled, *shares], some) | sweep(published, few)
+    releases = sweep(rows, every) | sweep([*welch, *sums, *ruled, *shares], some) | sweep(published, few)
     heads = sweep([grid.head(epsilon, size) for epsilon in grid.epsilons for size in grid.heads], some)
     return Found(grid, releases, heads, seeds)

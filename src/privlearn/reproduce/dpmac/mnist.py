@@ -9,18 +9,20 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from privlearn.accounting import accountant
+from privlearn.defaults import PCA_NOISE
 from privlearn.reproduce import plots
 from privlearn.reproduce.dpmac.runs import DELTA, MacOutcome, MacSetting, plan_of
 from privlearn.reproduce.dpmac.settings import (
     MAC_TRIES,
     MNIST_PAPER,
+    OURS,
     calibrated,
     classifier,
     classifier_by_dpsgd,
     classifier_without_noise,
     held_back,
+    tries_of_dpmac,
     tries_of_dpsgd,
-    tuned_classifier,
 )
 from privlearn.reproduce.findings import Findings, Row
 from privlearn.reproduce.seeds import apart, mean_row, signed
@@ -30,7 +32,9 @@ from privlearn.reproduce.writer import table
 _SEEDS, _QUICK_SEEDS = 10, 1
 _PAPERS, _SAME, _OURS = "the paper's noise", "noise calibrated", "noise calibrated, our settings"
 _DPSGD, _TUNED = "DP-SGD here, as many epochs", "DP-SGD here, tuned"
-_COLUMNS = (_PAPERS, _SAME, _OURS, _DPSGD, _TUNED)
+#: The same behind a projection with less of the budget, as `pv.train` has it.
+_CHEAPER = {column: f"{column}, projection with noise {PCA_NOISE:g}" for column in (_OURS, _TUNED)}
+_COLUMNS = (_PAPERS, _SAME, _OURS, _DPSGD, _TUNED, *_CHEAPER.values())
 #: Those in the picture.
 _COLOURS = {_PAPERS: plots.GREY, _SAME: plots.BLUE, _OURS: plots.RED, _DPSGD: plots.GREEN}
 _TEST, _HELD = "test accuracy", "accuracy on the last 5,000 training images, held back"
@@ -51,7 +55,7 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
         label, quoted = _label(epsilon, column), MNIST_PAPER[epsilon]
         rows += [
             mean_row(label, _SPENT, [run.epsilon or 0 for run in mine]),
-            mean_row(label, _TEST, _ends(mine), quoted["DP-SGD" if column in (_DPSGD, _TUNED) else "DP-MAC"][0]),
+            mean_row(label, _TEST, _ends(mine), quoted["DP-SGD" if column.startswith("DP-SGD") else "DP-MAC"][0]),
             Row(label, _NOISE, mine[0].noise or 0.0),
         ]
     rows += [*_fixed_order(), *tried]
@@ -62,24 +66,27 @@ def run(name: str, quick: bool, seeds: int | None, sweep: Sweep) -> Findings:
     return Findings(tuple(rows), figure, notes_of(rows, quick))
 
 
-def _lines(epsilon: float, best: str, quick: bool) -> list[tuple[str, MacSetting]]:
+def _lines(epsilon: float, best: tuple[str, str], quick: bool) -> list[tuple[str, MacSetting]]:
     """The runs for one epsilon."""
     papers = classifier(epsilon, quick)
-    return [
+    lines = [
         (_PAPERS, papers),
         (_SAME, calibrated(papers, epsilon)),
-        (_OURS, tuned_classifier(epsilon, quick)),
+        (_OURS, tries_of_dpmac(epsilon, quick)[best[0]]),
         (_DPSGD, classifier_by_dpsgd(epsilon, quick)),
-        (_TUNED, tries_of_dpsgd(epsilon, quick)[best]),
+        (_TUNED, tries_of_dpsgd(epsilon, quick)[best[1]]),
     ]
+    if papers.pca_noise != PCA_NOISE:
+        lines += [(_CHEAPER[what], replace(own, pca_noise=PCA_NOISE)) for what, own in lines if what in _CHEAPER]
+    return lines
 
 
-def _tried(epsilons: Sequence[float], quick: bool, sweep: Sweep) -> tuple[list[Row], str]:
-    """DP-SGD's settings on the images held back, DP-MAC's own beside them, one seed; and the best of DP-SGD's."""
+def _tried(epsilons: Sequence[float], quick: bool, sweep: Sweep) -> tuple[list[Row], tuple[str, str]]:
+    """Settings of both on the images held back, one seed; and the best of each, for all epsilons together."""
     settings = {
         (epsilon, what): held_back(setting)
         for epsilon in epsilons
-        for what, setting in [*tries_of_dpsgd(epsilon, quick).items(), (_OURS, tuned_classifier(epsilon, quick))]
+        for what, setting in (tries_of_dpsgd(epsilon, quick) | tries_of_dpmac(epsilon, quick)).items()
     }
     found = sweep(list(settings.values()), range(1))
     rows = [
@@ -99,9 +106,11 @@ def _held(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _best(held: dict[str, dict[str, float]]) -> str:
-    """DP-SGD's best setting, for all epsilons together, as DP-MAC's is."""
-    return max((what for what in held if what != _OURS), key=lambda what: sum(held[what].values()))
+def _best(held: dict[str, dict[str, float]]) -> tuple[str, str]:
+    """The best settings of DP-MAC and of DP-SGD."""
+    ordered = sorted(held, key=lambda what: -sum(held[what].values()))
+    macs = [what for what in ordered if what.startswith(OURS)]
+    return macs[0], next(what for what in ordered if what not in macs)
 
 
 def notes_of(rows: Sequence[Row], quick: bool = False) -> tuple[str, ...]:
@@ -115,6 +124,8 @@ def notes_of(rows: Sequence[Row], quick: bool = False) -> tuple[str, ...]:
         papers, tuned = (known[_label(epsilon, column), _TEST] for column in (_PAPERS, _TUNED))
         for column in _COLUMNS:
             label = _label(epsilon, column)
+            if (label, _TEST) not in known:  # the paper's projection has this noise
+                continue
             mine = known[label, _TEST]
             lines.append((
                 f"{epsilon:g}", column, f"{known[label, _NOISE].ours:.3g}", f"{known[label, _SPENT].ours:.3g}",
@@ -133,7 +144,7 @@ def notes_of(rows: Sequence[Row], quick: bool = False) -> tuple[str, ...]:
         *_tuning(rows),
         _fixed_order_note(known),
         "Figure 3 is below: test accuracy with one standard deviation, and, dotted, training accuracy, which is a private "
-        f"figure, shown here because the data are public. *{_DPSGD}* is not tuned; *{_TUNED}* is not in it.",
+        f"figure, shown here because the data are public. *{_DPSGD}* is not tuned; those that are tuned are not in it.",
     )  # fmt: skip
 
 
@@ -143,7 +154,8 @@ def _label(epsilon: float, column: str) -> str:
 
 def _about(seeds: int) -> str:
     return (
-        "MNIST behind a private projection to 60 features, 300 hidden units, batches of 1000 by Poisson sampling, "
+        "MNIST behind a private projection to 60 features, 300 hidden units, batches of 1000 by Poisson sampling (but where "
+        "tuned), "
         f"first-order expansion; means over seeds ({seeds}). The paper's noise costs less than it says, which counts with the "
         "bounds of 2016. *Noise calibrated* has as little noise as the claimed epsilon allows, by privacy loss "
         "distributions, with the projection counted; all else as in the paper (Table 2). Learning rates fall by its factor "
@@ -154,21 +166,23 @@ def _about(seeds: int) -> str:
 def _tuning(rows: Sequence[Row]) -> tuple[str, ...]:
     """How many settings each method was tried with, and on what."""
     held = _held(rows)
-    best, first = _best(held), next(iter(held.values()))
-    lines = [
-        (("DP-MAC, our settings" if what == _OURS else what), *(f"{by[epsilon]:.4f}" for epsilon in first))
-        for what, by in held.items()
-    ]
+    mac, sgd = _best(held)
+    macs = [what for what in held if what.startswith(OURS)]
+    first = held[mac]
+    lines = [(what, *(f"{by[epsilon]:.4f}" for epsilon in first)) for what, by in held.items()]
     return (
         "*Our settings* differ from the paper's in two things, settled on the last 5,000 training images: coordinates are "
         "fitted by one sweep with mu 100 in place of 30 steps of Adam, which takes a fraction of the time, and the first "
         f"layer has twice the output layer's share of the unit of sensitivity. {MAC_TRIES} settings are on record for that "
         "(30, 10 and 5 steps of Adam, 5 and one of SGD, one sweep; even shares, and twice for the first layer), each tried at "
         "epsilon 2 or 8.",
-        f"*{_DPSGD}* has DP-MAC's optimizer and learning rates and clip norm 0.3: **not tuned**. *{_TUNED}* has the best of "
-        f"{len(held) - 1} settings, by the mean over all epsilons on the same 5,000 images, which are not trained on there; "
-        f"one seed. It is: {best}. Plain SGD by the rule at clip 0.1 is what `pv.train` does. No search is paid for.\n\n"
-        + table(("held back: accuracy of", *(f"epsilon {epsilon}" for epsilon in first)), lines),
+        f"**Tuned alike.** *{_DPSGD}* has DP-MAC's optimizer, batches and learning rates, and clip norm 0.3: not tuned. "
+        f"*{_TUNED}* is the best of {len(held) - len(macs)} settings, by the mean over all epsilons on the same 5,000 images, "
+        f"which are not trained on there; one seed. It is: {sgd}. Plain SGD by the rule with clip 0.1 and batches of 4000 is "
+        f"what `pv.train` does. DP-MAC had {len(macs) - 1} tries more beside it, with larger batches, and so as many; its "
+        f"best is: {mac}. The projection has the paper's noise (8 at epsilon 2, 4 at 8) but where it says {PCA_NOISE:g}, "
+        "which is what `pv.train` takes, and leaves more for training; this was not chosen by accuracy. No search is paid "
+        "for.\n\n" + table(("held back: accuracy of", *(f"epsilon {epsilon}" for epsilon in first)), lines),
     )
 
 

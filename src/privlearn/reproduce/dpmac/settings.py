@@ -26,6 +26,7 @@ _QUICK = 6_000
 #: Settings that DP-MAC was tried with on the images held back, as far as there is a record: coordinates by 30, 10 and 5 steps
 #: of Adam, by 5 and by one of SGD, by one sweep; shares of the unit of sensitivity evenly, and twice for the first layer.
 MAC_TRIES = 8
+OURS = "DP-MAC, our settings"
 
 
 def classifier(epsilon: float, quick: bool = False) -> MacSetting:
@@ -58,23 +59,36 @@ def classifier_by_dpsgd(epsilon: float, quick: bool = False) -> MacSetting:
 
 
 def tries_of_dpsgd(epsilon: float, quick: bool = False) -> dict[str, MacSetting]:
-    """DP-SGD's settings that are tried on the images held back: as many as are on record for DP-MAC, `MAC_TRIES`.
+    """DP-SGD's settings that are tried on the images held back.
 
-    Adam has DP-MAC's learning rates or a third of them; plain SGD and SGD with momentum have the rate that `pv.train` takes,
-    falling linearly to 0. Each at two clip norms.
+    Adam has DP-MAC's learning rates, or less or more than these; plain SGD and SGD with momentum have the rate that
+    `pv.train` takes, falling linearly to 0; `pv.train` itself is plain SGD with clip norm 0.1 and batches of 4,000.
     """
     own = classifier_by_dpsgd(epsilon, quick)
     found = {}
-    for clip in (0.1, 1.0):
-        found[f"Adam, DP-MAC's rates, clip {clip:g}"] = replace(own, threshold=clip)
-        found[f"Adam, a third of these, clip {clip:g}"] = replace(own, threshold=clip, rate=own.rate / 3)
+    for clip, larger in ((0.1, 1), (1.0, 1), (0.1, 4)):
+        start = replace(own, threshold=clip, batch_size=larger * own.batch_size)
+        where = f"clip {clip:g}, batches of {start.batch_size}"
+        found[f"Adam, DP-MAC's rates, {where}"] = start
+        if larger > 1:
+            found[f"Adam, three times these, {where}"] = replace(start, rate=own.rate * 3)
+        else:
+            found[f"Adam, a third of these, {where}"] = replace(start, rate=own.rate / 3)
         for momentum in (0.0, 0.9):
-            descent = replace(
-                own, threshold=clip, optimizer="sgd", momentum=momentum, learning_rates=linearly(own.epochs)
-            )
+            descent = replace(start, optimizer="sgd", momentum=momentum, learning_rates=linearly(own.epochs))
             what = f"SGD with momentum {momentum:g}" if momentum else "plain SGD"
             rate = float(f"{(1 - momentum) * ruled_rate(descent):.3g}")
-            found[f"{what}, the rule's rate, clip {clip:g}"] = replace(descent, rate=rate)
+            found[f"{what}, the rule's rate, {where}"] = replace(descent, rate=rate)
+    return found
+
+
+def tries_of_dpmac(epsilon: float, quick: bool = False) -> dict[str, MacSetting]:
+    """DP-MAC's settings that are tried beside them: ours, with larger batches and learning rates."""
+    own = tuned_classifier(epsilon, quick)
+    found = {f"{OURS}, batches of {own.batch_size}": own}
+    for larger, more in ((2, 1.5), (4, 1.0), (4, 2.0), (4, 3.0)):
+        setting = replace(own, batch_size=larger * own.batch_size, rate=more * own.rate)
+        found[f"{OURS}, batches of {setting.batch_size}, rates x {more:g}"] = setting
     return found
 
 
@@ -132,22 +146,6 @@ def tuned_autoencoder_by_dpsgd(epsilon: float, quick: bool = False) -> MacSettin
         "usps", own.epochs, own.batch_size, rate, own.learning_rates, 3.0, "dpsgd", epsilon=own.epsilon,
         optimizer=own.optimizer, momentum=own.momentum, weight_decay=own.weight_decay, gain=own.gain, middle=own.middle,
     )  # fmt: skip
-
-
-def tries_of_autoencoder(epsilon: float, quick: bool = False) -> dict[str, MacSetting]:
-    """DP-SGD's settings that are tried on the images left over, beside some twenty before: sixty are on record for DP-MAC.
-
-    Clip norms, what the rate times the clip norm is (most gradients are clipped), and weight decays over those of DP-MAC.
-    """
-    own = tuned_autoencoder_by_dpsgd(epsilon, quick)
-    return {
-        f"clip {clip:g}, rate x clip {step:g}, weight decay x {decay:g}": replace(
-            own, threshold=clip, rate=step / clip, weight_decay=decay * own.weight_decay
-        )
-        for clip in (1.0, 2.0, 4.0, 8.0)
-        for step in (0.05, 0.1, 0.15, 0.2, 0.3)
-        for decay in (1.0, 0.5)
-    }
 
 
 def linearly(epochs: int) -> str:
