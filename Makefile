@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. Both make the environment first if it is not there yet.
+# `make demo` and `make test`; both make the environment first if it is not there yet. `make test` leaves out the long tests
+# (marked nightly), which `make nightly` runs. Tests that need real data sets skip where these are not, and are counted last.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -21,6 +21,7 @@ import privlearn as pv
 from privlearn import reducers, teachers
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.codes import clip_to_ball
 from privlearn.methods.ensemble.aggregator import ask, collect
 
@@ -64,7 +65,7 @@ class MadeUp(teachers.Teachers):
         """How many there are."""
         return self._number
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
         """They learned from nothing."""
 
     def answers(

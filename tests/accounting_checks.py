@@ -11,8 +11,10 @@ from privlearn import schedules
 from privlearn.accounting import accountant, calibrate, estimate, groups, pld, rdp, shuffle, zcdp
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
+from privlearn.accounting.event_json import from_json, to_json
 from privlearn.accounting.events import (
     ZCDP,
+    Filter,
     FixedBatches,
     Gaussian,
     Laplace,
@@ -26,7 +28,7 @@ from privlearn.accounting.events import (
 )
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.ledger import Ledger
-from privlearn.errors import BudgetExceeded, UnsupportedEvent
+from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle
 
@@ -225,3 +227,17 @@ def check_what_is_solved_for_never_overshoots() -> None:
     target = Budget(epsilon=1.5, delta=1e-5)
     plan = Plan(Poisson(0.01), epochs=10, schedule=schedules.Constant(1.2)).with_batch_size(target, 5000)
     assert plan.guarantee(1e-5).epsilon <= 1.5
+
+
+@check
+def check_filters_are_of_one_kind() -> None:
+    """Either rho, or as many bounds as orders: anything else is refused where it is made, and where it is read."""
+    for rho, orders, bounds in (
+        (None, (), ()), (0.1, (2.0,), (0.1,)), (None, (2.0, 3.0), (0.1,)), (None, (2.0,), ()), (0.1, (), (0.1,)),
+        (None, (1.0,), (0.1,)), (0.0, (), ()),
+    ):  # fmt: skip
+        must_raise(BadInput, lambda made=(rho, orders, bounds): Filter(*made))  # type: ignore[misc]
+        written = {"kind": "filter", "rho": rho, "orders": list(orders), "bounds": list(bounds)}
+        must_raise(BadInput, lambda written=written: from_json(written))  # type: ignore[misc]
+    for made in (Filter(0.1), Filter(None, (2.0,), (0.1,))):
+        assert from_json(to_json(made)) == made

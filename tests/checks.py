@@ -39,6 +39,7 @@ from privlearn.accounting.events import (
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import gradients as clipping
 from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.clipping.styles import Flat, PerLayer
 from privlearn.errors import (
@@ -108,13 +109,13 @@ def flat_norm(parts: tuple[torch.Tensor, ...]) -> float:
 def clipped_by_the_loop(
     net: nn.Module, clip_norm: float, x: torch.Tensor, y: torch.Tensor, loss: Any = cross_entropy
 ) -> list[torch.Tensor]:
-    """The truth: one example after another, each clipped by itself."""
+    """The truth: one example after another, each clipped by itself (with room for rounding)."""
     trained = [p for p in net.parameters() if p.requires_grad]
     total = [torch.zeros_like(p) for p in trained]
     for row in range(len(x)):
         value = loss(net(x[row : row + 1]), y[row : row + 1]).sum()
         found = torch.autograd.grad(value, trained, allow_unused=True, materialize_grads=True)
-        weight = min(1.0, clip_norm / max(flat_norm(found), 1e-300))
+        weight = min(1.0, kept(clip_norm, {p.dtype for p in trained}) / max(flat_norm(found), 1e-300))
         total = [sums + weight * part for sums, part in zip(total, found, strict=True)]
     return total
 
@@ -432,6 +433,50 @@ def check_pca_moment_is_bounded() -> None:
         assert 0.999 * factor <= worst <= factor * (1 + 1e-12)
     rows = x / x.norm(dim=1, keepdim=True).clamp(min=1)
     torch.testing.assert_close(symmetric(one.values[0], 6), rows.T @ rows)
+    for norm in (0.3, 7.0):  # long rows: all have this norm
+        moment = second_moment(100 * x, norm, one_sample(examples=20), adjacency)
+        assert math.isclose(moment.sensitivity, factor * norm**2)
+        torch.testing.assert_close(symmetric(moment.values[0], 6).trace(), torch.tensor(20 * norm**2).double())
+
+
+@check
+def check_a_sample_is_spent_once_by_two_threads() -> None:
+    """While one thread charges, another one waits, and is then refused."""
+    both, started = threading.Barrier(2), []
+
+    class Slow:
+        def charge(self, event: Any, adjacency: Adjacency) -> None:
+            started.append(event)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # which is reached only if both charge at once
+
+    sample, account, refused = one_sample(), Slow(), []
+
+    def spend() -> None:
+        try:
+            sample.spend(Gaussian(1.0), Adjacency.ADD_REMOVE, account)  # type: ignore[arg-type]
+        except SampleReused as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=spend) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(started) == len(refused) == 1
+
+
+@check
+def check_pca_moment_of_many_rows_is_bounded() -> None:
+    """In single precision, of many rows that point nearly the same way: one adds its own moment, and no rounding."""
+    made_up = torch.Generator().manual_seed(0)
+    x = 9 * torch.randn(6, generator=made_up) + torch.randn(100_000, 6, generator=made_up)
+    whole, without, alone = (
+        second_moment(rows, 1.0, one_sample(examples=len(rows)), Adjacency.ADD_REMOVE).values[0].double()
+        for rows in (x, x[1:], x[:1])
+    )
+    assert float((whole - without).norm()) <= 1
+    assert float((whole - without - alone).norm()) <= 1e-9
 
 
 @check
@@ -650,7 +695,8 @@ def train(plan: Plan, rows: int = 12, streams: rng.Streams | None = None, **opti
 def check_the_ledger_ends_where_the_plan_said() -> None:
     for sampler in SAMPLERS:
         for before in ((), (pv.PCA(3, 5.0),)):
-            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before)
+            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before,
+                        examples=12)  # fmt: skip
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
             result = dpsgd_module.dpsgd(plan, network, cross_entropy, small_data(), streams=rng.Streams.new(0))
             assert result.ledger.event == plan.event()
@@ -792,12 +838,12 @@ def check_the_ledger_holds_its_budget() -> None:
 @check
 def check_approval_covers_only_what_was_approved() -> None:
     ledger = Ledger(Budget(rho=1.0))
-    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    ledger.begin(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
     for _ in range(8):
         ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(2.0), Adjacency.ADD_REMOVE))
     ledger = Ledger(Budget(rho=1.0))
-    ledger.approve(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
+    ledger.begin(Repeated(Gaussian(2.0), 8), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: ledger.charge(Gaussian(0.5), Adjacency.ADD_REMOVE))
 
 

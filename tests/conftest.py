@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,3 +22,27 @@ def data_dir() -> Path:
     if not found.is_dir():
         pytest.skip(f"real data sets are not here: neither PRIVLEARN_DATA nor {found}")
     return found
+
+
+#: What reasons to skip begin with where real data sets are missing.
+_NO_DATA = "Skipped: real data sets are not here"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    """After everything but pytest's own closing line: how much was not tested for want of data, if anything was."""
+    yield
+    if line := untested(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)
+
+
+def untested(skipped: list[Any]) -> str | None:
+    """The line that says how many of `skipped` (pytest's reports) needed real data sets; None if none did."""
+    reasons = [report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple)]
+    number = sum(reason.startswith(_NO_DATA) for reason in reasons)
+    if not number:
+        return None
+    return (
+        f"{number} tests were skipped because real data sets are not here: green says less than with them. "
+        "Put them into a folder that PRIVLEARN_DATA names"
+    )

@@ -25,8 +25,10 @@ from privlearn import rng, sampling
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.cli import training
+from privlearn.clipping.draws import RowRandom, digests
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.moves import Moves
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.errors import BadInput
 from privlearn.methods import dpsgd as dpsgd_module
@@ -65,10 +67,20 @@ def networks() -> list[tuple[str, nn.Module]]:
 CLIPS: list[Clip] = [Flat(0.8), PerLayer(0.5), Automatic(0.8), Quantile(0.8)]
 
 
-def views_of(x: Tensor, seed: int = 5) -> Tensor:
-    """The copies that an engine makes of a batch if its seeds come from `default_rng(seed)`; shape (rows, copies, ...)."""
-    generator = torch.Generator().manual_seed(int(np.random.default_rng(seed).integers(2**63)))
-    return Moves(flip=True, shift=2)(x.repeat_interleave(COPIES, 0), generator).unflatten(0, (-1, COPIES))
+def views_of(x: Tensor, y: Tensor, seed: int = 5) -> Tensor:
+    """The copies that an engine makes of each row by itself if its seeds come from `default_rng(seed)`.
+
+    Returns:
+        Shape (rows, copies, ...).
+    """
+    random = RowRandom()
+    random.begin(np.random.default_rng(seed).bytes(16))
+    found = []
+    for number, row in enumerate(x):
+        random.take(digests(x, y))
+        with random.alone(number, purpose=1):
+            found.append(Moves(flip=True, shift=2)(row.expand(COPIES, *row.shape), torch.Generator()))
+    return torch.stack(found)
 
 
 def engine(net: nn.Module, clip: Clip, seed: int = 5, **options: Any) -> ClippedGradients:
@@ -87,9 +99,10 @@ def by_the_loop(net: nn.Module, clip: Clip, views: Tensor, y: Tensor) -> list[Te
         for part in set(names) if isinstance(clip, PerLayer) else [None]:
             chosen = [k for k, name in enumerate(names) if part in (None, name)]
             norm = flat_norm(tuple(found[k] for k in chosen))
-            factor = min(1.0, clip.clip_norm / norm)
+            bound = kept(clip.clip_norm, {found[0].dtype})  # leaves room for rounding
+            factor = min(1.0, bound / norm)
             if isinstance(clip, Automatic):
-                factor = clip.clip_norm / (norm + clip.stability)
+                factor = bound / (norm + clip.stability)
             for k in chosen:
                 total[k] += factor * found[k]
             counted += 0.1 * clip.clip_norm * (1 if norm <= clip.clip_norm else -1)
@@ -100,7 +113,7 @@ def by_the_loop(net: nn.Module, clip: Clip, views: Tensor, y: Tensor) -> list[Te
 def check_views_of_an_example_are_averaged_and_then_clipped() -> None:
     """For every kind of layer, way to compute and way to clip, in whatever parts a batch is computed."""
     x, y = images()
-    views = views_of(x)
+    views = views_of(x, y)
     for way, net in networks():
         for clip in CLIPS:
             expected = by_the_loop(net, clip, views, y)
@@ -258,7 +271,7 @@ def check_rows_beside_one_that_is_not_finite_keep_their_views() -> None:
     for _, net in networks():
         found = engine(net, Flat(0.8))(one_sample(examples=len(x)), spoilt, y).values
         others = [row for row in range(len(x)) if row != 4]
-        expected = by_the_loop(net, Flat(0.8), views_of(x)[others], y[others])
+        expected = by_the_loop(net, Flat(0.8), views_of(x, y)[others], y[others])
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
 

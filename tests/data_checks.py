@@ -158,6 +158,36 @@ def check_only_published_bytes_are_read() -> None:
 
 
 @check
+def check_what_is_no_data_is_refused() -> None:
+    """What is no pair, and rows that are no numbers, with a message and not with whatever numpy says."""
+    x, y = np.zeros((4, 2)), np.zeros(4, dtype=np.int64)
+    for given in (x[:2], 3, None, "ab", {0: x, 1: y}, (x,), (x, y, x)):
+        must_raise(BadInput, lambda given=given: pv.Dataset.of(given))  # type: ignore[misc]
+    assert len(pv.Dataset.of((x, y)).x) == len(pv.Dataset.of([x, y]).x) == 4
+    with tempfile.TemporaryDirectory() as folder:
+        for wrong in (x.astype(str), x.astype(complex), x.astype("datetime64[s]")):
+            for part in ("x", "y"):
+                np.savez(Path(folder, "rows.npz"), **{"x": x, "y": y} | {part: wrong if part == "x" else wrong[:, 0]})
+                error = must_raise(
+                    BadInput, lambda: pv.load(Path(folder, "rows.npz"), classes=2, value_range=(0.0, 1.0))
+                )
+                assert "expected numbers" in str(error) or "expected whole numbers" in str(error), (wrong.dtype, part)
+
+
+@check
+def check_declared_ranges_fit_the_data() -> None:
+    """Of the data sets that come with scikit-learn: no row is cut, and no range is wider than rounding outward makes it."""
+    for recipe in (recipes.digits, recipes.breast_cancer):
+        data = recipe({})
+        rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])
+        low, high = (np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high))
+        assert (rows >= low).all()
+        assert (rows <= high).all()
+        most = rows.max() if data.name == "digits" else rows.max(0)  # pixels have one range
+        assert (high <= 1.3 * most).all()
+
+
+@check
 def check_splits_do_not_look_at_rows() -> None:
     numbers = np.arange(50)
     made_up = np.random.default_rng(0)

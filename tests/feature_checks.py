@@ -17,6 +17,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import RandomisedResponse, Selection, tally, walk
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import statistics as statistics_module
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.statistics import bounded_rows, box_sums, class_statistics
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import features as mechanism
@@ -154,7 +155,8 @@ def check_blocks_make_no_difference() -> None:
     before = x.clone()
     sample = one_sample(pv.Poisson(0.5), len(x))
     own = torch.from_numpy(sample.indices)
-    whole = x[own] * (R / x[own].norm(dim=1, keepdim=True)).clamp(max=1)
+    clip = kept(R, [x.dtype])
+    whole = x[own] * (clip / x[own].norm(dim=1, keepdim=True)).clamp(max=1)
     member = (y[own, None] == torch.arange(K)).double()
     expected = [member.sum(0), member.T @ whole, whole.square().sum(0)]
     usual = statistics_module._AT_ONCE
@@ -167,7 +169,7 @@ def check_blocks_make_no_difference() -> None:
                     torch.testing.assert_close(part.values[0], truth, rtol=1e-12, atol=1e-12)
             few = class_statistics(x, y, sample, ADD, classes=K, norm=R, columns=torch.tensor([3, 1]), parts=["sums"])
             narrow = x[own][:, [3, 1]]
-            narrow = narrow * (R / narrow.norm(dim=1, keepdim=True)).clamp(max=1)
+            narrow = narrow * (clip / narrow.norm(dim=1, keepdim=True)).clamp(max=1)
             torch.testing.assert_close(few[0].values[0], member.T @ narrow, rtol=1e-12, atol=1e-12)
     finally:
         statistics_module._AT_ONCE = usual  # type: ignore[misc]

@@ -54,8 +54,10 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
         with tempfile.TemporaryDirectory() as name:
             out = bundle.publish(result, Path(name) / "model", delta=1e-5)
             assert json.loads((out / "privacy.json").read_text())["settings"]["chosen"] == chosen
-            (row,) = [line for line in (out / "README.md").read_text().splitlines() if line.startswith("| chosen")]
+            card = (out / "README.md").read_text()
+            (row,) = [line for line in card.splitlines() if line.startswith("| chosen")]
             assert [int(part.split()[0]) for part in row.split(" | ")[-1].split("; ")] == kept
+            assert ("Labels are declared public" in card) is (plan.purpose == "rows" and plan.labels == "public")
             assert verification.verify(out).ok
     assert "chosen" not in pv.fisher(settled(keep=4), data).settings
     assert "chosen" not in pv.release_features(settled(keep=4, purpose="rows"), data).classifier().settings

@@ -23,6 +23,7 @@ from privlearn.accounting.events import (
     Filter,
     FixedBatches,
     Gaussian,
+    GaussianFilter,
     Laplace,
     PoissonSampled,
     PureDP,
@@ -114,13 +115,16 @@ def check_every_mechanism_scales_with_the_group() -> None:
     for event, whole in (
         (Gaussian(9.0), Gaussian(3.0)), (FixedBatches(Gaussian(9.0)), Gaussian(3.0)), (ZCDP(0.01), ZCDP(0.09)),
         (PoissonSampled(1.0, Gaussian(9.0)), Gaussian(3.0)), (Laplace(9.0), Laplace(3.0)), (PureDP(0.1), PureDP(0.3)),
-        (Filter(0.01), Filter(0.09)), (Selection(0.1), Selection(0.3)),
+        (Filter(0.01), Filter(0.09)), (Selection(0.1), Selection(0.3)), (GaussianFilter(0.01), GaussianFilter(0.09)),
         (RandomisedResponse(0.2, 4), Repeated(RandomisedResponse(0.2, 4), 3)),
         (PoissonSampled(0.1, Gaussian(9.0)), GroupSampled(0.1, 3, Gaussian(9.0))),
     ):  # fmt: skip
         assert math.isclose(priced(Repeated(event, 5), 3), priced(Repeated(whole, 5)), rel_tol=1e-3), event
         mixed = compose([Repeated(event, 5), Gaussian(12.0)])
         assert math.isclose(priced(mixed, 3), priced(compose([Repeated(whole, 5), Gaussian(4.0)])), rel_tol=1e-3), event
+        # Beside a mechanism that is no Gaussian, all go through the group's own tree.
+        mixed = compose([Repeated(event, 5), Laplace(12.0)])
+        assert math.isclose(priced(mixed, 3), priced(compose([Repeated(whole, 5), Laplace(4.0)])), rel_tol=1e-3), event
 
 
 # Plans, ledgers, certificates
@@ -160,23 +164,23 @@ def check_units_never_mix() -> None:
     for unit in units:
         for other in units:
             ledger = Ledger()
-            ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, unit)
+            ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit)
             ledger.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
             before = ledger.event
             if other == unit:
-                ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, other)
+                ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other)
             else:
-                must_raise(BadInput, lambda: ledger.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
+                must_raise(BadInput, lambda: ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
             assert ledger.unit == unit
             assert ledger.event == before
             assert ledger.guarantee(1e-5).unit == unit
         undeclared = Ledger()
         undeclared.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
         if unit != Unit():
-            must_raise(BadInput, lambda: undeclared.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
+            must_raise(BadInput, lambda: undeclared.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
     must_raise(BadInput, lambda: Ledger(Budget(rho=1.0), unit=Unit(2)))
     limited = Ledger(Budget(rho=1.0))
-    must_raise(BadInput, lambda: limited.approve(Gaussian(4.0), Adjacency.ADD_REMOVE, Unit(2)))
+    must_raise(BadInput, lambda: limited.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, Unit(2)))
 
 
 def people(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray[Any, Any]]:
@@ -214,6 +218,19 @@ def check_certificates_state_the_unit() -> None:
                 path.write_text(json.dumps(certificate | {"claim": claim | change}))
                 said = " ".join(pv.verify(out).problems).replace("part 'claim' of privacy.json was changed", "")
                 assert any(word in said for word in ("states", "speaks", "fields", "recomputed")), (change, said)
+
+
+@check
+def check_units_are_called_by_what_they_are() -> None:
+    """In the sentence that explains a guarantee, on cards and in claims."""
+    for unit, change, name in (
+        (Unit(), "one example is removed", "one example (one row of the training data)"),
+        (Unit(2), "examples of one person, up to 2 of them, are removed", "up to 2 examples of one person"),
+        (Unit(rows_per_person=1), "one person, with all their rows, is removed", "one person (any number of rows"),
+        (Unit(rows_per_person="all"), "one person, with all their rows, is removed", "one person (any number of rows"),
+    ):
+        assert unit.change("removed") == change
+        assert str(unit).startswith(name)
 
 
 # Persons

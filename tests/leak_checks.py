@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import re
 import tempfile
@@ -119,12 +118,21 @@ def check_neighbouring_runs_look_the_same() -> None:
             require_neighbours_alike(settled(sampler, adjacency, clip), few)
 
 
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x + 0.1 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
+
+#: Options of runs that draw random numbers for each example.
+DRAWING = ("augmentation", "dropout", "dropout and copies")
 OPTIONS: dict[str, dict[str, Any]] = {
     "micro-batches": {"microbatch": 2},
-    "augmentation": {
-        "augmentation": Augmentation(3, lambda x, g: x + 0.1 * torch.randn(x.shape, generator=g, dtype=x.dtype))
-    },
+    "augmentation": {"augmentation": Augmentation(3, noisy)},
     "dropout": {"make": lambda: network(dropout=0.5)},
+    "dropout and copies": {
+        "make": lambda: network(dropout=0.5),
+        "augmentation": Augmentation(2, noisy),
+        "microbatch": 3,
+    },
     "mean weights": {"average": 0.5},
     "bf16": {"precision": "bf16", "make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
     "single precision": {"make": lambda: network().float(), "kind": torch.float32, "rounding": 1e-6},
@@ -149,10 +157,9 @@ class Unruled(nn.Module):
 @check
 def check_neighbouring_runs_look_the_same_with_options() -> None:
     for number, (name, options) in enumerate(OPTIONS.items()):
-        # Random numbers of the model's own go to the rows that are there: with a row less, others get them.
-        draws = name in ("augmentation", "dropout")
-        priced = [pair for pair in PRICED if not draws or pair[1] is not Adjacency.ADD_REMOVE]
-        for (sampler, adjacency), clip in ((priced[0], CLIPS[3]), (priced[number % len(priced)], CLIPS[number % 4])):
+        pairs = ((PRICED[0], CLIPS[3]), (PRICED[number % len(PRICED)], CLIPS[number % 4]))
+        draws = name in DRAWING
+        for (sampler, adjacency), clip in (*pairs, *[(PRICED[3], CLIPS[0])] * draws):
             rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):
@@ -413,28 +420,3 @@ def check_released_values_only_change_values() -> None:
     assert cards[0] == cards[1]
     kinds = [[item if isinstance(item, str) else item[:1] for item in found.seen] for found in (one, other)]
     assert kinds[0] == kinds[1]
-
-
-@check
-def check_an_undeclared_number_of_examples_is_said_to_be_unprotected() -> None:
-    """The one exception: without --examples, the length of the file is published, and both the card and a warning say so."""
-    with tempfile.TemporaryDirectory() as name:
-        path, out = Path(name) / "rows.npz", Path(name) / "model"
-        write_rows(path, 23)
-        with contextlib.redirect_stderr(io.StringIO()) as text, contextlib.redirect_stdout(io.StringIO()):
-            options = (
-                "--classes",
-                "3",
-                "--range",
-                "-5,5",
-                "--noise-multiplier",
-                "2",
-                "--epochs",
-                "1",
-                "--delta",
-                "1e-3",
-            )
-            assert cli.main(["train", "--data", str(path), *options, "--out", str(out)]) == 0
-        assert "(23)" in text.getvalue()
-        assert "--examples N" in text.getvalue()
-        assert "23, the length of the data, not protected" in (out / "README.md").read_text()

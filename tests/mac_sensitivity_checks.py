@@ -96,6 +96,45 @@ def check_derivative_sums_are_those_of_clipped_matrices() -> None:
     assert bool(clipped[0, -1])
 
 
+def nearly_aligned(rows: int) -> Products:
+    generator = torch.Generator().manual_seed(1)
+    z, d = (
+        10 * (torch.randn(n, generator=generator) + 0.3 * torch.randn(rows, n, generator=generator)) for n in (6, 5)
+    )
+    return Products(z, d, d.flip(1))
+
+
+def single_sums(given: Products, rows: slice) -> list[Tensor]:
+    """Sums of derivatives in single precision, clipped to 1 and 2, over some of the rows, a thousand at a time."""
+    own = Products(given.inputs[rows], given.first[rows], given.second[rows])  # type: ignore[index]
+    sums = DerivativeSums([(5, 6)], [[1.0, 2.0]], own.inputs, ADD)
+    for part in torch.arange(len(own.inputs)).split(1000):
+        sums.add([Products(own.inputs[part], own.first[part], own.second[part])])  # type: ignore[index]
+    found = values(sums.bounded(one_sample()))
+    assert all(value.dtype == torch.float64 for value in found)
+    return found
+
+
+@check
+def check_clipped_derivatives_leave_room_for_rounding() -> None:
+    """Not one of two hundred in single precision is above its limit, not even by its rounding."""
+    found = nearly_aligned(200)
+    for row in range(200):
+        for own, limit in zip(single_sums(found, slice(row, row + 1)), (1.0, 2.0), strict=True):
+            assert 0.999 * limit <= float(own.norm()) <= limit, (row, float(own.norm()) / limit - 1)
+
+
+@check
+def check_sums_of_many_derivatives_are_bounded() -> None:
+    """Of many rows that point nearly the same way: the first adds its own derivatives, and no rounding of the others'."""
+    for rows, within in ((1000, 2**-10), (8000, 2**-10)):
+        found = nearly_aligned(rows)
+        sums = [single_sums(found, own) for own in (slice(0, None), slice(1, None), slice(0, 1))]
+        for limit, whole, without, alone in zip((1.0, 2.0), *sums, strict=True):
+            assert float((whole - without).norm()) <= limit, (rows, limit)
+            assert float((whole - without - alone).norm()) <= within * limit, (rows, limit)
+
+
 @check
 def check_examples_that_are_not_finite_add_no_derivatives() -> None:
     z, d = torch.ones(5, 2), torch.ones(5, 3)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from privlearn import rng
 from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms import grid
+from privlearn.mechanisms import grid, noise, selection
 from privlearn.mechanisms.release import release
 
 
@@ -61,6 +61,85 @@ def check_noise_pays_for_the_rounding_to_the_grid() -> None:
         step = 2.0 ** next(k for k in range(20, -60, -1) if np.equal(np.mod(found, 2.0**k), 0).all())
         assert scale * step >= 2.0 * (0.7 + step * math.sqrt(numbers))
         assert scale * step <= 2.0 * 0.7 * 1.002
+
+
+@check
+def check_all_numbers_of_a_release_share_one_grid() -> None:
+    """The step and the scale follow from the numbers of all tensors together, whichever comes first."""
+    for sizes in ((1, 999), (999, 1), (500, 500)):
+        part = bounded(torch.zeros(0))
+        values = tuple(torch.full((size,), 0.3, dtype=torch.float64) for size in sizes)
+        part = type(part)(values, 0.7, part.adjacency, part.sample)
+        stream = rng.Streams.new(0, discrete=True).noise
+        with mock.patch.object(grid, "rounded_gaussian", side_effect=grid.rounded_gaussian) as drawn:
+            release(part, noise_multiplier=2.0, ledger=Ledger(), stream=stream)
+        step = 2.0 ** math.floor(math.log2(0.7 * 2**-10 / math.sqrt(1000)))
+        for call in drawn.call_args_list:
+            assert math.isclose(call.args[1] * step, 2.0 * (0.7 + step * math.sqrt(1000)), rel_tol=1e-9)
+
+
+@check
+def check_every_number_gets_noise_at_the_ends_of_blocks() -> None:
+    """Tensors that end beside a block, and several that straddle them; continuous in both precisions, and on a grid."""
+    for dtype, discrete, block in ((torch.float32, False, 1 << 17), (torch.float64, False, 1 << 17),
+                                   (torch.float64, True, 1 << 16)):  # fmt: skip
+        near = [(block + more,) for more in (-8, -1, 0, 1, 2, 3, 4, 5, 7, 8)]
+        for sizes in [*near, (2 * block + 7,), (block - 3, 5, 9, block + 1, 6)]:
+            part = bounded(torch.zeros(0))
+            values = tuple(torch.zeros(size, dtype=dtype) for size in sizes)
+            part = type(part)(values, 1.0, part.adjacency, part.sample)
+            stream = rng.Streams.new(0, discrete=discrete).noise
+            (noisy,) = release(part, noise_multiplier=1e3, ledger=Ledger(), stream=stream)
+            for value in noisy:
+                assert bool((value[-200:] != 0).all()), (dtype, discrete, sizes)
+                assert int((value == 0).sum()) <= 2, (dtype, discrete, sizes)
+
+
+@check
+def check_draws_are_those_that_the_words_make() -> None:
+    """Each draw against its definition in double precision: radii, split and angles, to the digits of its type."""
+    made_up = np.random.default_rng(0)
+    for dtype, wide in ((torch.float64, True), (torch.float32, False)):
+        fours = 500
+        words = made_up.integers(-(2**63), 2**63 - 1, size=5 * fours if wide else 2 * fours + 750, dtype=np.int64)
+        found = noise.gaussian(4 * fours, dtype, Script(words.tolist())).double().numpy().reshape(2, 2, fours)  # type: ignore[arg-type]
+        uniform = words[: 2 * fours] / 2.0**64 + 0.5
+        size = -2 * np.log(uniform[:fours] * uniform[fours:])
+        more = words[2 * fours :] / 2.0**63 if wide else words[2 * fours :].view(np.int32) / 2.0**31
+        split, turns = more[:fours] / 2 + 0.5, more[fours:].reshape(2, fours)
+        radii = np.sqrt(np.stack([size * split, size * (1 - split)]))
+        true = np.stack([radii * np.cos(np.pi * turns), radii * np.sin(np.pi * turns)])
+        assert np.abs(found - true).max() < (3e-13 if wide else 3e-6), (dtype, np.abs(found - true).max())
+
+
+@check
+def check_polynomials_are_the_functions_that_they_stand_for() -> None:
+    """Sine and cosine of half a turn, evaluated in double precision, to the error that is stated of them."""
+    t = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    sine, cosine = (noise._polynomial(each, t * t) for each in (noise._SINE, noise._COSINE))
+    assert float((sine * t - (math.pi / 2 * t).sin()).abs().max()) < 1e-8
+    assert float((cosine - (math.pi / 2 * t).cos()).abs().max()) < 5e-10
+
+
+@check
+def check_gumbel_draws_reach_the_far_tail() -> None:
+    """Against 400 bits, for words from one end to the other, the two last ones included; and their law."""
+    made_up = np.random.default_rng(0)
+    words = [0, 1, 2, 1000, 2**30, 2**47, 2**62, 2**63 - 1, -(2**63), -(2**62), -(2**20)]
+    words += made_up.integers(-(2**63), 2**63 - 1, size=100, dtype=np.int64).tolist()
+    found = selection.gumbel(len(words), Script(list(words)))  # type: ignore[arg-type]
+    with mpmath.workprec(400):
+        for word, draw in zip(words, found.tolist(), strict=True):
+            uniform = mpmath.ldexp(word % 2**64, -64) + mpmath.ldexp(1, -65)
+            true = float(-mpmath.log(-mpmath.log(1 - uniform)))
+            assert math.isclose(draw, true, rel_tol=1e-4 if word == -(2**20) else 1e-12, abs_tol=1e-12), (
+                word,
+                draw,
+                true,
+            )
+    assert float(found[0]) > 45
+    drawn = selection.gumbel(50_000, rng.Streams.new(0).noise).numpy()
+    assert stats.kstest(drawn, "gumbel_r").pvalue > 1e-6
 
 
 @check

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from checks import NoDraws, check, must_raise, one_sample
-from torch import Tensor
+from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import reducers, teachers
@@ -57,7 +57,7 @@ class Said(teachers.Teachers):
     def count(self) -> int:
         return len(self.said)
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Any) -> None:
         pass
 
     def answers(
@@ -222,6 +222,8 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
         tops = [counts.largest(query, one_sample(), ADD) for query in range(4)]
         assert parts[0].sensitivity == math.sqrt(2)
         assert tops[0].sensitivity == 1.0
+        tested = codes_module.VoteCounts(pv.ConfidentVotes(3, 2.0, 1), 4)
+        assert tested.bounded(0, one_sample(), ADD).sensitivity == math.sqrt(2)
         found.append((torch.stack([p.values[0] for p in parts]), torch.stack([t.values[0] for t in tops])))
     moved = [
         (float((a - b).norm(dim=1).max()), float((c - d).abs().max()))
@@ -235,7 +237,7 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
-    """Only for the query on which it can't, and exactly what a teacher that says the centre gives."""
+    """Only for the query on which it can't: what a teacher that says the centre gives, or code 0 where codes are bounded."""
     for name, reducer in all_reducers().items():
         said = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(1))
         broken, central = said.clone(), said.clone()
@@ -243,11 +245,41 @@ def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
         central[0] = reducer.centre
         one, _ = _sums(pv.Ball(0.5), reducer, [broken])
         two, _ = _sums(pv.Ball(0.5), reducer, [central])
-        assert torch.allclose(one, two, atol=1e-6), name
+        assert torch.allclose(one, two, atol=1e-6) is (name != "autoencoder"), name
+        assert torch.equal(one[1], two[1])
         assert float(one[0].norm()) < 1e-6
         assert float(one[1].norm()) > 0.1
         three, _ = _sums(pv.Ball(0.5), reducer, [None])
         assert float(three.norm()) == 0.0
+    # In a box, too: the centre, moved into it.
+    for centre, inside in ((0.4, 0.4), (5.0, 1.0), (-5.0, 0.0)):
+        reducer, said = (
+            reducers.Identity(SIZE, centre),
+            torch.rand(2, *SIZE, generator=torch.Generator().manual_seed(1)),
+        )
+        broken, central = said.clone(), said.clone()
+        broken[0, 1, 1], central[0] = math.nan, inside
+        one, two = (_sums(pv.Box(6), reducer, [each])[0] for each in (broken, central))
+        assert torch.allclose(one, two, atol=1e-6), centre
+        assert float(one[0].norm()) < 1e-6
+        assert torch.allclose(one[1].view(SIZE).float(), said[1] - inside, atol=1e-6)
+
+
+@check
+def check_targets_that_are_encoded_in_parts_add_up_to_the_same() -> None:
+    """Whatever number of them is encoded at once, to the last query."""
+    said = torch.randn(7, *SIZE, generator=torch.Generator().manual_seed(4))
+    whole, block = torch.zeros(7, 6, dtype=torch.float64), codes_module._BLOCK
+    for numbers in (block, 6, 13, 1, 41):
+        try:
+            codes_module._BLOCK = numbers
+            sums = codes_module.CodeSums(pv.Ball(50.0), reducers.Identity(SIZE), 7)
+            assert sums.add(said)
+        finally:
+            codes_module._BLOCK = block
+        whole = sums.sums.clone() if numbers == block else whole
+        assert torch.equal(sums.sums, whole)
+        assert torch.allclose(whole.float(), said.flatten(1))
 
 
 def _odd(queries: int) -> list[Any]:
@@ -285,6 +317,13 @@ def check_what_a_teacher_says_is_never_refused() -> None:
         counts = codes_module.VoteCounts(pv.Votes(3), 3)
         assert counts.add(torch.eye(3).to(kind))
         assert torch.equal(counts.counts, torch.eye(3, dtype=torch.float64)), kind
+    for kind, kept in (
+        (torch.float64, torch.float64), (torch.float32, torch.float32), (torch.float16, torch.float32),
+        (torch.uint8, torch.int64), (torch.bool, torch.int64),
+    ):  # fmt: skip
+        found = codes_module.plain(torch.ones(2, 3, dtype=kind))
+        assert found is not None
+        assert found.dtype == kept, kind
     vast = np.full((3, 3), 1e300)  # more than single precision holds, and not to be written to
     vast.flags.writeable = False
     with warnings.catch_warnings():
@@ -384,6 +423,64 @@ def check_quiet_answers_are_what_the_teachers_said() -> None:
     assert labels.tolist() == [0, 2, 2]
 
 
+@final
+class Another(reducers.Reducer):
+    """Codes that are not 0 at the centre, and not bounded."""
+
+    shape, size, centre = SIZE, 6, torch.full(SIZE, 0.4)
+
+    def encode(self, targets: Tensor) -> Tensor:
+        return 2 * targets.flatten(1) + 1
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return (codes.view(-1, *SIZE) - 1) / 2
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "another", "size": 6}
+
+
+class Codes(nn.Module):
+    """A decoder that gives codes as they are, in the shape of targets."""
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return codes.view(-1, *SIZE)
+
+
+def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
+    """What `pv.pate` releases with next to no noise, for teachers that say this."""
+    plan = pv.PatePlan(said[0].shape[0], len(said), aggregate, noise_multiplier=1e-6)
+    heard: list[Any] = []
+    pv.pate(plan, Said(*said), reducer, torch.zeros(plan.queries, 4), lambda answers: heard.append(answers) or nn.ReLU(),
+            streams=Streams.new(0))  # fmt: skip
+    found: Tensor = heard[0].targets
+    return found
+
+
+@check
+def check_noiseless_codes_are_the_mean_of_encode() -> None:
+    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of what the encoder makes of their answers, decoded.
+
+    No code of the autoencoder is clipped, wherever in the unit ball it lies, and a teacher that can't be used has code 0.
+    """
+    fitted = all_reducers()
+    said = [2.0 * target for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))]
+    for name, reducer in [*fitted.items(), ("another", Another())]:
+        codes = torch.stack([reducer.encode(each) for each in said])
+        found = codes_as_released(said, reducer, pv.Ball(1.0 if name == "autoencoder" else 50.0))
+        torch.testing.assert_close(found, reducer.decode(codes.mean(0)), rtol=1e-3, atol=1e-3)
+    torch.manual_seed(3)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(6, 7))
+    encoder[1].weight.data[0], encoder[1].bias.data[0] = 0.0, 3.0  # near the sphere, as by training with noise
+    reducer = reducers.Autoencoder(encoder, Codes(), "mse", torch.full(SIZE, 0.4))
+    codes = torch.stack([reducer.encode(each) for each in said])
+    assert float(codes.norm(dim=2).min()) > 0.9
+    for missing in ([], [None], [torch.full((4, *SIZE), math.nan), None]):
+        found = codes_as_released([*said, *missing], reducer, pv.Ball(1.0))
+        torch.testing.assert_close(found.flatten(1), codes.sum(0) / (3 + len(missing)), rtol=0, atol=2e-5)
+    assert reducer.describe()["codes"] == "in the unit ball, clipped about 0"
+    assert reducer.radius(public()) <= 1 + 1e-6
+
+
 @check
 def check_confident_votes_pay_for_every_test() -> None:
     """Each query asked pays for its test, each answer for itself, until as many were given as were paid for; no more."""
@@ -408,3 +505,28 @@ def check_confident_votes_pay_for_every_test() -> None:
     _, answered, _ = released(few, votes, ledger=ledger)
     assert answered.tolist() == [True, True, True, False, True, True, True, False]
     assert ledger.event == few.event()
+
+
+@check
+def check_the_noisy_count_decides_who_is_answered() -> None:
+    """With noise as large as the counts as many queries pass the test as the normal curve says, on either side of it."""
+    queries = 400
+    unanimous = [torch.zeros(queries)] * 30
+    for threshold in (30.0, 40.0, 20.0):
+        plan = pv.PatePlan(queries, 30, pv.ConfidentVotes(2, threshold, queries, 0.5), noise_multiplier=20.0)
+        assert math.isclose(plan.test_noise, 20.0)
+        _, answered, _ = released(plan, unanimous)
+        share = 0.5 * math.erfc((threshold - 30.0) / plan.test_noise / math.sqrt(2))
+        assert abs(float(answered.double().mean()) - share) < 5 * math.sqrt(share * (1 - share) / queries), threshold
+
+
+@check
+def check_answers_that_were_tested_for_have_the_noise_of_their_sensitivity() -> None:
+    """A vote that moves changes two counts: noise of sqrt(2) times the multiplier on each, after a test as well."""
+    queries = 2000
+    plan = pv.PatePlan(queries, 3, pv.ConfidentVotes(2, 0.0, queries, 0.5), noise_multiplier=9.0)
+    _, answered, counts = released(plan, [torch.zeros(queries)] * 3)
+    noise = counts[answered] - torch.tensor([3.0, 0.0])
+    assert len(noise) > 900
+    assert abs(float(noise.std()) / (9.0 * math.sqrt(2)) - 1) < 0.08
+    assert math.isclose(plan.noise_std, 9.0 * math.sqrt(2))

@@ -57,7 +57,7 @@ class Asleep(teachers.Teachers):
     def count(self) -> int:
         return self._like.count
 
-    def require_covered(self, adjacency: Any) -> None:
+    def require_covered(self, adjacency: Any, unit: Any) -> None:
         pass
 
     def describe(self) -> dict[str, Any]:

@@ -162,6 +162,20 @@ def check_winners_are_believed_and_counts_weighed() -> None:
 
 
 @reproduces
+def check_students_learn_classes_in_every_way() -> None:
+    """A small run: each way's student has a score for each class, and is better than chance on labels that are right."""
+    images, labels = torch.from_numpy(digits()[0][:300].copy()), torch.from_numpy(digits()[1][:300]).long()
+    scores = torch.zeros(200, 10, dtype=torch.float64)
+    scores[torch.arange(200), labels[:200]] = 50.0
+    answers = Answers(images.float() / 255, labels[:200], torch.ones(200, dtype=torch.bool), scores, expected=0.02)
+    for way in vote_runs.WAYS:
+        network = vote_runs.student(8, 0)(vote_runs.learnable(way, answers))
+        found = network(answers.inputs)
+        assert found.shape == (300, 10), way
+        assert float((found.argmax(1) == labels).double().mean()) > 0.4, way
+
+
+@reproduces
 def check_public_teachers_have_as_many_images() -> None:
     """A stand-in learns from as many images as a private teacher has in the mean, whatever their number."""
     for teachers, expected in ((20, 20), (100, 4)):

@@ -360,15 +360,15 @@ def check_two_runs_are_not_promised_the_same_budget() -> None:
         whole = compose([Repeated(STEP, 100)])
         budget = Budget(epsilon=1.5 * Budget(epsilon=9.0, delta=1e-5).spent(whole, ADD_REMOVE), delta=1e-5)
         first = Ledger.open(here / "ledger", budget)
-        first.approve(whole, ADD_REMOVE)
+        first.begin(whole, ADD_REMOVE)
         second = Ledger.open(here / "ledger")
-        for refused in (second.approve, second.charge):
+        for refused in (second.begin, second.charge):
             must_raise(BudgetExceeded, lambda refused=refused: refused(Repeated(STEP, 200), ADD_REMOVE))
         for _ in range(10):
             first.charge(STEP, ADD_REMOVE)
         first.settle()  # gives back what it has not spent
         assert second.event == compose([Repeated(STEP, 10)])
-        second.approve(whole, ADD_REMOVE)
+        second.begin(whole, ADD_REMOVE)
         must_raise(AdjacencyMismatch, lambda: second.charge(Gaussian(9.0), Adjacency.ZERO_OUT))
 
 
@@ -378,7 +378,7 @@ def check_charges_on_paper_run_ahead_and_are_settled() -> None:
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])
         ledger = Ledger.open(here / "ledger", create=True)
-        ledger.approve(whole, ADD_REMOVE)
+        ledger.begin(whole, ADD_REMOVE)
         writes = 0
         for _ in range(60):
             before = Book(here / "ledger").read().entries[0].spent
@@ -407,7 +407,7 @@ def check_spending_in_files_is_never_forked() -> None:
         assert copy.deepcopy(ledger) is ledger
         pickle.loads(pickle.dumps(ledger)).charge(Gaussian(2.0), ADD_REMOVE)
         assert ledger.event == compose([Gaussian(2.0)])
-        ledger.approve(Repeated(Gaussian(3.0), 3), ADD_REMOVE)
+        ledger.begin(Repeated(Gaussian(3.0), 3), ADD_REMOVE)
         ledger.charge(Gaussian(3.0), ADD_REMOVE)
         in_a_child(lambda: ledger.charge(Gaussian(3.0), ADD_REMOVE))
         ledger.settle()
@@ -450,7 +450,7 @@ def check_a_ledger_shows_what_is_in_it() -> None:
     """In a file also what others charged and set aside; a file that is gone is no reason to raise."""
     with folder() as here:
         Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(Repeated(STEP, 5), ADD_REMOVE)
-        Ledger.open(here / "ledger").approve(Repeated(STEP, 7), ADD_REMOVE)
+        Ledger.open(here / "ledger").begin(Repeated(STEP, 7), ADD_REMOVE)
         shown = repr(Ledger.open(here / "ledger"))
         assert "budget=epsilon 9 at delta 1e-05, add_remove, 2 runs, 1 of them open, 12 events)" in shown, shown
         ledger = Ledger.open(here / "new", create=True)

@@ -245,14 +245,16 @@ def check_the_papers_noise_is_on_each_layer() -> None:
     settings = [each for each in study._settings(quick=False)[2].values() if each.noise is not None]
     spent = []
     for setting in settings:
-        plan = segmentation_baselines.plan_of(setting, 9)
+        plan = segmentation_baselines.plan_of(setting, 9, 180)
         assert plan.noise_multipliers()[0] * plan.clip.norm(4.0, 9) == pytest.approx(4 * math.sqrt(6))
         spent.append(plan.guarantee(1e-3).epsilon)
     assert spent == pytest.approx([52.0, 7.79], rel=1e-3)
-    assert 7.9 < segmentation_baselines.plan_of(settings[0], 1).guarantee(1e-3).epsilon <= 8.0
+    assert 7.9 < segmentation_baselines.plan_of(settings[0], 1, 180).guarantee(1e-3).epsilon <= 8.0
     for more in (118 + 1, 6 + 1):
         layers = 1 if more > 100 else 9
-        assert segmentation_baselines.plan_of(replace(settings[0], epochs=more), layers).guarantee(1e-3).epsilon > 8.0
+        assert (
+            segmentation_baselines.plan_of(replace(settings[0], epochs=more), layers, 180).guarantee(1e-3).epsilon > 8.0
+        )
 
 
 def corrections(queries: int = 3, order: int = 2) -> tuple[Corrections, Tensor]:

@@ -16,19 +16,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks import check, must_raise
+from checks import check, must_raise, one_sample
 from pate_checks import ADD, REPLACE, SIZE, Said, public
 from scipy import stats
 from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import reducers, teachers
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput
 from privlearn.methods.ensemble import aggregator
 from privlearn.methods.ensemble import plan as plan_module
 from privlearn.reducers import activation
 from privlearn.rng import Streams
+from privlearn.segmentation import Seen
 from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import shards as shards_module
 
@@ -88,6 +90,74 @@ def check_sites_are_not_for_replaced_records() -> None:
     plan = pv.PatePlan(2, 3, pv.Votes(3), noise_multiplier=5.0, adjacency=REPLACE)
     must_raise(BadInput, lambda: aggregator.collect(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
     aggregator.collect(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
+
+
+@check
+def check_records_of_persons_are_not_for_replaced_records() -> None:
+    """Assigned by person, a record that becomes another person's moves two teachers: refused, whatever the group size."""
+    ids = np.repeat(np.arange(20), 3)
+
+    def votes(groups: Any) -> Tensor:
+        def recipe(x: Tensor, y: Tensor) -> Any:
+            return lambda inputs: torch.full((len(inputs),), len(x) % 2)
+
+        counts, _ = aggregator.collect(
+            plan, teachers.Trained(private(groups=groups), recipe, 8), None, torch.zeros(2, 4), Streams.new(5)
+        )
+        return counts.bounded(0, one_sample(), ADD).values[0]
+
+    plan = pv.PatePlan(2, 8, pv.Votes(3), noise_multiplier=5.0)
+    moved = max(float((votes(ids) - votes(np.array([other, *ids[1:]]))).norm()) for other in range(20))
+    assert math.isclose(moved, 2 * plan.aggregate.sensitivity), "so it is one teacher: why is it refused?"
+    known = teachers.Trained(private(groups=ids), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
+    through = Seen(known, lambda said: said)
+    inputs, student = torch.zeros(2, 4), pv.Student(lambda shape: nn.Linear(4, 3))
+    for size in (1, 2):
+        replaced = replace(plan, adjacency=REPLACE, group_size=size)
+        for said in (known, through):
+            ledger = pv.Ledger()
+            must_raise(BadInput, lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b))  # type: ignore[misc]
+            assert ledger.event.events == ()
+        for adjacency in (ADD, Adjacency.ZERO_OUT):
+            aggregator.collect(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
+    aggregator.collect(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
+    rows = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
+    assert (rows.describe()["assigned_by"], through.describe()["assigned_by"]) == ("row", "person")
+    aggregator.collect(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
+
+
+@check
+def check_certificates_say_that_a_record_changes_one_teacher() -> None:
+    """Those for replaced records say that teachers were assigned row by row, or are for persons; others are refused."""
+
+    def recipe(x: Tensor, y: Tensor) -> Any:
+        return lambda inputs: torch.zeros(len(inputs), dtype=torch.int64)
+
+    def published(groups: Any, settings: dict[str, Any], **plan: Any) -> pv.Verification:
+        own = pv.PatePlan(30, 6, pv.Votes(3), **plan).calibrate(epsilon=20.0, delta=1e-5)
+        student = pv.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
+        result = pv.pate(own, teachers.Trained(private(groups=groups), recipe, 6), None, torch.zeros(30, 4), student)
+        result = replace(result, settings=result.settings | {"teacher": result.settings["teacher"] | settings})
+        with tempfile.TemporaryDirectory() as folder:
+            return pv.verify(pv.publish(result, Path(folder) / "m", model_spec="linear", classes=3))
+
+    ids = np.arange(60) // 3
+    for fine in (
+        published(None, {}, adjacency=REPLACE),
+        published(None, {}, adjacency=REPLACE, group_size=2),
+        published(ids, {}, adjacency=REPLACE, persons=True),
+        published(ids, {"records": "by site"}, adjacency=ADD),
+        published(ids, {}, adjacency=Adjacency.ZERO_OUT, group_size=2),
+    ):
+        assert fine.ok, fine.problems
+    for wrong in (
+        published(None, {"assigned_by": "person"}, adjacency=REPLACE),
+        published(None, {"assigned_by": None}, adjacency=REPLACE),
+        published(None, {"assigned_by": "person"}, adjacency=REPLACE, group_size=2),
+        published(None, {"records": "by site"}, adjacency=REPLACE),
+        published(ids, {"records": "by site"}, adjacency=REPLACE, persons=True),
+    ):
+        assert "changes two teachers" in " ".join(wrong.problems)
 
 
 def _drawing(x: Tensor, y: Tensor) -> Any:

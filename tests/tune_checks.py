@@ -83,8 +83,8 @@ def both_ways(epsilon: float = 3.0) -> list[Any]:
     return [
         plan.calibrate(epsilon=epsilon, delta=1e-5)
         for plan in (
-            pv.Blocks(candidates(), examples=60),
-            pv.Blocks(candidates(), retrain=True, examples=60),
+            pv.Blocks(candidates(examples=60)),
+            pv.Blocks(candidates(examples=60), retrain=True),
             pv.RandomStopping(candidates(examples=60), mean=3.0),
         )
     ]
@@ -537,23 +537,78 @@ def check_candidates_are_held_to_their_plan() -> None:
 
 
 @check
+def check_what_a_candidate_may_spend_is_held_before_it_is_drawn() -> None:
+    """The charge itself is refused: not a release later, by comparing events, when a failure would have hidden it."""
+
+    def fails_after(*events: Callable[[pv.Candidate], Event]) -> Train:
+        def spends(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+            for event in events:
+                ledger.charge(event(candidate), candidate.plan.neighbours)
+            raise ValueError("what was drawn might be in here")
+
+        return spends
+
+    louder = [
+        fails_after(lambda candidate: candidate.plan.sampling.event(Gaussian(0.1))),
+        fails_after(lambda candidate: compose([candidate.plan.event(), Gaussian(99.0)])),
+        fails_after(lambda candidate: Gaussian(1e3)),
+        fails_after(lambda candidate: candidate.plan.event(), lambda candidate: Gaussian(1e3)),
+    ]
+    for plan in both_ways():
+        for spends in louder:
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, spends, data(), streams=rng.Streams.new(3)))  # noqa: B023
+
+    def loud_again(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
+        if len(rows.x) == 60:  # the retraining, on all the rows
+            ledger.charge(candidate.plan.sampling.event(Gaussian(0.1)), candidate.plan.neighbours)
+        return train(candidate, rows, ledger, streams)
+
+    again = both_ways()[1]
+    must_raise(BudgetExceeded, lambda: pv.tune(again, loud_again, data(), streams=rng.Streams.new(3)))
+
+
+@check
+def check_choosing_is_held_to_what_was_paid() -> None:
+    """A selection or a score of less noise than the plan's is refused by the ledger that it is given."""
+    blocks, _, stopping = both_ways()
+    true_select, true_release = tune_module.select, tune_module.release
+
+    def exact(scores: Any, *, epsilon: float, ledger: Any, stream: Any) -> int:
+        return true_select(scores, epsilon=2 * epsilon, ledger=ledger, stream=stream)
+
+    def quiet(parts: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
+        return true_release(parts, noise_multiplier=noise_multiplier / 2, ledger=ledger, stream=stream)
+
+    def twice(parts: Any, **options: Any) -> Any:
+        true_release(parts, **options)
+        return true_release(predictions.right_predictions(network(), Dataset.of(data()), everybody(), ADD), **options)
+
+    def everybody() -> Any:
+        return next(iter(sampling.FullBatch().draw(60)))
+
+    for plan, name, wrong in ((blocks, "select", exact), (stopping, "release", quiet), (stopping, "release", twice)):
+        with mock.patch.object(tune_module, name, wrong):
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, train, data(), streams=rng.Streams.new(3)))  # noqa: B023
+
+
+@check
 def check_a_ledger_for_one_event_takes_that_event() -> None:
     event = compose([Repeated(Gaussian(3.0), 2), Gaussian(2.0)])
     for wrong in (Gaussian(2.0), Repeated(Gaussian(3.0), 3), Gaussian(2.9)):
         ledger = Ledger.allowing(event, ADD)
-        for action in (ledger.charge, ledger.require_room, ledger.approve):
+        for action in (ledger.charge, ledger.require_room, ledger.begin):
             must_raise(BudgetExceeded, lambda: action(wrong, ADD))  # noqa: B023
         must_raise(PrivlearnError, lambda: ledger.charge(Gaussian(3.0), EMPTY))  # noqa: B023
         assert ledger.event == compose([])
     ledger = Ledger.allowing(event, ADD)
     ledger.charge(Gaussian(3.0), ADD)
-    ledger.approve(compose([Gaussian(3.0), Gaussian(2.0)]), ADD)
+    ledger.begin(compose([Gaussian(3.0), Gaussian(2.0)]), ADD)
     ledger.charge(Gaussian(3.0), ADD)
     ledger.charge(Gaussian(2.0), ADD)
     assert ledger.event == event
     for again in (Gaussian(2.0), Gaussian(3.0)):
         must_raise(BudgetExceeded, lambda: ledger.charge(again, ADD))  # noqa: B023
-        must_raise(BudgetExceeded, lambda: ledger.approve(again, ADD))  # noqa: B023
+        must_raise(BudgetExceeded, lambda: ledger.begin(again, ADD))  # noqa: B023
 
 
 @check
@@ -608,7 +663,7 @@ def check_the_divisor_on_blocks_is_public() -> None:
         seen.append((candidate.plan.examples, len(rows.x)))
         return train(candidate, rows, ledger, streams)
 
-    plan = pv.Blocks(candidates(), retrain=True, examples=100).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Blocks(candidates(examples=100), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(plan, watched, data(60), streams=rng.Streams.new(3))
     assert [share for share, _ in seen] == [25, 25, 25, 100]
     assert seen[-1][1] == 60
@@ -643,7 +698,7 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
         assert all(result.settings["tuning"]["chosen"] in (0, 2) for result in results)
         error = must_raise(RuntimeError, lambda: pv.tune(plan, failing("at once", 0.1, 0.2, 0.3), data()))  # noqa: B023
         assert "secret" in str(error)
-    hopeless = pv.Blocks(candidates((0.2, 0.3)), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    hopeless = pv.Blocks(candidates((0.2, 0.3), examples=60)).calibrate(epsilon=3.0, delta=1e-5)
 
     def never(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         train(candidate, rows, ledger, streams)
@@ -710,12 +765,11 @@ def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> A
 def check_neighbouring_tuned_runs_look_the_same() -> None:
     """Record and replay: given what was released, everything that can be seen is the same for neighbouring data."""
     for adjacency in (ADD, EMPTY):
-        each = candidates((0.1, 0.2), adjacency=adjacency)
-        counted = candidates((0.1, 0.2), adjacency=adjacency, examples=30)
+        each = candidates((0.1, 0.2), adjacency=adjacency, examples=30)
         for plan in (
-            pv.Blocks(each, selection_epsilon=1.0, examples=30),
-            pv.Blocks(each, selection_epsilon=1.0, examples=30, retrain=True),
-            pv.RandomStopping(counted, mean=2.0, score_noise=3.0),
+            pv.Blocks(each, selection_epsilon=1.0),
+            pv.Blocks(each, selection_epsilon=1.0, retrain=True),
+            pv.RandomStopping(each, mean=2.0, score_noise=3.0),
         ):
             first: dict[str, Any] = {}
             base = transcript(tuned(plan, data_with(None, adjacency, 29), first))
@@ -832,8 +886,9 @@ def check_losers_leave_no_trace() -> None:
 @check
 def check_tuned_certificates_are_recomputed() -> None:
     """Settings must be those of the chosen candidate, and amount to the events that are certified."""
-    longer = pv.Candidate("longer", pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5)), settings={"rate": 0.1})
-    unlike = pv.Blocks((*candidates((0.1, 0.2)), longer), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5), examples=60)
+    longer = pv.Candidate("longer", plan, settings={"rate": 0.1})
+    unlike = pv.Blocks((*candidates((0.1, 0.2), examples=60), longer)).calibrate(epsilon=3.0, delta=1e-5)
     for plan in (*both_ways(), unlike):
         result = pv.tune(plan, train, data(), streams=rng.Streams.new(1))
         with tempfile.TemporaryDirectory() as folder:

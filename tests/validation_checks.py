@@ -365,8 +365,10 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
         assert "noise=" in str(error), what
         assert "--public" in str(error), what
         assert ledger.event.events == (), what
-    one_of_others = pv.Dataset(torch.cat([x, x[:1] + 1]), torch.cat([y, y[:1]]), public=True)
-    assert train(plan, one_of_others).settings["validation"]["rows"] == 13
+    most = pv.Dataset(torch.cat([x, x[:1] + 1]), torch.cat([y, y[:1]]), public=True)
+    assert "among the training rows" in str(must_raise(BadInput, lambda: train(plan, most)))
+    few = pv.Dataset(torch.cat([x[:2], x[:3] + 1]), y[:5], public=True)
+    assert train(plan, few).settings["validation"]["rows"] == 5
 
 
 @check

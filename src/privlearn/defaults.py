@@ -1,7 +1,7 @@
 """Settings that nobody has to choose, as functions of public numbers only.
 
-The rules were fitted on 55,000 training images of MNIST and judged on the other 5,000; docs/design.md has the study, and
-says which later choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
+docs/defaults.md has the study behind the rule for linear models, docs/design.md that for networks, and both say which choices
+saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
 """
 
 from __future__ import annotations

@@ -44,6 +44,12 @@ _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
     "epochs, or give --schedule {}"
 )
+#: Why add/remove neighbours need a declared number of examples, and what to do.
+UNDECLARED = (
+    "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
+    "the certificate. Declare a public number with examples=N (--examples N), or use zero_out, which costs the same and says "
+    "that the number is public"
+)
 _EXAMPLES = {
     "sampling": "pv.Poisson(sampling_rate=0.01)",
     "schedule": "pv.schedules.Exponential(k=0.01)",
@@ -61,8 +67,10 @@ class Plan:
         epochs: how many epochs run; with a validation schedule, at most.
         schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
         clip: how gradients are clipped; for DP-MAC `Derivatives` or `Analytic`.
-        adjacency: the kind of neighbour; by default the sampler's.
-        examples: the declared, public number of examples that sums are divided by; None: the data's length.
+        adjacency: the kind of neighbour; by default the sampler's, and zero-out where that is add/remove and `examples` is
+            None.
+        examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
+            certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
         before: releases that come before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most: every target and every guarantee
@@ -74,7 +82,7 @@ class Plan:
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
-        BadInput: a number out of range.
+        BadInput: a number out of range, or add/remove neighbours without a declared number of examples.
     """
 
     sampling: Sampler
@@ -107,10 +115,7 @@ class Plan:
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)
-        if self.adjacency is None:
-            object.__setattr__(self, "adjacency", self.sampling.default_adjacency)
-        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
-        require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        self._settle_adjacency()
         Unit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
@@ -339,6 +344,18 @@ class Plan:
                 f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
             )
         return replace(at(size), budget=budget)
+
+    def _settle_adjacency(self) -> None:
+        """Set the kind of neighbour where none is given; raises `UnsupportedEvent`, `BadInput` as the class says."""
+        undeclared = self.examples is None
+        if self.adjacency is None:
+            usual = self.sampling.default_adjacency
+            usual = Adjacency.ZERO_OUT if undeclared and usual is Adjacency.ADD_REMOVE else usual
+            object.__setattr__(self, "adjacency", usual)
+        object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
+        require_adjacency(self.sampling.event(Gaussian(1.0)), self.neighbours)
+        if undeclared and self.neighbours is Adjacency.ADD_REMOVE:
+            raise BadInput(UNDECLARED)
 
     def _earlier(self) -> Composed:
         """What comes before training."""

@@ -2,7 +2,7 @@
 
 Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from the operating
 system; with a seed they are derived from it, the run can be repeated, and anyone who knows the seed can take the noise
-off: certificates say so.
+off: certificates say so. A run counts as seeded unless every one of its streams has a key from the operating system.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _ZEROS = memoryview(bytes(1 << 20))
 class NoiseStream:
     """The random bits that noise is made of: AES-128 in counter mode, by OpenSSL.
 
-    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice.
+    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In a forked process it goes
+    on with a fresh key from the operating system.
 
     Args:
         key: 16 bytes.
@@ -38,9 +39,12 @@ class NoiseStream:
 
     def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:
         self.discrete = discrete
+        #: Whether the key came from the operating system, so that nobody knows it.
+        self.from_system = False
         self._start(key, position)
+        _ALIVE.add(self)
 
-    def _start(self, key: bytes, position: int) -> None:
+    def _start(self, key: bytes, position: int = 0) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
 
         self.key, self.position = key, position
@@ -67,18 +71,38 @@ class NoiseStream:
 
 
 @final
+class RandomStream(np.random.Generator):
+    """A numpy generator on AES-128 in counter mode. In a forked process it goes on with a fresh key from the operating system.
+
+    Args:
+        key: 16 bytes.
+        from_system: whether the key came from the operating system, so that nobody knows it.
+    """
+
+    def __init__(self, key: bytes, from_system: bool) -> None:
+        super().__init__(AESCounter(key=int.from_bytes(key, "little")))
+        self.from_system = from_system
+        _ALIVE.add(self)
+
+    def _start(self, key: bytes) -> None:
+        self.bit_generator.state = AESCounter(key=int.from_bytes(key, "little")).state
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Streams:
     """The random streams of one run.
 
-    Processes that are forked go on with fresh keys of their own, so that no two draw the same noise.
+    Each stream by itself goes on with a fresh key in a forked process, so that no two processes draw the same numbers.
 
     Attributes:
-        sampling: draws batches. Its secrecy is what sampling amplification rests on.
-        noise: draws the noise of releases. Copies of the streams are the streams: noise is never drawn twice.
-        initialisation: draws initial weights; public.
-        views: seeds the changed copies of examples, whose gradients are bounded whatever they are; public.
-        seeded: whether the keys follow from a seed that somebody may know.
+        sampling: draws batches. Secret: amplification by sampling rests on it.
+        noise: draws the noise of releases. Secret. Copies of the streams are the streams: noise is never drawn twice.
+        initialisation: draws initial weights. No guarantee of DP-SGD rests on its secrecy.
+        views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from this seed
+            and the example itself, not from other examples; so no guarantee rests on its secrecy.
+        seeded: whether somebody may know a key. True also where it is given as False, unless each of the four streams was made
+            by `Streams.new()` or `Streams.at()` with a key from the operating system.
     """
 
     sampling: np.random.Generator
@@ -88,7 +112,9 @@ class Streams:
     seeded: bool
 
     def __post_init__(self) -> None:
-        _ALIVE.add(self)
+        streams = (self.sampling, self.noise, self.initialisation, self.views)
+        secret = all(getattr(stream, "from_system", False) for stream in streams)
+        object.__setattr__(self, "seeded", self.seeded or not secret)
 
     def __copy__(self) -> Streams:
         return self
@@ -111,14 +137,11 @@ class Streams:
         if seed is not None:
             count("seed", seed, least=0)
         count("rank", rank, least=0)
-        sampling, noise, initialisation, views = (_key(seed, rank, purpose) for purpose in range(4))
-        return cls(
-            _generator(sampling),
-            NoiseStream(noise, discrete=discrete),
-            _generator(initialisation),
-            _generator(views),
-            seeded=seed is not None,
-        )
+        keys = [_key(seed, rank, purpose) for purpose in range(4)]
+        sampling, initialisation, views = (RandomStream(keys[purpose], seed is None) for purpose in (0, 2, 3))
+        noise = NoiseStream(keys[1], discrete=discrete)
+        noise.from_system = seed is None
+        return cls(sampling, noise, initialisation, views, seeded=seed is not None)
 
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.
@@ -148,8 +171,11 @@ class Streams:
             found = state["noise"]
             position = count("position", found["position"], least=0)
             noise = NoiseStream(bytes.fromhex(found["key"]), position, discrete=bool(found["discrete"]))
-            sampling, initialisation, views = (_restored(state[n]) for n in ("sampling", "initialisation", "views"))
-            return cls(sampling, noise, initialisation, views, seeded=bool(state["seeded"]))
+            noise.from_system = secret = not state["seeded"]
+            sampling, initialisation, views = (
+                _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
+            )
+            return cls(sampling, noise, initialisation, views, seeded=not secret)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise BadInput(f"that is no state of random streams: {error}") from error
 
@@ -160,10 +186,6 @@ def _key(seed: int | None, rank: int, purpose: int) -> bytes:
     return np.random.SeedSequence(seed, spawn_key=(purpose, rank)).generate_state(2, np.uint64).tobytes()
 
 
-def _generator(key: bytes) -> np.random.Generator:
-    return np.random.Generator(AESCounter(key=int.from_bytes(key, "little")))
-
-
 def _state(generator: np.random.Generator) -> dict[str, Any]:
     """The generator's state, its arrays as lists."""
     found = generator.bit_generator.state
@@ -171,8 +193,8 @@ def _state(generator: np.random.Generator) -> dict[str, Any]:
     return {**{name: value for name, value in found.items() if name != "s"}, "s": inner}
 
 
-def _restored(state: dict[str, Any]) -> np.random.Generator:
-    generator = _generator(bytes(16))
+def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:
+    generator = RandomStream(bytes(16), from_system)
     arrays = generator.bit_generator.state["s"]
     inner = {
         name: np.array(state["s"][name], dtype=value.dtype) if isinstance(value, np.ndarray) else state["s"][name]
@@ -182,16 +204,15 @@ def _restored(state: dict[str, Any]) -> np.random.Generator:
     return generator
 
 
-_ALIVE: weakref.WeakSet[Streams] = weakref.WeakSet()
+#: Every stream, each by itself: what is taken off its `Streams` is given a fresh key, too.
+_ALIVE: weakref.WeakSet[NoiseStream | RandomStream] = weakref.WeakSet()
 
 
-def _part_ways() -> None:
+def _fresh_keys() -> None:
     """In a forked process: other keys, or it would draw what its parent draws."""
-    for streams in list(_ALIVE):
-        streams.noise._start(secrets.token_bytes(16), 0)
-        for generator in (streams.sampling, streams.initialisation, streams.views):
-            generator.bit_generator.state = _generator(secrets.token_bytes(16)).bit_generator.state
+    for stream in list(_ALIVE):
+        stream._start(secrets.token_bytes(16))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _part_ways())
+    os.register_at_fork(after_in_child=lambda: _fresh_keys())

@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from privlearn._validate import count
+from privlearn.accounting import limits
 from privlearn.accounting.adjacency import require_same
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose
@@ -38,6 +39,8 @@ from privlearn.rng import Streams
 
 def budget_for(*plans: FeaturesPlan, fits: int = 1, delta: float | None = None) -> Budget:
     """What so many fits of a pipeline with these plans cost together: the least budget of a ledger that pays for all of them.
+
+    Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
 
     A search of c candidates by k folds fits c k times, and once more unless `refit=False`; cross-validation k times.
 
@@ -63,7 +66,12 @@ def budget_for(*plans: FeaturesPlan, fits: int = 1, delta: float | None = None) 
     group = plans[0].group_size
     any_limit = Budget(rho=1.0, group_size=group) if delta is None else Budget(1.0, delta, group_size=group)
     spent = any_limit.spent(event, plans[0].neighbours)
-    return Budget(rho=spent, group_size=group) if delta is None else Budget(spent, delta, group_size=group)
+    if delta is None:
+        return Budget(rho=spent, group_size=group)
+    fixed = Budget(spent, delta, group_size=group)
+    if fits == 1 and len(plans) == 1:
+        return fixed
+    return limits.least_budget(fixed, plans[0].event(), event, plans[0].neighbours)
 
 
 @final
@@ -99,8 +107,7 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Choose features; guarantee and errors as for `select_features`."""
         plan, ledger = _given(self.plan, self.ledger)
         if self.then is not None:
-            both = compose([plan.event(), _require_plan(self.then).event()])
-            ledger.require_room(both, plan.neighbours, plan.unit)
+            ledger.require_room(plan.event(), plan.neighbours, plan.unit, then=_require_plan(self.then).event())
         _, labels = _numbered(y, self.classes, plan)
         found = select_features(plan, _dataset(X, labels), ledger=ledger, streams=self.streams)
         self.indices_ = found.indices.numpy()

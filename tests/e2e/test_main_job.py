@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +52,10 @@ def test_train_publish_verify_predict(capsys: pytest.CaptureFixture[str], tmp_pa
         "problems",
         "warnings",
         "signed_by",
+        "runs",
+        "run_epsilon",
     }
+    assert verified["runs"] is None
     assert verified["epsilon"] == pytest.approx(found["epsilon"], rel=1e-9)
     assert "fixed seed" in verified["warnings"][0]
 
@@ -81,7 +82,7 @@ def test_every_way_of_drawing_batches(
 
 def test_the_plan_of_the_command_line_is_what_is_charged(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = ("--batch-size", "100", "--epsilon", "3", "--epochs", "4", "--schedule", "time:k=0.1", "--pca", "10")
-    found = train(capsys, tmp_path / "model", "--data", "digits", *plan)
+    found = train(capsys, tmp_path / "model", "--data", "digits", "--examples", "1437", *plan)
     code, shown = run(capsys, "budget", "--examples", "1437", *plan, "--json")
     planned = json.loads(shown)
     assert code == 0
@@ -171,16 +172,6 @@ def test_ranges_below_zero_keep_zero() -> None:
     rows = torch.tensor([[-4.0, 5.0, 0.0], [0.0, 0.0, -9.0], [2.0, 99.0, 1.0]])
     scaled = pv.models.Scale(low, high)(rows)
     assert scaled.tolist() == [[-1.0, 0.5, 0.0], [0.0, 0.0, -1.0], [0.5, 1.0, 1.0]]
-
-
-def test_the_readmes_example_runs_as_it_stands(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    code = text.split("```python\n", 1)[1].split("```", 1)[0]
-    assert len(code.strip().splitlines()) <= 20
-    (tmp_path / "example.py").write_text(code)
-    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "-DP for" in done.stdout
 
 
 def test_in_python_with_any_optimizer(tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ from mutant import Mutant, suite_of
 
 D = "privlearn.data."
 MUTANTS = [
+    Mutant("values that are no numbers are finite", D + "dataset:require_finite", 'values.dtype.kind not in "fiub"', "False",
+           "check_what_is_no_data_is_refused"),
+    Mutant("two rows are a pair", D + "dataset:Dataset.of", "not isinstance(data, tuple | list) or ", "",
+           "check_what_is_no_data_is_refused"),
+    Mutant("half of the pixels' range", D + "recipes:digits", "high=16.0", "high=32.0", "check_declared_ranges_fit_the_data"),
+    Mutant("a range twice as wide", D + "recipes:breast_cancer", "0.31", "0.62", "check_declared_ranges_fit_the_data"),
+    Mutant("a range that cuts rows", D + "recipes:breast_cancer", "2510", "2500", "check_declared_ranges_fit_the_data"),
     Mutant("bounds read off the rows", D + "encoding:_numbers", "clip(column.low, column.high)",
            "clip(max(column.low, values.min()), min(column.high, values.max() - 1))", "check_each_row_is_encoded_by_itself"),
     Mutant("numbers are not clipped", D + "encoding:_numbers", ".clip(column.low, column.high)",

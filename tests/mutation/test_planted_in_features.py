@@ -133,6 +133,8 @@ MUTANTS = [
     # What is told
     Mutant("the first features are told, whichever were chosen", METHOD + "fisher:_chosen", "told(found[0], origin",
            "told(sorted(found[0]), origin", TOLD),
+    Mutant("a card calls protected labels public", "privlearn.publishing.features:card_lines",
+           'plan.purpose == "rows" and plan.labels', "plan.labels", TOLD),
     Mutant("rows are given scores", METHOD + "fisher:_chosen", 'plan.purpose == "rows"', "False", TOLD),
     Mutant("all features are told where none was chosen", METHOD + "fisher:_chosen", "not plan.selects or not found",
            "not found", TOLD),

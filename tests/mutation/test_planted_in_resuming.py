@@ -10,6 +10,7 @@ L, B, P, C = (
     f"privlearn.{part}:" for part in ("accounting.ledger", "accounting.book", "methods.progress", "methods.checkpoint")
 )
 WHOLE = "check_a_run_in_pieces_ends_where_the_whole_one_does"
+R, S = "privlearn.accounting.ledger_run:", "privlearn.accounting.pages:"
 PAPER = "check_a_ledger_file_is_never_behind"
 
 MUTANTS = [
@@ -44,27 +45,28 @@ MUTANTS = [
            "check_damaged_checkpoints_are_refused"),
     Mutant("the keys stay behind", "privlearn.publishing.bundle:publish", "result.checkpoint.delete()", "pass",
            "check_publishing_deletes_the_checkpoint"),
-    Mutant("paper follows the draw", L + "_File.pay", "max(times, self._block)", "0", PAPER),
-    Mutant("nothing is set aside", L + "_File.approve", "Entry.new(what, held=held)", "Entry.new(what)", PAPER),
-    Mutant("what is set aside does not count", B + "Entry.counts", "self.held if self.open else self.spent", "self.spent",
+    Mutant("paper follows the draw", R + "Run.pay", "max(times, self._block)", "0", PAPER),
+    Mutant("nothing is set aside", R + "Run.begin", "Entry.new(what, approved=approved)",
+           "Entry.new(what, approved=type(approved)(()))", PAPER),
+    Mutant("what is set aside does not count", S + "Entry.counts", "self.approved if self.open else self.spent", "self.spent",
            "check_two_runs_are_not_promised_the_same_budget"),
-    Mutant("what was set aside is never given back", L + "_File.settle", "if entry.open:", "if False:",
+    Mutant("what was set aside is never given back", R + "Run._close", "if known and known[0].open:", "if False:",
            "check_two_runs_are_not_promised_the_same_budget"),
-    Mutant("a settled run forgets what it may have drawn before", L + "_File.settle", "max(self._used, self._least)",
+    Mutant("a settled run forgets what it may have drawn before", R + "Run._close", "max(self._used, self._least)",
            "self._used", "check_charges_on_paper_run_ahead_and_are_settled"),
     Mutant("a slip in a name begins a ledger without a limit", L + "Ledger.open", "budget is None and not create", "False",
            "check_a_slip_in_a_ledgers_name_is_no_new_ledger"),
-    Mutant("a ledger shows its own process alone", L + "Ledger.__repr__", "walk(pages.event)", "self._runs",
+    Mutant("a ledger shows its own process alone", L + "Ledger.__repr__", "walk(self.event)", "walk(compose([]))",
            "check_a_ledger_shows_what_is_in_it"),
-    Mutant("closed runs go on", L + "_File.pay", "if not entry.open:", "if False:",
+    Mutant("closed runs go on", R + "Run.pay", "if not entry.open:", "if False:",
            "check_charges_on_paper_run_ahead_and_are_settled"),
-    Mutant("resuming pays again", L + "_File.resume", "self._start(entry)",
-           "self.approve(held, adjacency, pages.protects, entry.what)",
+    Mutant("resuming pays again", R + "Run.resume", "self._start(entry, adjacency)",
+           "self.begin(approved, adjacency, pages.protects, entry.what)",
            "check_a_run_gone_on_with_is_paid_for_once"),
-    Mutant("resuming pays nothing more", L + "_File._start",
+    Mutant("resuming pays nothing more", R + "Run._start",
            "self._written = self._least = sum(times for _, times in walk(entry.spent))",
            "self._written = self._least = 10**9", PAPER),
-    Mutant("any ledger will do to go on", L + "Ledger.resume", "if self._file or run is not None:", "if False:",
+    Mutant("any ledger will do to go on", L + "Ledger.resume", "if self.path or run is not None:", "if False:",
            "check_a_run_gone_on_with_is_paid_for_once"),
     Mutant("a forked ledger spends on", L + "Ledger._require_own_process", "if self._process == os.getpid():", "if True:",
            "check_spending_in_files_is_never_forked"),

@@ -1,4 +1,4 @@
-"""The studies that train: their files and words on made-up runs, the store of runs, and (at night) the runs themselves."""
+"""The studies that train: their files and words on made-up runs, and the store of runs."""
 
 from __future__ import annotations
 
@@ -260,13 +260,3 @@ def test_bad_settings_are_refused() -> None:
 def test_refusals_of_the_command(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "yu-fig9", *options]) == 2
     assert options[0][2:] in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", TRAINED)
-def test_quick_runs(name: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
-    rows = registry.find(name).run(quick=True, seeds=1, folder=tmp_path).rows
-    tests = [row.ours for row in rows if row.metric.startswith(("test accuracy", "test error"))]
-    assert tests
-    assert min(tests) > 0.1

@@ -38,15 +38,13 @@ RIGHT: dict[str, Callable[[], None]] = {
     "Poisson sampling": s.require_poisson,
     "partitions": s.require_partition,
     "shuffles": s.require_shuffle,
-}
-NIGHTLY: dict[str, Callable[[], None]] = {
     "far tails in single precision": lambda: s.require_far_tails(dtype=SINGLE),
     "far tails in double precision": lambda: s.require_far_tails(dtype=DOUBLE),
 }
 
 
 def test_the_budget_of_false_alarms_holds() -> None:
-    assert len(RIGHT) + len(NIGHTLY) <= s.RUNS
+    assert len(RIGHT) <= s.RUNS
     assert s.LEVEL * s.RUNS * s.COMPARISONS <= 1.0001e-6
     assert 6.4 < -s.special.ndtri(s.LEVEL / 2) < 6.5
 
@@ -54,12 +52,6 @@ def test_the_budget_of_false_alarms_holds() -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_law_is_accepted(name: str) -> None:
     RIGHT[name]()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", NIGHTLY)
-def test_far_tails_are_right(name: str) -> None:
-    NIGHTLY[name]()
 
 
 # Noise that is wrong. Each is added as `add_gaussian` adds.
@@ -119,7 +111,6 @@ def test_noise_of_a_wrong_shape_is_rejected(name: str, dtype: torch.dtype) -> No
         s.require_gaussian(changed(WRONG_SHAPES[name]), dtype=dtype)
 
 
-@pytest.mark.nightly
 def test_tails_cut_off_far_out_are_rejected() -> None:
     for far in (4.5, 5.0):
         with pytest.raises(AssertionError):

@@ -40,26 +40,28 @@ from privlearn.accounting.events import (
     Repeated,
     Selection,
     compose,
+    tally,
 )
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
-from privlearn.publishing import certificate, keys, signature
+from privlearn.publishing import certificate, keys, shared, signature, tuned
 from privlearn.publishing.folder import Contents
-from privlearn.publishing.verification import Verification, check
+from privlearn.publishing.verification import Verification, check, described_run
 
 NIGHTLY = pytest.mark.nightly
 SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
 TRAINED = {
     "sampling": {"kind": "poisson", "sampling_rate": 0.25},
-    "noise_multipliers": [1.3, 1.3, 1.1, 1.1],
+    "noise_multipliers": [1.3, 1.3, 1.105, 1.105],
     "schedule": "step:k=0.85,period=2.0,start=1.3",
     "before": [],
+    "examples_declared": True,
 }
 NOTHING = {**TRAINED, "noise_multipliers": []}
-RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)])
+RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)])
 
 
-def tuned(**way: Any) -> dict[str, Any]:
+def chosen(**way: Any) -> dict[str, Any]:
     """Settings of a run that was chosen; nothing in them is shared, so that it can be damaged by itself."""
     candidates = [{"name": name, "settings": {"epochs": 4}, "plan": TRAINED} for name in "ab"]
     return json.loads(json.dumps({**TRAINED, "tuning": {"candidates": candidates, "chosen": 1, **way}}))  # type: ignore[no-any-return]
@@ -67,7 +69,7 @@ def tuned(**way: Any) -> dict[str, Any]:
 
 BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
     "poisson": (compose([Gaussian(16.0), Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
-                         Repeated(PoissonSampled(0.25, Gaussian(1.1)), 8)]), "add_remove", TRAINED),
+                         Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)]), "add_remove", TRAINED),
     "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out", NOTHING),
     "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one", NOTHING),
     "kinds": (compose([Laplace(3.0), RandomisedResponse(0.5, 4), Selection(0.1), PureDP(0.2), ZCDP(0.01),
@@ -76,9 +78,9 @@ BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
                 "add_remove", NOTHING),
     "select": (compose([RepeatAndSelect(Gaussian(10.0), 3.0, 1.0)]), "add_remove", NOTHING),
     "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), OneOf((RUN, Gaussian(4.0)))]), "add_remove",
-               tuned(way="blocks", selection_epsilon=0.5, retrain=False, examples=90)),
+               chosen(way="blocks", selection_epsilon=0.5, retrain=False, examples=90)),
     "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",
-                 tuned(way="random-stopping", mean=3.0, shape=1.0, score_noise=9.0)),
+                 chosen(way="random-stopping", mean=3.0, shape=1.0, score_noise=9.0)),
 }  # fmt: skip
 
 
@@ -135,7 +137,10 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     who = key.public.fingerprint if key else None
     card = certificate.header(found.epsilon, found.delta, adjacency, found.unit, who).encode()
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
-    body = certificate.make(event, found, {"examples": 100, **settings}, False, files)
+    described = tuned.described(settings, described_run)
+    own = accountant.guarantee(described, Adjacency(adjacency), 1e-5)
+    others = None if tally(described) == tally(event) else shared.figures(shared.FIXED, own)
+    body = certificate.make(event, found, {"examples": 100, **settings}, False, files, others)
     return signature.signed(body, key) if key else body, files
 
 

@@ -90,9 +90,9 @@ def load_schema(path: Path) -> None:
 @lru_cache
 def ledger() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        opened = pv.Ledger.open(Path(folder, "ledger"), pv.Budget(epsilon=3.0, delta=1e-5), what="a study")
+        opened = pv.Ledger.open(Path(folder, "ledger"), pv.Budget(3.0, 1e-5), what="a study", measure="renyi")
         opened.charge(Gaussian(5.0), pv.Adjacency.ADD_REMOVE)
-        opened.approve(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.Adjacency.ADD_REMOVE)
+        opened.begin(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.Adjacency.ADD_REMOVE)
         opened.charge(PoissonSampled(0.1, Gaussian(2.0)), pv.Adjacency.ADD_REMOVE)
         return Path(folder, "ledger").read_bytes()
 

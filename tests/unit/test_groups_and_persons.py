@@ -227,9 +227,12 @@ def test_persons_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     found = run(capsys, "train", "--data", str(tmp_path / "rows.npz"), *declared, *rows, "--out", str(out))
     assert found["rows_per_person"] == 3
     assert found["steps"] == 4 * 2  # 256 of 300 persons in a batch
+    assert found["adjacency"] == "zero_out"  # nobody declared how many persons there are
     assert run(capsys, "verify", str(out))["unit"] == "one person (any number of rows, of which at most 3 are used)"
     assert "patient" not in "".join(path.read_text() for path in out.iterdir() if path.suffix != ".safetensors")
-    planned = run(capsys, "budget", "--examples", "300", "--epsilon", "6", "--epochs", "4", *rows)
+    planned = run(
+        capsys, "budget", "--examples", "300", "--epsilon", "6", "--epochs", "4", "--adjacency", "zero_out", *rows
+    )
     assert {key: found[key] for key in planned} == planned
     scores = tmp_path / "scores.npz"
     assert main(["predict", str(out), "--data", str(tmp_path / "rows.npz"), "--out", str(scores)]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "no loss": (lambda: {"loss": None}, ("loss is None", "reduction='none'")),
     "a mean loss": (
         lambda: {"loss": nn.CrossEntropyLoss()},
-        ("the loss has shape ()", "shape (1,)", "reduction='none'"),
+        ("the loss has shape () for a batch of 4", "shape (4,)", "reduction='none'"),
     ),
     "a loss in numpy": (
         lambda: {"loss": lambda out, y: np.zeros(len(y))},
@@ -243,7 +244,9 @@ def test_a_ledger_of_another_kind_of_neighbour_stays_as_it_was() -> None:
     ledger = pv.Ledger()
     ledger.charge(Gaussian(1.0), Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatch, match="add_remove meets replace_one"):
-        pv.dpsgd(PLAN, net(), cross_entropy, (X, Y), ledger=ledger)
+        pv.dpsgd(
+            replace(PLAN, adjacency=Adjacency.ADD_REMOVE, examples=len(X)), net(), cross_entropy, (X, Y), ledger=ledger
+        )
     assert ledger.event.events == (Gaussian(1.0),)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from pate_checks import ADD, SIZE, Said, public, released
+from pate_checks import ADD, SIZE, Said, all_reducers, public, released
 from teachers_checks import private, run
 from torch import Tensor, nn
 
@@ -177,6 +177,38 @@ def test_components_below_the_noise_are_told() -> None:
         ask(plan, Said(*MAPS, MAPS[0]), pca.for_noise(plan.noise_std), student=student)
 
 
+OUT_OF_RANGE: list[Callable[[], Any]] = [
+    *(lambda radius=radius: pv.Ball(radius) for radius in (0.0, -1.0, math.nan, math.inf, 1e13, "1")),
+    *(lambda size=size: pv.Box(size) for size in (0, -4, 2.5, 10**10)),
+    *(lambda classes=classes: pv.Votes(classes) for classes in (1, 0, -3, 2.5)),
+    *(lambda classes=classes: pv.ConfidentVotes(classes, 2.0, 3) for classes in (1, -3)),
+    *(lambda least=least: pv.ConfidentVotes(3, least, 3) for least in (-1.0, math.nan, math.inf)),
+    *(lambda answers=answers: pv.ConfidentVotes(3, 2.0, answers) for answers in (0, -1, 1.5)),
+    *(lambda share=share: pv.ConfidentVotes(3, 2.0, 3, share) for share in (-0.1, 0.0, 1.0, 2.0, math.nan)),
+    *(lambda noise=noise: pv.PatePlan(3, 6, VOTES, noise) for noise in (0.0, -1.0, math.nan, math.inf, 1e13)),
+    *(lambda teachers=teachers: pv.PatePlan(3, teachers, VOTES, 1.0) for teachers in (0, -1, 2.5, 10**8)),
+    *(lambda queries=queries: pv.PatePlan(queries, 6, VOTES, 1.0) for queries in (-1, 2.5, 10**8)),
+    *(lambda size=size: pv.PatePlan(3, 6, VOTES, 1.0, group_size=size) for size in (0, -1, 1.5)),
+    lambda: pv.PatePlan(3, 6, VOTES, 1.0, budget=1.0),  # type: ignore[arg-type]
+    lambda: pv.PatePlan(3, 6, VOTES, 1.0, adjacency="some"),  # type: ignore[arg-type]
+]
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    """A negative radius or too little noise would be a sensitivity below the truth."""
+    for number, made in enumerate(OUT_OF_RANGE):
+        with pytest.raises(BadInput):
+            pytest.fail(f"number {number} is accepted: {made()}")
+
+
+def test_the_papers_noise_is_enough_for_groups() -> None:
+    for size in (1, 3):
+        plan = pv.PatePlan(50, 6, VOTES, group_size=size).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
+        single = pv.PatePlan(50, 6, VOTES).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
+        assert plan.guarantee(1e-5).epsilon <= 3.0
+        assert plan.noise == pytest.approx(size * single.noise)
+
+
 def test_nothing_answered_is_said_plainly() -> None:
     plan = pv.PatePlan(30, 6, pv.ConfidentVotes(3, 1e9, 5), noise_multiplier=5.0)
     with pytest.raises(BadInput, match="no query was answered"):
@@ -190,6 +222,32 @@ def test_beliefs_follow_bayes() -> None:
     means = 0.8 * number * torch.eye(3) + 0.1 * number * (1 - torch.eye(3))
     likelihood = torch.exp(-((scores - means) ** 2).sum(1) / (2 * std**2))
     assert torch.allclose(answers.beliefs(0.8)[0], (likelihood / likelihood.sum()).double(), atol=1e-6)
+    both = replace(
+        answers, targets=torch.tensor([0, 0]), answered=torch.tensor([True, False]), scores=scores.repeat(2, 1)
+    )
+    assert torch.equal(both.beliefs(0.8)[0], answers.beliefs(0.8)[0])
+    assert both.beliefs(0.8)[1].tolist() == [0.0, 0.0, 0.0], "nobody answered, and it is believed"
+    with pytest.raises(BadInput, match="no classes"):
+        replace(answers, scores=None).beliefs(0.8)
+    assert "1 of 2 queries, one of 3 classes" in repr(both)
+    assert "1 of 1 queries, targets" in repr(replace(answers, scores=None))
+
+
+def test_made_up_answers_look_like_the_plans() -> None:
+    """As many as are asked for, or as the plan asks, or as there are inputs; noise of the plan's size; every class occurs."""
+    for queries, expected in ((None, 30), (7, 7), (100, 40)):
+        made_up = Answers.made_up(PLAN, None, INPUTS, queries=queries)
+        assert len(made_up.targets) == expected
+        assert made_up.scores is not None
+        assert made_up.scores.shape == (expected, 3)
+        assert torch.equal(made_up.scores.argmax(1), made_up.targets)
+        assert set(made_up.targets.tolist()) == {0, 1, 2}
+        assert bool(made_up.answered.all())
+        assert made_up.expected == pytest.approx(6 / PLAN.noise_std**2)
+    reducer = reducers.Identity(SIZE, 0.5)
+    targets = Answers.made_up(pv.PatePlan(40, 6, pv.Ball(1.0), 5.0), reducer, INPUTS).targets
+    assert float((targets - 0.5).std()) == pytest.approx(5.0 * 2 / 6, rel=0.2)
+    assert float(targets.mean()) == pytest.approx(0.5, abs=0.5)
 
 
 def test_bounds_of_public_data_become_part_of_the_model(tmp_path: Path) -> None:
@@ -265,7 +323,7 @@ def test_an_empty_shard_says_nothing_new() -> None:
     data = private(3)
     everybody = teachers.Trained(data, lambda x, y: lambda q: q[:, 0], shards=[[0, 1, 2], []])  # type: ignore[arg-type,return-value]
     assert len(list(everybody.answers(INPUTS, Streams.new(0)))) == 2
-    everybody.require_covered(ADD)
+    everybody.require_covered(ADD, pv.Unit())
 
 
 def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -293,10 +351,42 @@ def test_a_box_bounds_what_a_ball_would() -> None:
     assert math.isclose(sums.sensitivity, 1.0, rel_tol=1e-6)  # type: ignore[union-attr]
 
 
+def test_noiseless_codes_are_the_mean_of_encode() -> None:
+    """Of trained teachers, by every reducer: what a student hears is the decoded mean of what they say, encoded."""
+
+    def recipe(x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda asked: (
+            0.2 * len(x) * torch.outer(asked.sum(1), torch.arange(6.0)).view(-1, *SIZE) + y.double().mean()
+        )
+
+    for name, reducer in all_reducers().items():
+        plan = pv.PatePlan(5, 4, pv.Ball(1.0 if name == "autoencoder" else 100.0), noise_multiplier=1e-6)
+        ensemble = teachers.Trained(private(), recipe, 4)
+        said = torch.stack(list(ensemble.answers(INPUTS[:5], Streams.new(0))))  # type: ignore[arg-type]
+        heard: list[Answers] = []
+        ask(plan, ensemble, reducer, student=lambda answers, heard=heard: heard.append(answers) or nn.Identity())
+        mean = torch.stack([reducer.encode(each) for each in said]).mean(0)
+        torch.testing.assert_close(heard[0].targets, reducer.decode(mean), rtol=1e-3, atol=1e-3)
+
+
 def test_results_are_published_like_any_other(tmp_path: Path) -> None:
     result = run()
     with pytest.raises(BadInput):
         pv.publish(result, tmp_path / "m", test_metrics=result.private_diagnostics)  # type: ignore[arg-type]
+
+
+def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
+    """Of an autoencoder 0; others are clipped about the centre's code, as they are described."""
+    for name in ("autoencoder", "pca"):
+        plan = pv.PatePlan(30, 6, pv.Ball(1.0)).calibrate(epsilon=20.0, delta=1e-5)
+        result = ask(plan, Said(*MAPS, MAPS[0]), all_reducers()[name], student=lambda answers: nn.Linear(4, 6))
+        out = pv.publish(result, tmp_path / name)
+        assert pv.verify(out).ok
+        about = "in the unit ball, clipped about 0"
+        assert (result.settings["reducer"].get("codes") == about) is (name == "autoencoder")
+        assert (f"| reducer | {name}, codes of 3 numbers, {about} |" in (out / "README.md").read_text()) is (
+            name == "autoencoder"
+        )
 
 
 def test_planning_needs_no_torch() -> None:

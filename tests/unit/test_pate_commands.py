@@ -219,16 +219,18 @@ def test_chances_to_win_are_those_of_a_simulation() -> None:
 
 
 def persons(path: Path, seed: int = 0) -> None:
-    """Three rows of each of 60 persons, and test rows."""
+    """Three rows of each of 60 persons, and test rows; beside them public rows of others, in public.npz."""
     made_up = np.random.default_rng(seed)
     x = made_up.normal(size=(280, 4)).clip(-3, 3)
     y = (x[:, 0] > 0).astype(int)
-    np.savez(path, x=x[:180], y=y[:180], x_test=x[180:], y_test=y[180:], groups=np.arange(180) // 3)
+    np.savez(path, x=x[:180], y=y[:180], x_test=x[270:], y_test=y[270:], groups=np.arange(180) // 3)
+    np.savez(path.with_name("public.npz"), x=x[180:270], y=y[180:270])
 
 
 def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     persons(tmp_path / "rows.npz")
     words = ["train", "--method", "pate", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "-3,3"]
+    words += ["--public", str(tmp_path / "public.npz")]
     words += ["--teachers", "12", "--queries", "40", "--teacher", "logistic", "--epsilon", "20", "--epochs", "2"]
     code, said = command(capsys, *words, "--out", str(tmp_path / "m"), "--ledger", str(tmp_path / "ledger.json"))
     assert code == 0, said
@@ -241,12 +243,22 @@ def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.
     card = (tmp_path / "m" / "README.md").read_text()
     assert "unit: one person" in card
     assert "on 10 rows |" in card
-    assert "the first 90 of 100 test rows are public inputs" in card
+    assert "40 (of 90 public inputs)" in card
     assert json.loads((tmp_path / "m" / "privacy.json").read_text())["settings"]["student"]["epochs"] == 2
     code, said = command(capsys, "ledger", str(tmp_path / "ledger.json"))
     assert "What is protected: one person" in said
     code, said = command(capsys, *words, "--group-size", "3", "--out", str(tmp_path / "g"))
     assert pv.verify(tmp_path / "g").unit == "up to 3 examples of one person"
+    card = (tmp_path / "g" / "README.md").read_text()
+    assert "records assigned by chance, each person's to one teacher |" in card
+    # A record that becomes another person's moves two teachers.
+    words += ["--adjacency", "replace_one", "--out", str(tmp_path / "r")]
+    code, said = command(capsys, *words, "--group-size", "3")
+    assert code == 2
+    assert "changes two teachers" in said
+    assert not (tmp_path / "r").exists()
+    assert command(capsys, *words)[0] == 0
+    assert pv.verify(tmp_path / "r").ok
 
 
 def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_dpsgd_on_maps_on_the_command_line(
 
 REFUSED = {
     "dpmac": (["--method", "dpmac"], "maps of classes"),
-    "votes": (["--method", "pate", "--threshold", "3", "--answers", "2"], "for votes"),
+    "votes": (["--method", "pate", "--public", "public.npz", "--threshold", "3", "--answers", "2"], "for votes"),
     "no public volumes": (["--method", "pate"], "give --public PATH"),
     "a network without maps": (["--model", "mlp:4", "--examples", "24"], "as --model unet has"),
     "odd sizes": (["--model", "unet:8,8,8,8,8", "--examples", "24"], "multiples of 16"),

@@ -117,7 +117,7 @@ def test_the_command_shows_what_was_spent_and_what_remains(tmp_path: Path, capsy
     assert "Nothing was charged yet" in capsys.readouterr().out
     first, second = (Ledger.open(path, what=what) for what in ("a selection", "a model"))
     first.charge(Gaussian(4.0), ADD_REMOVE)
-    second.approve(Repeated(Gaussian(8.0), 4), ADD_REMOVE)
+    second.begin(Repeated(Gaussian(8.0), 4), ADD_REMOVE)
     second.charge(Gaussian(8.0), ADD_REMOVE)
     assert run(path) == 0
     shown = capsys.readouterr().out
@@ -144,7 +144,7 @@ def test_the_command_speaks_of_groups(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(path) == 0
     assert "up to 4 examples of one person" in capsys.readouterr().out
     with pytest.raises(BadInput, match="up to 4 examples"):
-        Ledger.open(path).approve(Gaussian(20.0), ADD_REMOVE)
+        Ledger.open(path).begin(Gaussian(20.0), ADD_REMOVE)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from tune_checks import ADD, EMPTY, REPLACE, candidates, data, train
 
 import privlearn as pv
@@ -238,12 +239,12 @@ def test_zero_out_and_other_batches() -> None:
 def test_persons_and_groups() -> None:
     x, y = data(60)
     ids = np.arange(60) // 3
-    persons = pv.Blocks(candidates(rows_per_person=2), retrain=True, examples=20).calibrate(epsilon=3.0, delta=1e-5)
+    persons = pv.Blocks(candidates(rows_per_person=2, examples=20), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(persons, train, pv.Dataset(x, y, groups=ids), streams=rng.Streams.new(1))
     assert result.ledger.unit.rows_per_person == 2
     with pytest.raises(BadInput, match="do not say whose rows"):
         pv.tune(persons, train, (x, y))
-    groups = pv.Blocks(candidates(group_size=4), examples=60).calibrate(epsilon=3.0, delta=1e-5)
+    groups = pv.Blocks(candidates(group_size=4, examples=60)).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(groups, train, (x, y), streams=rng.Streams.new(1))
     assert result.ledger.guarantee(1e-5).group_size == 4
     assert result.ledger.guarantee(1e-5).epsilon <= 3.0
@@ -259,7 +260,7 @@ def test_a_group_of_a_repeated_run_is_priced_as_one_example() -> None:
 
 def test_rows_of_no_block_and_hardly_any_rows() -> None:
     """More blocks than rows: most are empty, and nothing tells."""
-    plan = pv.Blocks(candidates(tuple(0.1 * i for i in range(1, 8))), examples=3).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.Blocks(candidates(tuple(0.1 * i for i in range(1, 8)), examples=3)).calibrate(epsilon=3.0, delta=1e-5)
     result = pv.tune(plan, train, data(3), streams=rng.Streams.new(0))
     assert result.ledger.event == plan.event()
 
@@ -277,15 +278,15 @@ def test_the_ledger_keeps_what_was_charged_when_a_run_is_interrupted() -> None:
 
 
 def test_what_python_refuses() -> None:
-    plan = pv.Plan(pv.Poisson(0.3))
+    plan = pv.Plan(pv.Poisson(0.3), examples=8)
     a, b = pv.Candidate("a", plan), pv.Candidate("b", plan)
     with pytest.raises(UnsupportedEvent, match="replace_one"):
         pv.Blocks(tuple(pv.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab"))
     with pytest.raises(AdjacencyMismatch):
         pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Shuffle(5)))))
     with pytest.raises(BadInput, match="one group_size"):
-        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2))))
-    with pytest.raises(BadInput, match="declares its examples"):
+        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8))))
+    with pytest.raises(BadInput, match="declares 9 examples, and 'a' 8"):
         pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
     with pytest.raises(BadInput, match="leave out again="):
         pv.RandomStopping((a, pv.Candidate("c", plan, again=plan)), mean=2.0)
@@ -340,9 +341,11 @@ def test_figures_of_the_documentation() -> None:
 
 
 def test_the_better_candidate_wins_with_the_stated_odds() -> None:
-    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism, end to end."""
-    x = torch.zeros(40, 2)
-    y = torch.tensor([0, 1] * 20)
+    """Two candidates of fixed error counts, over many runs: the odds of the exponential mechanism, end to end.
+
+    Half or twice the odds' exponent lies five standard deviations away. Six rows are enough, and keep it quick.
+    """
+    x, y = torch.zeros(6, 2), torch.zeros(6, dtype=torch.int64)
 
     class Fixed(torch.nn.Module):
         """Always says `answer`."""
@@ -363,10 +366,10 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
         pv.Candidate(f"says {answer}", pv.Plan(pv.FullBatch(), epochs=1, adjacency=EMPTY), settings={"answer": answer})
         for answer in (0, 2)
     )
-    plan = pv.Blocks(each, selection_epsilon=0.3)
-    streams = rng.Streams.new(2)
-    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(1500)]
-    # A third of the 40 rows is held out, and half of those are of class 0: z = 0 or 1 a row, so odds e^{0.3 n / 2}.
-    held = np.random.default_rng(0).binomial(20, 1 / 3, 200_000)
-    expected = float(np.mean(1 / (1 + np.exp(-0.3 * held))))
-    assert abs(1 - np.mean(chosen) - expected) < 5 * math.sqrt(expected * (1 - expected) / 1500)
+    plan = pv.Blocks(each, selection_epsilon=0.6)
+    streams, runs = rng.Streams.new(2), 400
+    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(runs)]
+    # A third of the rows is held out, all of class 0: no errors against one for each held row, so odds e^{0.6 n}.
+    held = np.arange(7)
+    expected = float(stats.binom.pmf(held, 6, 1 / 3) @ (1 / (1 + np.exp(-0.6 * held))))
+    assert abs(1 - np.mean(chosen) - expected) < 3 * math.sqrt(expected * (1 - expected) / runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -343,13 +342,6 @@ def test_idle_and_noisy_schedules_are_told(capsys: pytest.CaptureFixture[str]) -
     assert "the run ends before" in " ".join(capsys.readouterr().err.split())
     assert run(*given, "exp:k=0.05,from=10,to=50") == 0
     assert "warning" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("page", ["schedules.md"])
-def test_the_pages_examples_run(page: str) -> None:
-    text = (Path(__file__).parents[2] / "docs" / page).read_text()
-    for code in re.findall(r"```python\n(.*?)```", text, re.S):
-        exec(compile(code, page, "exec"), {})
 
 
 def test_budget_shows_the_limit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -6,164 +6,62 @@ Every charge is in it before anything is drawn, and an open entry counts with al
 
 from __future__ import annotations
 
-import getpass
 import json
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from filelock import FileLock, Timeout
 
 from privlearn._files import write_durably
 from privlearn._json import digest, loads
-from privlearn.accounting.adjacency import Adjacency, require_same
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import from_json, to_json
-from privlearn.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.accounting.events import Composed
+from privlearn.accounting.limits import Measure, require_measure
+from privlearn.accounting.pages import NOTHING, Entry, Pages
 from privlearn.accounting.unit import Unit
-from privlearn.errors import BadInput, BudgetExceeded
+from privlearn.errors import BadInput
 
-_FORMAT, _VERSION = "privlearn-ledger", 1
+_FORMAT, _VERSION = "privlearn-ledger", 2
 _LARGEST = 1 << 26
 _PATIENCE = 30.0  # seconds to wait for another process
 _LONGEST = 1000  # characters of a text
-_TEXTS = ("id", "what", "by", "begun")
-NOTHING = Composed(())
+_TEXTS, _FLAGS, _EVENTS = ("id", "what", "by", "begun"), ("open", "declared", "waiting"), ("approved", "spent")
+
+
+class Store(Protocol):
+    """Where a ledger's pages are."""
+
+    def read(self) -> Pages:
+        """What they say now; not to be changed."""
+        ...
+
+    def editing(self) -> Any:
+        """A `with` block that yields the pages, and keeps what was changed in them unless the block raises."""
+        ...
 
 
 @final
-@dataclass(frozen=True)
-class Entry:
-    """One run, or charges that were made one by one.
+class Memory:
+    """The pages of a ledger that lives in one process."""
 
-    Attributes:
-        id: tells it from the others.
-        what: what it was for.
-        by: who made it.
-        begun: when, in UTC.
-        open: whether it may still be charged for what it holds.
-        held: what is set aside for it while it is open, all that it has spent included.
-        spent: what it was charged for; never less than what was drawn.
-    """
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
 
-    id: str
-    what: str
-    by: str
-    begun: str
-    open: bool
-    held: Composed
-    spent: Composed
+    def read(self) -> Pages:
+        """What they say now."""
+        return self._pages
 
-    @classmethod
-    def new(cls, what: str, *, held: Composed | None = None, spent: Composed = NOTHING) -> Entry:
-        """An entry of this moment and this user; open if something is held for it."""
-        begun = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(secrets.token_hex(4), what, _user(), begun, held is not None, held or NOTHING, spent)
-
-    @property
-    def counts(self) -> Composed:
-        """What the budget has to cover for it."""
-        return self.held if self.open else self.spent
-
-    def closed(self) -> Entry:
-        """Itself, with nothing set aside any more."""
-        return replace(self, open=False, held=NOTHING)
-
-
-@dataclass
-class Pages:
-    """What a book says; `Book.editing` writes changes back.
-
-    Attributes:
-        budget: the limit on everything together; None if it only records.
-        adjacency: the kind of neighbour of everything in it; None while it is empty.
-        unit: whose data everything in it protects; None while it is empty.
-        entries: in the order of their beginning.
-    """
-
-    budget: Budget | None = None
-    adjacency: Adjacency | None = None
-    unit: Unit | None = None
-    entries: list[Entry] = field(default_factory=list)
-
-    @property
-    def event(self) -> Composed:
-        """Everything that was spent or is set aside."""
-        return compose(entry.counts for entry in self.entries)
-
-    def entry(self, id: str) -> Entry:  # noqa: A002 - that is its name
-        """The entry called `id`.
-
-        Raises:
-            BadInput: there is none.
-        """
-        for entry in self.entries:
-            if entry.id == id:
-                return entry
-        raise BadInput(f"the ledger has no entry {id!r}: it has {', '.join(e.id for e in self.entries) or 'none'}")
-
-    def put(self, entry: Entry) -> None:
-        """Add `entry`, or replace the one of the same id."""
-        ids = [known.id for known in self.entries]
-        if entry.id in ids:
-            self.entries[ids.index(entry.id)] = entry
-        else:
-            self.entries.append(entry)
-
-    @property
-    def protects(self) -> Unit:
-        """The unit, or what it is once something is charged: one example, or as many as the budget says go together."""
-        return self.unit or Unit(self.budget.group_size if self.budget else 1)
-
-    def require_unit(self, unit: Unit) -> None:
-        """Raise `BadInput` unless what protects `unit` may stand here."""
-        size = unit.group_size if self.budget is None else self.budget.group_size
-        if unit.group_size == size and self.unit in (None, unit):
-            return
-        raise BadInput(
-            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one guarantee. Give "
-            "both the same group_size and rows_per_person, or a ledger of its own to each",
-            expected=self.protects,
-            given=unit,
-        )
-
-    def require_room(self, event: Event, adjacency: Adjacency, unit: Unit | None = None) -> None:
-        """Raise unless `event` fits on top of all entries, for `unit` if that is given.
-
-        Raises:
-            BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as their names say.
-            BadInput: another unit of protection.
-        """
-        if unit is not None:
-            self.require_unit(unit)
-        if self.adjacency is not None:
-            require_same(self.adjacency, adjacency, "this ledger")
-        require_adjacency(event, adjacency)
-        if self.budget is not None:
-            require_covered(self.budget, self.event, event, adjacency)
-
-
-def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adjacency) -> None:
-    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was spent `before`."""
-    spent = budget.spent(compose([before, event]), adjacency)
-    if not budget.covers(spent):
-        first = before == NOTHING
-        already = (
-            ""
-            if first
-            else f", of which {budget.figure(budget.spent(before, adjacency))} was spent or set aside before"
-        )
-        remedy = "a larger budget" if first else "a smaller target"
-        raise BudgetExceeded(
-            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. Nothing was "
-            f"charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}",
-            budget=budget,
-            would_be=spent,
-        )
+    @contextmanager
+    def editing(self) -> Iterator[Pages]:
+        """Change them; nothing is changed if the body raises."""
+        draft = replace(self._pages, entries=list(self._pages.entries))
+        yield draft
+        self._pages = draft
 
 
 @final
@@ -177,7 +75,7 @@ class Book:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def create(self, budget: Budget | None) -> None:
+    def create(self, budget: Budget | None, measure: Measure = None) -> None:
         """Begin a book.
 
         Raises:
@@ -188,7 +86,7 @@ class Book:
                 raise BadInput(
                     f"{self.path} exists already: its budget is fixed; choose another file for another ledger"
                 )
-            self._write(Pages(budget))
+            self._write(Pages(budget, measure))
 
     def read(self) -> Pages:
         """What it says now.
@@ -240,17 +138,29 @@ class Book:
 
     def _write(self, pages: Pages) -> None:
         body = _plain(pages)
-        text = json.dumps({"format": _FORMAT, "version": _VERSION, **body, "digest": digest(body)}, indent=1)
-        write_durably(self.path, text.encode() + b"\n")
+        entries = ",\n  ".join(
+            json.dumps(entry) for entry in body["entries"]
+        )  # a line each: indenting all takes far longer
+        rest = {**body, "entries": [], "digest": digest(body)}
+        head = json.dumps({"format": _FORMAT, "version": _VERSION, **rest}, indent=1)
+        text = head.replace('"entries": []', f'"entries": [\n  {entries}\n ]').encode() + b"\n"
+        if len(text) > _LARGEST:
+            raise BadInput(
+                f"{self.path} would become larger than {_LARGEST >> 20} MiB, and could not be read any more. Nothing was "
+                "charged or drawn, and the file is as it was. Begin another ledger, or use plans with fewer different noise "
+                "multipliers"
+            )
+        write_durably(self.path, text)
 
 
 def _plain(pages: Pages) -> dict[str, Any]:
     return {
         "budget": None if pages.budget is None else asdict(pages.budget),
+        "measure": pages.measure,
         "adjacency": None if pages.adjacency is None else pages.adjacency.value,
         "unit": None if pages.unit is None else asdict(pages.unit),
         "entries": [
-            {**vars(entry), "held": to_json(entry.held), "spent": to_json(entry.spent)} for entry in pages.entries
+            {**vars(entry), **{name: to_json(getattr(entry, name)) for name in _EVENTS}} for entry in pages.entries
         ],
     }
 
@@ -263,34 +173,44 @@ def _pages(data: Any) -> Pages:
     """
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise ValueError(f"its format is not {_FORMAT!r}")
-    if data.get("version") != _VERSION:
-        raise ValueError(f"its version is {str(data.get('version'))[:40]}, and this privlearn reads {_VERSION}")
+    if data.get("version") not in (1, _VERSION):
+        raise ValueError(f"its version is {str(data.get('version'))[:40]}, and this privlearn reads 1 and {_VERSION}")
     body = {key: value for key, value in data.items() if key not in ("format", "version", "digest")}
     if data.get("digest") != digest(body):
         raise ValueError("its digest does not match: it was edited or damaged")
     try:
+        if data["version"] == 1:
+            body = _of_version_1(body)
         budget = None if body["budget"] is None else Budget(**body["budget"])
         adjacency = None if body["adjacency"] is None else Adjacency.parse(body["adjacency"])
         unit = None if body["unit"] is None else Unit(**body["unit"])
-        return Pages(budget, adjacency, unit, [_entry(entry) for entry in body["entries"]])
+        measure = require_measure(body["measure"], budget)
+        return Pages(budget, measure, adjacency, unit, [_entry(entry) for entry in body["entries"]])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it has other fields than a ledger: {str(error)[:200]}") from error
 
 
+def _of_version_1(body: dict[str, Any]) -> dict[str, Any]:
+    """Ledgers that knew no filters: which runs were fixed before the first release is known of the first one alone."""
+    entries = [{**entry, "approved": entry["held"], "declared": False, "waiting": False} for entry in body["entries"]]
+    for place, entry in enumerate(entries):
+        del entry["held"]
+        entry["declared"] = place == 0
+    return {**body, "measure": None, "entries": entries}
+
+
 def _entry(data: dict[str, Any]) -> Entry:
-    held, spent = from_json(data["held"]), from_json(data["spent"])
+    approved, spent = from_json(data["approved"]), from_json(data["spent"])
     texts = {name: data[name] for name in _TEXTS}
+    flags = {name: data[name] for name in _FLAGS}
     if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts.values()):
         raise ValueError("an entry has something else than short texts")
-    if not isinstance(data["open"], bool) or not isinstance(held, Composed) or not isinstance(spent, Composed):
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise ValueError("an entry has other flags than yes and no")
+    if not isinstance(approved, Composed) or not isinstance(spent, Composed):
         raise ValueError("an entry has fields of other types")
-    if set(data) != {*texts, "open", "held", "spent"}:
+    if set(data) != {*texts, *flags, *_EVENTS}:
         raise ValueError("an entry has other fields")
-    return Entry(**texts, open=data["open"], held=held, spent=spent)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"
+    if flags["waiting"] and (not flags["open"] or spent != NOTHING):
+        raise ValueError("an entry that waits was begun or closed")
+    return Entry(**texts, **flags, approved=approved, spent=spent)

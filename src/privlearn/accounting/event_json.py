@@ -47,6 +47,7 @@ _KINDS: dict[str, type[Event]] = {
     "composed": Composed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _NAMES}  # type: ignore[arg-type]
 #: Version of the JSON form below. It changes whenever the meaning of a stored event would.
 JSON_VERSION = 1
 _DEEPEST = 32
@@ -55,13 +56,13 @@ _DEEPEST = 32
 def to_json(event: Event) -> dict[str, Any]:
     """Return `event` as plain JSON values, by a closed table of kinds."""
     out: dict[str, Any] = {"kind": _NAMES[type(event)]}
-    for field in fields(event):  # type: ignore[arg-type]
-        value = getattr(event, field.name)
+    for name in _FIELDS[type(event)]:
+        value = getattr(event, name)
         if isinstance(value, Event):
             value = to_json(value)
         elif isinstance(value, tuple):
             value = [to_json(part) if isinstance(part, Event) else part for part in value]
-        out[field.name] = value
+        out[name] = value
     return out
 
 
@@ -78,7 +79,7 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise BadInput(f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name)
-    expected = {"kind", *(field.name for field in fields(kind))}  # type: ignore[arg-type]
+    expected = {"kind", *_FIELDS[kind]}
     if set(data) != expected:
         raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")
     values: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from privlearn.accounting.events import (
     require_adjacency,
     tally,
 )
-from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
+
+if TYPE_CHECKING:
+    from privlearn.accounting.ledger import Account
 
 #: What a ledger is charged for a filter.
 Limit = Filter | GaussianFilter
@@ -57,12 +59,12 @@ def share(limit: Limit, event: Event) -> float:
         raise UnsupportedEvent("a Gaussian filter lets nothing but Gaussian releases through", event=event)
     if limit.rho is not None:
         return zcdp.rho(event) / limit.rho
-    return float((rdp.curve(event)[_places(limit.orders)] / np.array(limit.bounds)).max())
+    return float((rdp.curve(event)[require_orders(limit.orders)] / np.array(limit.bounds)).max())
 
 
 def is_gaussian(event: Event) -> bool:
     """Whether one example meets nothing but Gaussian releases: an epoch over disjoint batches is one, whichever its batch."""
-    return all(isinstance(leaf, Gaussian | FixedBatches | Partitioned) for leaf in tally(event))
+    return all(isinstance(leaf, Gaussian | FixedBatches | Partitioned | GaussianFilter) for leaf in tally(event))
 
 
 def opened(limit: Limit, account: Account, adjacency: Adjacency) -> ZCDPFilter | RenyiFilter:
@@ -72,8 +74,8 @@ def opened(limit: Limit, account: Account, adjacency: Adjacency) -> ZCDPFilter |
     return RenyiFilter(account, limit.orders, limit.bounds, adjacency)
 
 
-def _places(orders: Sequence[float]) -> list[int]:
-    """Where `orders` stand in `rdp.ORDERS`."""
+def require_orders(orders: Sequence[float]) -> list[int]:
+    """Where `orders` stand in `rdp.ORDERS`, or `BadInput` if one does not."""
     missing = [order for order in orders if not np.isclose(rdp.ORDERS, order).any()]
     if missing:
         raise BadInput(f"order {missing[0]:g} is not among the orders that are computed: choose from rdp.ORDERS")
@@ -205,7 +207,7 @@ class RenyiFilter:
         self, account: Account, orders: Sequence[float], bounds: Sequence[float], adjacency: Adjacency
     ) -> None:
         self.limit = Filter(None, tuple(float(order) for order in orders), tuple(float(bound) for bound in bounds))
-        _places(self.limit.orders)
+        require_orders(self.limit.orders)
         self.adjacency = adjacency
         account.charge(self.limit, adjacency)
         self._spending = _Spending(adjacency)

@@ -45,10 +45,10 @@ def encoded(options: argparse.Namespace, data: Dataset) -> Iterator[Dataset]:
     )
     # The bar must be gone before that of training comes.
     with ExitStack() as shown:
-        progress = shown.enter_context(screen.progress_bar("features", "rows"))
+        progress = shown.enter_context(screen.progress_bar("features", "%"))
 
         def told(done: int, rows: int) -> None:
-            progress(done, rows)
+            progress(100 * done // rows, 100)  # how many rows there are is nobody's business
             if done == rows:
                 shown.close()
 

@@ -16,7 +16,7 @@ from privlearn import models
 from privlearn.cli import screen, training, voting
 from privlearn.cli.planning import delta_warning
 from privlearn.cli.publication import Publication
-from privlearn.data import Dataset
+from privlearn.data import NAMES, Dataset
 from privlearn.errors import BadInput
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.ensemble.student import Spread, Student
@@ -41,6 +41,12 @@ def _student(options: argparse.Namespace, network: nn.Module, inputs: int) -> St
 
 def run(options: argparse.Namespace) -> int:
     """Train teachers, ask them, teach a student and publish it."""
+    if options.public is None and options.data not in NAMES:
+        raise BadInput(
+            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of --data "
+            "which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows take their place "
+            "for named data sets alone"
+        )
     folder = Path(f"{options.out}.teachers")
     if options.resume and _published_already(options.out, folder):
         return 0
@@ -159,15 +165,12 @@ def _require_state(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _apart(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset]:
-    """The data with rows to test on, and the public inputs: those of --public, or nine tenths of the test rows."""
+    """The data with rows to test on, and the public inputs: those of --public, or nine tenths of named data's test rows."""
     if data.classes is None:
         raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
     if options.public is not None:
         return data, training.public_rows(options, data)
-    if data.x_test is None or len(data.x_test) < 10:
-        raise BadInput(
-            "teachers answer about public inputs: give some with --public PATH; the data have no test rows to take"
-        )
+    assert data.x_test is not None  # a named data set has some
     cut = len(data.x_test) * 9 // 10
     taken = (
         f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"

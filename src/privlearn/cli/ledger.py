@@ -7,12 +7,14 @@ from typing import Any
 
 from rich.table import Table
 
-from privlearn.accounting import accountant
+from privlearn.accounting import accountant, limits
 from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book, Entry, Pages
+from privlearn.accounting.book import Book
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
+from privlearn.accounting.filters import share
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.pages import Entry, Pages
 from privlearn.accounting.unit import Unit
 from privlearn.cli import screen
 from privlearn.errors import BadInput, UnsupportedEvent
@@ -23,20 +25,28 @@ def run(options: argparse.Namespace) -> int:
     book = Book(options.file)
     budget = _budget(options)
     if budget is not None and not book.path.exists():
-        Ledger.open(options.file, budget)
-        screen.asides.print(f"began {options.file} with a budget of {budget}")
+        Ledger.open(options.file, budget, measure=_measure(options.measure))
+        screen.asides.print(
+            f"began {options.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
+            f"{options.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+        )
     if options.close is not None:
         with book.editing() as pages:
             entry = pages.entry(options.close)
             if not entry.open:
                 raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
-            pages.put(entry.closed())
+            pages.close(entry)
         screen.asides.print(f"closed {options.close}: it can't be continued, and what it had not spent is free again")
     pages = book.read()
     if budget is not None and budget != pages.budget:
         raise BadInput(
             f"{options.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a ledger's "
             "budget is fixed. Leave it out, or begin another file"
+        )
+    if options.measure is not None and _measure(options.measure) != pages.measure:
+        raise BadInput(
+            f"{options.file} has the measure {pages.measure or 'that suits its first run'}, and {options.measure} was given: "
+            "a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
         )
     answer = _figures(pages, options.delta)
     if options.json:
@@ -52,26 +62,51 @@ def _budget(options: argparse.Namespace) -> Budget | None:
     return Budget(options.epsilon, options.delta or 1e-5, options.rho, options.group_size or 1)
 
 
+def _measure(given: str | None) -> limits.Measure:
+    """A name, or a Renyi order."""
+    try:
+        return None if given is None else float(given)
+    except ValueError:
+        return given
+
+
 def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
     """The ledger as plain values."""
     delta = delta or (pages.budget.delta if pages.budget else None) or 1e-5
     adjacency = pages.adjacency or Adjacency.ADD_REMOVE
     unit = pages.protects
-    total = accountant.guarantee(pages.event, adjacency, delta, unit.group_size)
+    limit = pages.limit
+    try:
+        total = accountant.guarantee(pages.claim, adjacency, delta, unit.group_size)
+    except UnsupportedEvent:
+        total = None
     answer: dict[str, Any] = {
         "adjacency": pages.adjacency.value if pages.adjacency else None,
         "delta": delta,
-        "epsilon": total.epsilon,
-        "method": total.method,
-        "rho": total.rho,
+        "epsilon": total.epsilon if total else None,
+        "method": total.method if total else None,
+        "rho": total.rho if total else None,
         "unit": str(unit),
+        "adaptive": pages.adaptive,
+        "measure": limits.described(limit) if limit else None,
+        "epsilon_if_fixed": _alone(pages.event, adjacency, delta, unit),
         "budget": None if pages.budget is None else vars(pages.budget),
         "entries": [_entry(entry, adjacency, delta, unit) for entry in pages.entries],
     }
     if pages.budget is not None:
-        spent = pages.budget.spent(pages.event, adjacency) if pages.entries else 0.0
+        spent = _spent(pages, pages.budget, adjacency)
         answer |= {"spent": spent, "left": max(0.0, pages.budget.limit - spent)}
     return answer
+
+
+def _spent(pages: Pages, budget: Budget, adjacency: Adjacency) -> float:
+    """How much of the budget is gone: as the accountant counts fixed runs, or the share of the filter's limit."""
+    if not pages.entries:
+        return 0.0
+    if not pages.adaptive:
+        return budget.spent(pages.claim, adjacency)
+    limit = pages.limit
+    return budget.limit if limit is None else budget.limit * share(limit, pages.event)
 
 
 def _entry(entry: Entry, adjacency: Adjacency, delta: float, unit: Unit) -> dict[str, Any]:
@@ -116,27 +151,47 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
             _number(row["epsilon"]),
         )
     out.print(table, width=out.width if out.is_terminal else 160)
-    out.print(
-        f"\nTogether: epsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
-        f"{answer['method']}); less than the sum of the runs, because they compose."
-        if len(pages.entries) > 1
-        else f"\nepsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
-        f"{answer['method']})."
-    )
+    for line in _together(answer, pages):
+        out.print(line)
     if pages.protects != Unit():
         out.print(f"What is protected: {pages.protects}.")
     if pages.budget is None:
         out.print("It only records: there is no budget.")
-    else:
+    elif not pages.adaptive:
         out.print(
             f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside, "
-            f"{answer['left']:.4g} is left."
+            f"{answer['left']:.4g} is left. Runs from here on may be chosen by what was released: they are counted by "
+            f"{answer['measure'] or 'a filter, which these runs leave no room for'}."
         )
     if any(entry.open for entry in pages.entries):
         out.print(
             "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not spent "
             "with --close RUN."
         )
+
+
+def _together(answer: dict[str, Any], pages: Pages) -> list[str]:
+    """What is guaranteed for all runs together, in words."""
+    stated = (
+        "" if answer["epsilon"] is None else f"epsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g}"
+    )
+    by = f"({answer['adjacency']}, by {answer['method']})"
+    fixed = "-" if answer["epsilon_if_fixed"] is None else f"{answer['epsilon_if_fixed']:.4f}"
+    if not pages.adaptive:
+        how = " All were approved before the first release." if len(pages.entries) > 1 else ""
+        return [f"\nTogether: {stated} {by}.{how}"]
+    estimate = f"What was spent would be epsilon {fixed} if all of it had been fixed beforehand, which is no guarantee."
+    if not stated:
+        return [
+            "\nThere is no guarantee for all runs together: they may have been chosen after earlier results, and "
+            f"{'nothing limits them' if pages.budget is None else 'they are past the limit'}. {estimate}"
+        ]
+    assert pages.budget is not None
+    return [
+        f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after earlier results.",
+        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set aside, "
+        f"{100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -208,6 +208,12 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("--rho", type=float, metavar="R", help="budget of a new ledger in rho (zCDP)")
     ledger.add_argument("--delta", type=float, metavar="D", help="(default: the budget's, or 1e-5)")
     ledger.add_argument("--group-size", type=int, metavar="K", help="of a new ledger: examples that a person may have")
+    ledger.add_argument(
+        "--measure",
+        metavar="M",
+        help="of a new ledger: what runs that are chosen after earlier results are counted by: gaussian (Gaussian releases "
+        "alone, the tightest), renyi (any run), a Renyi order, or zcdp (default: as suits the first run)",
+    )
     ledger.add_argument("--close", metavar="RUN", help="end an interrupted run: what it has not spent is given back")
     key = _command(
         commands, "key", "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase"
@@ -289,7 +295,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--epsilon", type=float, metavar="E", help="target epsilon, everything included")
     target.add_argument("--rho", type=float, metavar="R", help="target rho (zCDP), in place of epsilon")
     target.add_argument("--delta", type=float, default=1e-5, metavar="D", help="(default: 1e-5)")
-    target.add_argument("--adjacency", metavar="A", help="add_remove, zero_out or replace_one (default: the sampler's)")
+    target.add_argument("--adjacency", metavar="A", help="add_remove (for dpsgd and dpmac with --examples), zero_out "
+                        "or replace_one (default: the first of these that goes with the rest)")  # fmt: skip
     target.add_argument("--examples", type=int, metavar="N", help="declared public number of examples")
     target.add_argument("--group-size", type=int, default=1, metavar="K",
                         help="declared most examples of one person: protect all of them together (default: 1)")  # fmt: skip

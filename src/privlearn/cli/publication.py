@@ -15,8 +15,9 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training
 from privlearn.data import Dataset
 from privlearn.methods.result import Result
+from privlearn.publishing import certificate
 from privlearn.publishing.bundle import publish
-from privlearn.publishing.folder import require_free
+from privlearn.publishing.folder import CERTIFICATE, require_free
 from privlearn.publishing.keys import SigningKey, read_private
 
 
@@ -93,14 +94,20 @@ class Publication:
             sign=self.key,
         )
         if self.ledger is not None:
-            together = self.ledger.guarantee(options.delta)
-            answer["ledger"] = {"file": options.ledger, "epsilon": together.epsilon, "method": together.method}
+            answer["ledger"] = {"file": options.ledger, **_certified(self.out)}
         answer |= {"test_metrics": metrics, "test_accuracy": metrics.get("accuracy"), "test_rows": tested,
                    "out": str(self.out), "seconds": time.perf_counter() - self.started if timed else None}  # fmt: skip
         if options.json:
             screen.print_json(answer)
         else:
             _show(answer, rows)
+
+
+def _certified(folder: Path) -> dict[str, Any]:
+    """What the certificate of a run on a shared ledger claims."""
+    claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
+    runs = claim["ledger"]["runs"] if "ledger" in claim else "for this run, the only one so far"
+    return {"epsilon": claim["epsilon"], "method": claim["method"], "runs": runs}
 
 
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
@@ -111,8 +118,7 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     }
     if ledger:
         rows["on the ledger"] = (
-            f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g}, with everything in "
-            f"{screen.plain(ledger['file'])}: this is certified"
+            f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g} is certified, {ledger['runs']}"
         )
     if "dice" in answer["test_metrics"]:
         rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"

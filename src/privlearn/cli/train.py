@@ -20,6 +20,7 @@ from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import Dataset
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.dpsgd import dpsgd
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.plan import Plan
@@ -30,6 +31,7 @@ from privlearn.rng import Streams
 
 def run(options: argparse.Namespace) -> int:
     """Train and publish; print where, and what it is worth."""
+    require_one_process()
     options = paid.with_pca(options)
     mac.require_combinable(options)
     voting.require_combinable(options)
@@ -72,7 +74,7 @@ def _on_data(
     require_same_examples(plan, data)
     # Where neighbours differ in the number of rows, what is printed follows from the declared one.
     answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
-    publication.warn(*warnings(plan, options, examples), *training.curators_warnings(plan, options, data.examples))
+    publication.warn(*warnings(plan, options, examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"

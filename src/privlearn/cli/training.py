@@ -20,13 +20,14 @@ from privlearn.cli import screen
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.moves import Moves
 from privlearn.data import NAMES, Dataset, load, volumes
+from privlearn.data.overlap import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.errors import BadInput
 from privlearn.methods.averaging import require_share
 from privlearn.methods.checkpoint import Checkpoint, Saved
 from privlearn.methods.rows import front
 from privlearn.methods.train import MOST_SMOOTHING, usual_rate
-from privlearn.plan import Plan
+from privlearn.plan import UNDECLARED, Plan
 from privlearn.rng import Streams
 from privlearn.segmentation.dice import dice
 from privlearn.segmentation.training import map_losses
@@ -93,7 +94,7 @@ def copies_of(options: argparse.Namespace) -> Augmentation | None:
 
 
 def require_in_range(options: argparse.Namespace) -> None:
-    """Refuse numbers that training would, before a ledger is begun or features are made, which takes long.
+    """Refuse what training would, before a ledger is begun or features are made, which takes long.
 
     Raises:
         BadInput: with the name of the option.
@@ -103,6 +104,10 @@ def require_in_range(options: argparse.Namespace) -> None:
         require_share(options.average, "--average")
     if options.label_smoothing is not None:
         between("--label-smoothing", options.label_smoothing, 0.0, MOST_SMOOTHING)
+    given = None if options.adjacency is None else Adjacency.parse(options.adjacency)
+    counts = options.method in ("dpsgd", "dpmac")  # the others' noise and steps don't depend on how many rows there are
+    if counts and given is Adjacency.ADD_REMOVE and options.examples is None:
+        raise BadInput(UNDECLARED)
 
 
 def require_movable(options: argparse.Namespace, shape: tuple[int, ...]) -> None:
@@ -116,7 +121,23 @@ def require_movable(options: argparse.Namespace, shape: tuple[int, ...]) -> None
 
 
 def public_rows(options: argparse.Namespace, data: Dataset) -> Dataset:
-    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get."""
+    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get.
+
+    Raises:
+        BadInput: they can't be read, or are the training rows.
+    """
+    found = _read_public(options, data)
+    asked = (found.x, found.x_test) if options.method == "pate" else ()  # dpsgd looks itself
+    for part in asked:
+        if part is not None and are_training_rows(part, data.x):
+            raise BadInput(
+                f"the rows of --public {options.public} are among the training rows, all or most of them: those are private, "
+                "and public rows get no protection. Give rows of others"
+            )
+    return found
+
+
+def _read_public(options: argparse.Namespace, data: Dataset) -> Dataset:
     if options.public in NAMES:
         return load(options.public, options.data_dir, public=True)
     if options.schema is not None and Path(options.public).suffix != ".npz":
@@ -149,20 +170,10 @@ def open_ledger(path: str, what: str) -> Ledger:
     ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.asides.print(
-            f"began the ledger {path}, which only records: one with a budget is begun by `privlearn ledger {path} --epsilon E`"
+            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one with a "
+            f"budget is begun by `privlearn ledger {path} --epsilon E`"
         )
     return ledger
-
-
-def curators_warnings(plan: Plan, options: argparse.Namespace, present: int) -> Iterator[str]:
-    """What whoever holds the data should know before publishing."""
-    counted = "examples" if plan.rows_per_person is None else "persons"
-    if options.examples is None and plan.neighbours is Adjacency.ADD_REMOVE:
-        yield (
-            f"the number of {counted} ({present}) is taken from the file and will stand in the certificate, though add_remove "
-            "neighbours differ in it: declare a public figure with --examples N"
-        )
-    yield from seed_warning(options)
 
 
 def seed_warning(options: argparse.Namespace) -> Iterator[str]:

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     require_same_examples(first, data)
     _rehearse(choice, data)
     answer = tuning.figures(plan, options.delta)
-    publication.warn(*warnings(first, options, examples), *training.curators_warnings(first, options, data.examples))
+    publication.warn(*warnings(first, options, examples), *training.seed_warning(options))
     screen.asides.print(
         f"plan: {tuning.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )

@@ -73,7 +73,7 @@ def make_choice(options: argparse.Namespace, examples: int) -> Choice:
             _on_a_block(name, given, own, examples, parts, retrain)
             for (name, given), own in zip(named, each, strict=True)
         )
-        plan: Tuning = Blocks(candidates, retrain=retrain, examples=options.examples, **numbers)
+        plan: Tuning = Blocks(candidates, retrain=retrain, **numbers)
     else:
         candidates = tuple(
             Candidate(name, draft(own, examples), settings=_plain(given))
@@ -129,8 +129,7 @@ def _on_a_block(
     """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in batches of fixed size as
     much smaller as a block is.
     """
-    whole = draft(argparse.Namespace(**{**vars(own), "examples": None}), examples)
-    plan = whole
+    whole = plan = draft(own, examples)
     if isinstance(plan.sampling, Shuffle):
         plan = replace(plan, sampling=Shuffle(max(1, round(plan.sampling.batch_size / parts))))
     return Candidate(name, plan, again=whole if retrain else None, settings=_plain(given))

@@ -24,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
             f"[green bold]{name} verifies[/]: the weights are the certified ones, and the events give epsilon "
             f"[bold]{found.epsilon:.4f}[/] at delta {found.delta:g} ({found.adjacency} neighbours, by {found.method}{whom})."
         )
+        if found.runs is not None:
+            out.print(f"That is {found.runs}. This run by itself costs epsilon {found.run_epsilon:.4f}.")
         out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
         out.print(_who(found, options.key))
     else:

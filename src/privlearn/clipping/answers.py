@@ -12,7 +12,8 @@ from torch.func import vmap
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.generators import draw_again, drawn_by
+from privlearn.clipping.generators import draw_again, drawn_by, unmoved
+from privlearn.clipping.rounding import in_steps
 from privlearn.models import made_up_batch
 from privlearn.sampling import Sample
 
@@ -88,18 +89,22 @@ class Answers:
         """
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
-        each = (HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1)
+        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
         return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
-        """Whether rows can be computed at once: tried on made-up ones of the shape and type of `x`, so that no row decides."""
-        made_up = made_up_batch(x, y, self._at_once)
+        """Whether rows can be computed at once: tried on made-up ones of the shape and type of `x`, so that no row decides.
+
+        Not where a model draws random numbers in evaluation mode, too: a row less would give the others' to other rows.
+        """
+        made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
+        drawn = drawn_by(device)
         try:
-            with torch.random.fork_rng():
+            with unmoved(device):
                 self._scored(self._together, *made_up, torch.arange(self._at_once))
+                return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
         except Exception:
             return False
-        return True
 
     def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The answers on a few rows at once, always as many: the last is repeated if there are fewer.
@@ -132,10 +137,11 @@ class Answers:
         return torch.zeros(len(rows), dtype=torch.bool)
 
     def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """The answers on a few rows, each computed by itself."""
+        """The answers on a few rows, each computed by itself, and with the same random numbers."""
         return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
 
     def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
+        torch.manual_seed(0)
         try:
             return self._scored(self._model, x, y, row)
         except Exception:

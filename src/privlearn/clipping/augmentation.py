@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from privlearn._validate import count
-from privlearn.clipping.agreement import close, rounding_of
+from privlearn.clipping.agreement import close, larger, rounding_of
+from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.draws import RowRandom
+from privlearn.clipping.generators import generators_at
 from privlearn.clipping.moves import Moves
 from privlearn.errors import BadInput, NotPerExample
 
@@ -30,7 +32,7 @@ class Augmentation:
         copies: of each example.
         transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both, `flip,shift:2`; or a
             function of inputs of shape (rows, ...) and a generator, which is where they are, to inputs of that shape: each
-            row changed by itself, at random by that generator.
+            row changed by itself, at random by that generator. It may be given one example at a time.
 
     Raises:
         BadInput: no copies, or neither a spec that can be read nor a function.
@@ -62,72 +64,98 @@ class Augmentation:
 
 @final
 class Views:
-    """Makes the copies of batches, with random numbers from a stream of their own.
+    """Makes the copies of batches: what is drawn for an example follows from the example and the sample's seed alone.
 
-    Each sample begins with a fresh seed: so what is drawn for it depends neither on how many rows the samples before it had
-    nor on what else draws numbers (noise, batches, dropout).
+    A transform is given all examples at once if on made-up rows that comes to the same as one after the other.
 
     Args:
         augmentation: which copies; None: every row once, as it is.
-        seeds: the stream; by default seeds come from PyTorch's own generator.
     """
 
-    def __init__(self, augmentation: Augmentation | None, seeds: np.random.Generator | None) -> None:
+    def __init__(self, augmentation: Augmentation | None) -> None:
         self.copies = 1 if augmentation is None else augmentation.copies
         self._transform = None if augmentation is None else augmentation.function
-        self._seeds, self._generator = seeds, torch.Generator()
+        self._together = True
 
-    def begin(self, device: torch.device) -> None:
-        """A sample comes, which is computed on `device`."""
-        if self._transform is not None:
-            seed = torch.randint(2**62, ()) if self._seeds is None else self._seeds.integers(2**63)
-            self._generator = torch.Generator(device).manual_seed(int(seed))
+    @property
+    def changes(self) -> bool:
+        """Whether copies are changed at all."""
+        return self._transform is not None
 
-    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The copies of inputs and targets: those of one row beside each other."""
+    def __call__(self, x: Tensor, y: Tensor, random: RowRandom) -> tuple[Tensor, Tensor]:
+        """The copies of inputs and targets: those of one row beside each other, those of one example after one another."""
         if self._transform is None:
             return x, y
         copied = x.repeat_interleave(self.copies, 0)
-        return self._transform(copied, self._generator), y.repeat_interleave(self.copies, 0)
+        return self._changed(copied, random), y.repeat_interleave(self.copies, 0)
 
-    def drawn(self) -> Tensor:
-        """Where the generator is."""
-        return self._generator.get_state()
+    def _changed(self, rows: Tensor, random: RowRandom) -> Tensor:
+        if self._together:
+            try:
+                return self._at_once(rows, random)
+            except NotLayerwise:
+                self._together = False  # it draws otherwise than on made-up rows
+        return self._one_by_one(rows, random)
 
-    def draw_again(self, drawn: Tensor) -> None:
-        """Draw again what was drawn since the generator was at `drawn`."""
-        self._generator.set_state(drawn)
+    def _at_once(self, rows: Tensor, random: RowRandom) -> Tensor:
+        with random.together(purpose=1):
+            return self._run(rows, torch.Generator(rows.device))
 
-    def require_own_rows(self, rows: Tensor) -> None:
+    def _one_by_one(self, rows: Tensor, random: RowRandom) -> Tensor:
+        found = []
+        for number, own in enumerate(rows.tensor_split(random.examples)):
+            seed = random.seed(number)
+            with generators_at(seed), random.alone(number, purpose=1):
+                found.append(self._run(own, torch.Generator(rows.device).manual_seed(seed)))
+        return torch.cat(found)
+
+    def _run(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        assert self._transform is not None
+        out = self._transform(rows, generator)
+        if out.shape != rows.shape or out.dtype != rows.dtype:
+            raise NotPerExample(
+                f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into {tuple(out.shape)} of {out.dtype}: "
+                "expected as many rows, of the same shape and type"
+            )
+        return out
+
+    def prepare(self, rows: Tensor, random: RowRandom) -> None:
         """Refuse a transform that mixes the rows of different examples, of made-up `rows` with their copies.
 
-        (One that draws random numbers from elsewhere can't be told.)
-
         Raises:
-            NotPerExample: it does, or makes rows of another shape.
+            NotPerExample: it does, or keeps something of earlier rows, or makes rows of another shape.
         """
-        transform, copies = self._transform, self.copies
-        if transform is None:
+        if self._transform is None:
             return
 
-        def transformed(rows: Tensor) -> Tensor:
-            torch.manual_seed(0)
-            out = transform(rows.clone(), torch.Generator(rows.device).manual_seed(0))
-            if out.shape != rows.shape or out.dtype != rows.dtype:
+        def changed(rows: Tensor) -> Tensor:
+            with generators_at(0):
+                return self._run(rows.clone(), torch.Generator(rows.device).manual_seed(0))
+
+        def require_same(again: Tensor) -> None:
+            if not torch.allclose(again, out, rtol=0, atol=0, equal_nan=True):
                 raise NotPerExample(
-                    f"the augmentation turns {tuple(rows.shape)} of {rows.dtype} into {tuple(out.shape)} of {out.dtype}: "
-                    "expected as many rows, of the same shape and type"
+                    "the augmentation changes the same rows otherwise from one call to the next, with PyTorch, numpy and "
+                    "random at the same seed: it keeps something, or has a generator of its own. Draw from the one that it is "
+                    "given"
                 )
-            return out
 
-        out = transformed(rows)
-        if not torch.equal(out, transformed(rows)):
-            return
-        for start in range(0, len(rows), copies):
-            own = slice(start, start + copies)
-            others = rows.roll(copies, 0)
+        out, size = changed(rows), len(rows) // random.examples
+        changed(larger(rows))
+        require_same(changed(rows))
+        for start in range(0, len(rows), size):
+            own = slice(start, start + size)
+            others = rows.roll(size, 0)
             others[own] = rows[own]
-            if not close(transformed(others)[own], out[own], rounding_of(out[own])):
+            if not close(changed(others)[own], out[own], rounding_of(out[own])):
                 raise NotPerExample(
                     "the augmentation mixes rows of different examples: give a transform that changes each row by itself"
                 )
+        require_same(changed(rows))
+        apart = self._one_by_one(rows.clone(), random)
+        try:
+            with generators_at(0):
+                at_once = self._at_once(rows.clone(), random)
+            self._together = close(at_once, apart, rounding_of(apart))
+        except NotLayerwise:
+            self._together = False

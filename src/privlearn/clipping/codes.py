@@ -1,8 +1,8 @@
 """Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher can change them.
 
 Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or none at
-all, counts there as one that gave the public centre (for votes: nothing), and nothing says so: what a teacher says, its shape
-and its type included, follows from its records.
+all, counts there as one whose code is the public centre of codes (for votes: as none), and nothing says so: what a teacher
+says, its shape and its type included, follows from its records.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.ensembles import Box, Codes, ConfidentVotes, Votes
+from privlearn.clipping.rounding import kept
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
@@ -43,6 +44,11 @@ class Encoder(Protocol):
     @property
     def centre(self) -> Tensor:
         """The public target that stands in for one that can't be used."""
+        ...
+
+    @property
+    def code_centre(self) -> Tensor:
+        """The public code that codes are clipped about: the centre's, or 0 for an encoder whose codes are bounded."""
         ...
 
     @property
@@ -113,17 +119,18 @@ class CodeSums:
             # Inside the box, or taking its place would move a teacher by more than one that is inside.
             self._centre = centre.nan_to_num().clamp(0, 1)
             self.sensitivity = box_sensitivity(encoder.matrix, aggregate.dimensions)
+            self._origin = self._encoded(self._centre[None])[0]
         else:
             self._centre = centre
             self.sensitivity = aggregate.sensitivity
             self._radius = aggregate.radius
-        self._origin = self._encoded(self._centre[None])[0]
+            self._origin = encoder.code_centre.double()
         self.sums = torch.zeros(queries, len(self._origin), dtype=torch.float64)
 
     @property
     def origin(self) -> Tensor:
-        """The centre's own code, as the encoder has it, to be added to means of codes; public."""
-        return self._encoder.encode(self._centre[None]).double()[0]
+        """What codes were counted from, as the encoder has it, to be added to their means; public."""
+        return self._encoder.encode(self._centre[None]).double()[0] if self._box else self._origin
 
     @property
     def shapes(self) -> Shapes:
@@ -131,7 +138,7 @@ class CodeSums:
         return (self.shape,)
 
     def add(self, predictions: Any) -> bool:
-        """Add what one teacher says to every query: targets of shape (queries, *shape). Anything else is the centre, silently.
+        """Add what one teacher says to every query: targets of shape (queries, *shape). Anything else is the origin, silently.
 
         Returns:
             Whether it had answers of that shape: private.
@@ -153,7 +160,7 @@ class CodeSums:
             return 0 * self._clipped(self._centre.to(targets.dtype).expand_as(targets))
 
     def _clipped(self, targets: Tensor) -> Tensor:
-        """The codes of some targets less the centre's, bounded; 0 for those that are not finite."""
+        """The codes of some targets less the origin, bounded; 0 for those that are not finite."""
         finite = targets.flatten(1).isfinite().all(1)
         centre = self._centre.to(targets.dtype if targets.is_floating_point() else torch.float64)
         own = targets.to(centre.dtype)
@@ -225,7 +232,11 @@ class VoteCounts:
 
 
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
-    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`."""
+    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`, or hardly less.
+
+    (The room for rounding, `rounding`: of sums of up to 2048 teachers in the worst case.)
+    """
+    radius = kept(radius, [codes.dtype])
     lengths = torch.linalg.vector_norm(codes, dim=1, keepdim=True)
     clipped: Tensor = codes * (radius / lengths.clamp(min=radius))
     return clipped

@@ -17,11 +17,9 @@ from torch import Tensor
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.examples import row_norms
+from privlearn.clipping.rounding import kept
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
-
-#: Roundings by which a computed norm may be below the true one.
-_ROUNDINGS = 32
 
 
 @final
@@ -51,12 +49,13 @@ class DerivativeSums:
 
     Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and likewise that
     of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to that layer.
-    (Rounding of the sum itself, about 1e-7 of its length in single precision, is not covered.)
+    Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven); sums are in double
+    precision.
 
     Args:
         shapes: (outputs, inputs) of each layer, the bias's column included.
         limits: for each layer the largest norm of first derivatives, and, if they are wanted, of halved second ones.
-        like: a tensor whose type and device the sums have.
+        like: a tensor of the type and on the device that derivatives have.
         adjacency: the kind of neighbour.
 
     Raises:
@@ -64,13 +63,17 @@ class DerivativeSums:
     """
 
     def __init__(
-        self, shapes: Sequence[tuple[int, int]], limits: Sequence[Sequence[float]], like: Tensor, adjacency: Adjacency
+        self,
+        shapes: Sequence[tuple[int, int]],
+        limits: Sequence[Sequence[float]],
+        like: Tensor,
+        adjacency: Adjacency,
     ) -> None:
         if len(shapes) != len(limits) or not all(0 < limit < 1e30 for layer in limits for limit in layer):
             raise BadInput(f"limits are {limits}: expected positive numbers for each of {len(shapes)} layers")
         self._limits = [tuple(layer) for layer in limits]
-        self._adjacency = adjacency
-        self._allowance = 1 + _ROUNDINGS * torch.finfo(like.dtype).eps
+        self._adjacency, self._dtype = adjacency, like.dtype
+        like = like.double()
         self._sums = [
             [like.new_zeros(outputs, *[inputs] * order) for order, _ in enumerate(layer, start=1)]
             for (outputs, inputs), layer in zip(shapes, self._limits, strict=True)
@@ -78,7 +81,7 @@ class DerivativeSums:
 
     @torch.no_grad()
     def add(self, products: Sequence[Products]) -> Tensor:
-        """Add some examples' derivatives, one `Products` for each layer.
+        """Add some examples' derivatives, one `Products` for each layer; at most `rounding.BLOCK` at once.
 
         Returns:
             Which layers' first derivatives were clipped, shape (layers, examples): private.
@@ -91,10 +94,10 @@ class DerivativeSums:
                 assert factor is not None
                 each = _units(factor, norm) * self._lengths(norm, limit).to(factor.dtype)[:, None]
                 if total.dim() == 2:
-                    total.addmm_(each.T, z)
+                    total.add_(each.T @ z)
                 else:
                     for unit in range(len(total)):
-                        total[unit].addmm_((z * each[:, unit, None]).T, z)
+                        total[unit].add_((z * each[:, unit, None]).T @ z)
             clipped.append(norms[0] > limits[0])
         return torch.stack(clipped)
 
@@ -108,7 +111,7 @@ class DerivativeSums:
 
     def _lengths(self, norms: Tensor, limit: float) -> Tensor:
         """The lengths to which matrices of these norms are clipped; 0 where they are not finite."""
-        lengths = torch.where(norms * self._allowance > limit, limit / self._allowance, norms)
+        lengths = norms.clamp(max=kept(limit, [self._dtype]))
         return torch.where(norms.isfinite(), lengths, 0.0)
 
 

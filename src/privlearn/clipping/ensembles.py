@@ -20,7 +20,7 @@ _MOST = 10**9
 @final
 @dataclass(frozen=True)
 class Ball:
-    """Each teacher's code is clipped to L2 distance `radius` of a public centre; what is released is the mean of codes.
+    """Each teacher's code is clipped to L2 distance `radius` of a public code; what is released is the mean of codes.
 
     The sum over teachers moves by at most 2 x radius, whatever the dimension (Fay et al. 2020, Prop 2).
     """

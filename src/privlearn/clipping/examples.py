@@ -40,7 +40,10 @@ class ExampleGradients(Protocol):
     nbytes: int
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
-        """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape."""
+        """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
+
+        The type of `weights` and `into`, which may have more digits than the gradients, is that in which they are added up.
+        """
         ...
 
     def form(self) -> Tensor:
@@ -78,7 +81,7 @@ class Formed:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One product with the weights."""
-        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).T, weights)
+        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).to(into.dtype).T, weights)
 
     def form(self) -> Tensor:
         """What it was made of."""
@@ -96,7 +99,7 @@ class Outer:
 
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """One matrix product."""
-        g, a = self._g, self._a
+        g, a = self._g.to(into.dtype), self._a.to(into.dtype)
         if g.shape[1] < a.shape[1]:  # the narrower one is scaled
             g = self._kernels.scaled(g, weights)
         else:
@@ -177,7 +180,7 @@ class Rows:
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
         owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
-        into.index_add_(0, tokens, self._merged * weights[owners, None])
+        into.index_add_(0, tokens, self._merged.to(into.dtype) * weights[owners, None])
 
     def form(self) -> Tensor:
         """Dense, shape (batch, tokens in all, width)."""
@@ -235,7 +238,8 @@ def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -
     if not worth_forming(positions, outputs, inputs):
 
         def weighted(weights: Tensor, into: Tensor) -> None:
-            kernels.add_outer(kernels.scaled(g, weights).flatten(0, 1), a.flatten(0, 1), into.view(outputs, inputs))
+            scaled = kernels.scaled(g.to(into.dtype), weights)
+            kernels.add_outer(scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs))
 
         return Gram(g, a, shape, weighted)
     return Formed(kernels.each_outer(g, a).view(len(g), *shape))

@@ -19,12 +19,17 @@ class Fixed:
     model. To refuse it then would tell of the data, too: so what it wrote is undone.
 
     Args:
-        model: as it is now is how it stays.
+        model: as it is now is how it stays, apart from its trainable parameters.
+        loss: if it is a module, or a method of one, so does it, with all of its parameters that are not the model's.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._buffers = [(module, dict(module._buffers)) for module in model.modules()]
-        held = [*model.buffers(), *(p for p in model.parameters() if not p.requires_grad)]
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
+        owners = [model, *(o for o in (loss, getattr(loss, "__self__", None), getattr(loss, "func", None))
+                           if isinstance(o, nn.Module))]  # fmt: skip
+        trained = {id(p) for p in model.parameters() if p.requires_grad}
+        self._buffers = [(module, dict(module._buffers)) for owner in owners for module in owner.modules()]
+        tensors = [tensor for owner in owners for tensor in (*owner.buffers(), *owner.parameters())]
+        held = [tensor for tensor in tensors if id(tensor) not in trained]
         self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._validate import count
@@ -18,21 +19,22 @@ from privlearn.clipping.agreement import TOLERANCE, close, require_uncoupled, ro
 from privlearn.clipping.augmentation import Augmentation, Views
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.draws import RowRandom, digests
 from privlearn.clipping.examples import ExampleGradients
-from privlearn.clipping.generators import draw_again, drawn_by
+from privlearn.clipping.fixed import Fixed
+from privlearn.clipping.generators import drawn_by, unmoved
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.memory import held_by, room
+from privlearn.clipping.rounding import BLOCK, MOST_IN_BLOCKS, kept
 from privlearn.clipping.styles import Clip, PerLayer, Quantile
 from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
-from privlearn.models import first_line, made_up_batch, without_dropout
+from privlearn.models import first_line, made_up_batch
 from privlearn.sampling import Sample
 
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
-#: Roundings by which a computed norm may be below the true one.
-_ROUNDINGS = 32
 _BATCHES, _COMPARED = (5, 7), 4
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 _STAND_INS = 4
@@ -57,14 +59,20 @@ def _in_own_types(method: _Method) -> _Method:
     return cast(_Method, run)
 
 
+def _fresh_seed() -> bytes:
+    """16 bytes from PyTorch's own generator."""
+    return torch.randint(256, (16,), dtype=torch.uint8).numpy().tobytes()
+
+
 @final
 class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds; an example whose gradient is not finite, or can't be computed, contributes zero. Norms
-    and sums are computed in the type of the parameters, also under autocast; the clip leaves room for the rounding of a
-    norm. (Rounding of the sum itself, of the order of 1e-7 of its length in single precision, is not covered.) Once
+    whatever the example holds, and whoever knows the random numbers of dropout and of the copies; an example whose gradient is
+    not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the parameters, also under
+    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the rounding of norms and
+    sums (`rounding` says how much, and what is proven). Once
     `prepare` has chosen a way, nothing is raised for what an example holds.
 
     Args:
@@ -72,18 +80,23 @@ class ClippedGradients:
         loss: (outputs, targets) to one loss for each example, shape (batch,).
         clip: how to clip, one of `clipping.styles`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory; the result is the
-            same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
+            result is the same.
+        expected: the expected number of examples in a batch, public: where it is above 512, sums are returned in double
+            precision, and where it is above 16,384, products are computed in it, too. 0: as the batch at hand needs.
         augmentation: copies of each example to average over.
-        view_seeds: the stream that seeds the random numbers of the copies; by default PyTorch's own generator.
+        view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own generator.
+            What an example draws follows from this seed and its own content: two examples that are equal draw the same.
         autocast: `torch.bfloat16` to run the model in low precision.
         rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all are
             averaged before clipping. By default every example is one row.
         fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
-        computed: called whenever the model has run on the data; by default nothing is.
+        identities: inputs and targets as they were fetched, shape (rows, ...), whose content says what each row draws: where
+            `x` comes from matrix products, other rows move its last digits. By default `x` and `y` themselves.
 
     Attributes:
+        fixed: what the model and the loss hold beside trained parameters. Once `prepare` has been called it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
         clip_norm: the current one; only `Quantile` moves it.
@@ -97,13 +110,14 @@ class ClippedGradients:
         adjacency: Adjacency,
         *,
         microbatch: int | None = None,
+        expected: float = 0.0,
         augmentation: Augmentation | None = None,
         view_seeds: np.random.Generator | None = None,
         autocast: torch.dtype | None = None,
         rows: Tensor | None = None,
         fast_kernels: bool | None = None,
         observe: Observer | None = None,
-        computed: Callable[[], None] | None = None,
+        identities: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -125,8 +139,10 @@ class ClippedGradients:
         self.clip, self.adjacency = clip, adjacency
         self.clip_norm = clip.clip_norm
         self.reason: str | None = None
-        self._model, self._views, self._observe = model, Views(augmentation, view_seeds), observe
-        self._done = computed or (lambda: None)
+        self._random, self._seeds = RowRandom(), view_seeds
+        self._model, self._views, self._observe = model, Views(augmentation), observe
+        self.fixed, self._identities = Fixed(model, loss), identities
+        self._digests: NDArray[np.uint64] | None = None
         self._rows = rows
         self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
@@ -135,7 +151,12 @@ class ClippedGradients:
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._chunk = None if microbatch is None else count("microbatch", microbatch)
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
+        self._in_double = expected > MOST_IN_BLOCKS
+        self._wide = expected > BLOCK / 2 if expected else None
         self._way: Way | None = None
+        #: Where sums belong that were added up in double precision, until they are released.
+        self._out: Sequence[Tensor] | None = None
         #: Whether the model or the loss writes into what it is given.
         self._writes = False
 
@@ -179,7 +200,8 @@ class ClippedGradients:
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
-            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count.
+            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
+            precision where more than 512 examples are expected: `released` brings them into the parameters' type, after noise.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -193,15 +215,26 @@ class ClippedGradients:
                 "ClippedGradients after parameters were replaced, frozen or unfrozen"
             )
         assert self._chunk is not None
-        sums = self.buffers() if out is None else [total.zero_() for total in out]
-        clipped = sums[0].new_zeros(1)
-        self._views.begin(self._device)
-        parts = math.ceil(len(sample) / self._chunk)
-        for part in range(parts):  # of nearly equal sizes
-            start, stop = (len(sample) * n // parts for n in (part, part + 1))
-            rows = torch.from_numpy(sample.indices[start:stop]).to(x.device)
-            self._add_clipped(x, y, rows, sums, clipped)
-        values = (*sums, clipped) if isinstance(self.clip, Quantile) else tuple(sums)
+        own = self.buffers() if out is None else [total.zero_() for total in out]
+        size = min(self._chunk, BLOCK)
+        wide = len(sample) > size if self._wide is None else self._wide
+        self._out = own if wide else None
+        sums = [total.double() for total in own] if wide or len(sample) > size else own
+        into = sums if self._in_double else own
+        clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
+        self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
+        # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
+        with unmoved(self._device):
+            for start in range(0, len(sample), size):
+                rows = torch.from_numpy(sample.indices[start : start + size]).to(x.device)
+                self._add_clipped(x, y, rows, into, clipped)
+                for total, block in zip(sums, into, strict=True):
+                    if total is not block:
+                        total.add_(block)
+                        block.zero_()
+        if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
+            sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
+        values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
 
@@ -220,9 +253,11 @@ class ClippedGradients:
             noisy: the released tensors.
             batch: the expected batch size, public.
         """
+        sums, clipped = noisy[:-1] if isinstance(self.clip, Quantile) else noisy, noisy[-1]
+        if self._out is not None:
+            sums = [own.copy_(total) for own, total in zip(self._out, sums, strict=True)]
         if not isinstance(self.clip, Quantile):
-            return noisy
-        *sums, clipped = noisy
+            return sums
         for total in sums:
             total.mul_(self.clip.clip_norm / self.clip_norm)
         self.clip_norm = self.clip.moved(self.clip_norm, float(clipped), batch)
@@ -237,6 +272,7 @@ class ClippedGradients:
             BadInput: the model, the loss or the augmentation can't be computed.
         """
         if self._way is None:
+            self.fixed = Fixed(self._model, self._loss)
             try:
                 self._way, held = self._choose(x, y)
             except PrivlearnError:
@@ -265,8 +301,8 @@ class ClippedGradients:
         if self._observe:
             self._observe(losses[finite], squares.sum(0)[finite].sqrt())
         norms = (squares if isinstance(self.clip, PerLayer) else squares.sum(0, keepdim=True)).sqrt()
-        norms *= 1 + _ROUNDINGS * max(torch.finfo(total.dtype).eps for total in sums)
-        weights = self.clip.weights(norms, self.clip_norm).expand_as(squares) * finite
+        types = {parameter.dtype for parameter in self.parameters.values()}
+        weights = self.clip.weights(norms, kept(self.clip_norm, types)).expand_as(squares) * finite
         if isinstance(self.clip, Quantile):
             clipped += (self.clip.count(norms[0], self.clip_norm) * finite).sum().to(clipped.dtype)
         typed = {dtype: weights.to(dtype).unbind() for dtype in {total.dtype for total in sums}}
@@ -277,14 +313,13 @@ class ClippedGradients:
     def _finite(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count.
 
-        Another example stands in for one that is not finite, in its place and with its random numbers: so the rest of the
-        batch comes out the same to the last digit, whatever was there.
+        Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same to the
+        last digit, whatever was there.
 
         Raises:
-            ValueError: stand-ins are not finite either (the model draws random numbers).
+            ValueError: stand-ins are not finite either.
             Exception: whatever the model or the loss raises on these examples.
         """
-        drawn, viewed = drawn_by(self._device), self._views.drawn()
         counts: Tensor | None = None
         for _ in range(_STAND_INS):
             gradients, losses = self._computed(x, y, rows)
@@ -294,8 +329,6 @@ class ClippedGradients:
             if finite.all() or not counts.any():
                 return gradients, losses, squares, counts
             rows = rows.where(counts.to(rows.device), rows[counts.to(rows.device)][0])
-            draw_again(self._device, drawn)
-            self._views.draw_again(viewed)
         raise ValueError("examples that are finite in one place of the batch are not in another")
 
     def _squares(self, gradients: dict[str, ExampleGradients], losses: Tensor) -> Tensor:
@@ -309,28 +342,45 @@ class ClippedGradients:
     def _computed(self, x: Tensor, y: Tensor, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can be done again."""
         assert self._way is not None
+        taken = self._taken(x, y, rows)
+        before = drawn_by(self._device)
         try:
-            return self._way(*self._taken(x, y, rows))
+            found = self._way(*taken)
+            if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
+                return found
+            self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"
         except NotLayerwise as error:
-            # The model went another way than on made-up rows.
-            self._done()
-            self._way, self.reason = Loop(self._problem(self._autocast)), str(error)
-            return self._way(*self._taken(x, y, rows))
-        finally:
-            self._done()
+            reason = str(error)
+        # The model went another way than on made-up rows.
+        self._way, self.reason = Loop(self._problem(self._autocast)), reason
+        return self._computed(x, y, rows)
 
     def _taken(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""
+        examples = len(rows)
         if self._rows is not None:
             rows = self._rows.to(rows.device)[rows].flatten()
-        return self._views(x[rows].to(self._device), y[rows].to(self._device))
+        if self._random.active or self._views.changes:
+            self._random.take(self._named(x, y, rows, examples))
+        return self._views(x[rows].to(self._device), y[rows].to(self._device), self._random)
+
+    def _named(self, x: Tensor, y: Tensor, rows: Tensor, examples: int) -> NDArray[np.uint64]:
+        """Digests of examples, whose rows are `rows`."""
+        if self._identities is None:
+            own = digests(x[rows], y[rows])
+        else:
+            self._digests = digests(*self._identities) if self._digests is None else self._digests
+            own = self._digests[rows.cpu().numpy()]
+        return own if self._rows is None else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
 
     def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Rows that may be written into."""
         return (x.clone(), y.clone()) if self._writes else (x, y)
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
-        return Problem(self._model, self._loss, self.parameters, self._copies, autocast)
+        return Problem(
+            self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed
+        )
 
     def _choose(self, x: Tensor, y: Tensor) -> tuple[Way, int]:
         """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
@@ -347,15 +397,17 @@ class ClippedGradients:
             rows, targets = made_up_batch(x, y, size * self._copies)
             return rows.to(device), targets.to(device)
 
+        batches = [made_up(size) for size in _BATCHES]
+
         def layers(problem: Problem) -> Layers:
-            batches = [made_up(size) for size in _BATCHES]
             return Layers(problem, self._kernels, layouts(problem, self._kernels, batches))
 
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
-        with without_dropout(self._model), torch.random.fork_rng():
-            self._writes = require_uncoupled(self._problem(None), rows, targets)
-            self._views.require_own_rows(rows)
+        with torch.random.fork_rng():
+            self._writes, self._random.active = require_uncoupled(self._problem(None), rows, targets, batches)
+            self._random.take(np.arange(_COMPARED, dtype=np.uint64))
+            self._views.prepare(rows, self._random)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows, targets)

@@ -16,6 +16,7 @@ from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.answers import Answers
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.fixed import Fixed
+from privlearn.clipping.rounding import in_steps
 from privlearn.data.dataset import Dataset
 from privlearn.data.persons import persons_in
 from privlearn.errors import BadInput
@@ -90,4 +91,4 @@ def _weights(data: Dataset) -> Tensor:
     if data.groups is None or not persons_in(np.asarray(data.groups)):
         return full
     _, person_of, sizes = np.unique(np.asarray(data.groups), return_inverse=True, return_counts=True)
-    return full / torch.from_numpy(sizes[person_of.reshape(-1)]).double()
+    return in_steps(full / torch.from_numpy(sizes[person_of.reshape(-1)]).double())

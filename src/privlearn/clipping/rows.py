@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 from privlearn._validate import positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.rounding import BLOCK, kept
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.sampling import Sample
+
+#: Numbers in rows that are taken at once.
+_AT_ONCE = 1 << 20
 
 
 def clip_rows(x: Tensor, norm: float) -> Tensor:
@@ -40,15 +44,21 @@ def second_moment(
         examples: the rows of each example, shape (examples, rows of each); None where each is one row.
 
     Returns:
-        One tensor of shape (features (features + 1) / 2,).
+        One tensor of shape (features (features + 1) / 2,), in double precision.
     """
     positive("norm", norm)
-    if examples is None:
-        rows = clip_rows(x[sample.indices], norm)
-    else:
-        rows = clip_rows(x[examples[sample.indices].flatten()], norm) / math.sqrt(examples.shape[1])
+    import torch
+
+    features, copies = x.shape[1], 1 if examples is None else examples.shape[1]
+    gram = torch.zeros(features, features, dtype=torch.float64, device=x.device)
+    limit = kept(norm, [gram.dtype])
+    step = min(max(1, _AT_ONCE // (features * copies)), BLOCK)
+    for start in range(0, len(sample), step):
+        own = sample.indices[start : start + step]
+        rows = clip_rows(x[own if examples is None else examples[own].flatten()].double(), limit) / math.sqrt(copies)
+        gram.addmm_(rows.T, rows)
     factor = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return Bounded((isometric(rows.T @ rows),), factor * norm**2, adjacency, sample)
+    return Bounded((isometric(gram),), factor * norm**2, adjacency, sample)
 
 
 def isometric(gram: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from privlearn._validate import one_of, positive
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.predictions import Scores
+from privlearn.clipping.rounding import BLOCK, kept
 from privlearn.clipping.rows import isometric
 from privlearn.sampling import Sample
 
@@ -73,9 +74,10 @@ def class_statistics(
     positive("norm", norm)
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
     totals: dict[str, Tensor] = {}
+    limit = kept(norm, [torch.float64])
     for rows, member in _blocks(x, y, sample, classes, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_(norm / lengths.clamp_(min=norm))
+        rows.mul_(limit / lengths.clamp_(min=limit))
         for part in wanted:
             if part == "counts":
                 found = member.sum(0)
@@ -127,9 +129,10 @@ def least_squares_sums(
     """
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     products, gram = torch.zeros(()), torch.zeros(())
+    limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
     for rows, member in _blocks(x, y, sample, classes, None, prepare):
-        rows.mul_(norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=norm))
-        longer = torch.cat([rows, constant * member.sum(1, keepdim=True)], 1)
+        rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
+        longer = torch.cat([rows, follows * member.sum(1, keepdim=True)], 1)
         products, gram = products + longer.T @ member, gram + longer.T @ longer
     replaced = adjacency is Adjacency.REPLACE_ONE
     moved = max(adjacency.sum_sensitivity(norm), math.sqrt(2) * length) if replaced else length
@@ -185,9 +188,9 @@ def box_sums(
 ) -> BoxSums:
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)
-    counts, sums = torch.zeros(classes, dtype=torch.float64), torch.zeros(())
+    counts, sums, limit = torch.zeros(classes, dtype=torch.float64), torch.zeros(()), kept(bound, [torch.float64])
     for rows, member in _blocks(x, y, sample, classes, None, prepare):
-        counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-bound, bound)
+        counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-limit, limit)
     sensitivity = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
     return BoxSums(Bounded((counts,), sensitivity, adjacency, sample), sums, bound, adjacency)
 
@@ -222,7 +225,7 @@ def _blocks(
 
     What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
     """
-    step = max(1, _AT_ONCE // max(1, math.prod(x.shape[1:])))
+    step = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), BLOCK)
     for start in range(0, max(1, len(sample)), step):
         own = sample.indices[start : start + step]
         rows, labels = _taken(x, own), _taken(y, own)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
+from privlearn.clipping.draws import Recorder, RowRandom
 from privlearn.clipping.examples import ExampleGradients, Formed
+from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.operations import RULES
 from privlearn.errors import NotPerExample
@@ -38,6 +40,8 @@ class Problem:
         copies: rows of inputs and targets for each example; its loss is their mean.
         autocast: the type that the model runs in, or None for that of its parameters.
         dtype: the type that inputs are brought to, or None to leave them as they are.
+        random: what the examples draw.
+        fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
     """
 
     model: nn.Module
@@ -46,6 +50,18 @@ class Problem:
     copies: int = 1
     autocast: torch.dtype | None = None
     dtype: torch.dtype | None = None
+    random: RowRandom = field(default_factory=RowRandom)
+    fixed: Fixed | None = None
+
+    @contextmanager
+    def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
+        """A block in which random numbers are drawn as `draws` says, and after which no state is left behind."""
+        try:
+            with draws:
+                yield
+        finally:
+            if self.fixed:
+                self.fixed.restore()
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """One loss for each example.
@@ -82,7 +98,7 @@ class Problem:
                 parameter.data = data.double()
             for module, name, buffer in buffers:
                 module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
-            yield replace(self, autocast=None, dtype=torch.float64)
+            yield replace(self, autocast=None, dtype=torch.float64, fixed=Fixed(self.model, self.loss))
         finally:
             for parameter, data in held:
                 parameter.data = data
@@ -94,9 +110,9 @@ class Problem:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
-#: Where the examples are in each operation's input; what operations that may move rows must not move; and what tells the
-#: sequence of all operations.
-Seen = tuple[list[Layout], list[set[int]], int]
+#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the sequence
+#: of all operations; and where the examples are in what each call that draws random numbers draws.
+Seen = tuple[list[Layout], list[set[int]], int, list[Layout]]
 
 
 def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> Seen:
@@ -105,19 +121,43 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, 
     Raises:
         NotLayerwise: nothing does, or examples change their places.
     """
-    captures = []
-    for x, y in batches:
-        capture = Capture(RULES, list(problem.parameters.values()), kernels, len(y))
+    captures: list[Capture] = []
+
+    def run(x: Tensor, y: Tensor) -> None:
+        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(y)))
         x = problem.inputs(x)
-        with torch.enable_grad(), capture:
+        with torch.enable_grad(), captures[-1]:
             problem.forward(x, y)
-        captures.append(capture)
+
+    drawn = layouts_of_draws(problem, batches, run)
     one, other = captures
     if one.trace != other.trace:
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     found = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
-    return found, moving(one, other), one.trace
+    return found, moving(one, other), one.trace, drawn
+
+
+def layouts_of_draws(
+    problem: Problem,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    run: Callable[[Tensor, Tensor], object] | None = None,
+) -> list[Layout]:
+    """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
+
+    Raises:
+        NotLayerwise: a call draws for all examples at once.
+    """
+    records = []
+    for x, y in batches:
+        records.append(Recorder())
+        with problem.computing(records[-1]):
+            (run or problem.forward)(x, y)
+    one, other = (record.shapes for record in records)
+    if len(one) != len(other):
+        raise NotLayerwise("the model draws more or fewer random numbers for a batch of another size")
+    sizes = (len(batches[0][0]), len(batches[1][0]))
+    return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
 
 
 @final
@@ -134,7 +174,7 @@ class Layers:
 
     def __init__(self, problem: Problem, kernels: Kernels, layouts: Seen) -> None:
         self._problem, self._kernels = problem, kernels
-        self._layouts, self._batch, self._trace = layouts
+        self._layouts, self._batch, self._trace, self._drawn = layouts
         self._trained = list(problem.parameters.values())
 
     def __call__(self, x: Tensor, y: Tensor) -> Gradients:
@@ -143,13 +183,14 @@ class Layers:
         self._kernels.scratch.next_step()
         capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts, self._batch)
         x = problem.inputs(x)
-        with torch.enable_grad():
-            with capture:
-                losses = problem.forward(x, y)
-            total = losses.sum()
-        if capture.trace != self._trace:
-            raise NotLayerwise("the model calls other operations than it did on made-up rows")
-        flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
+        with problem.computing(problem.random.together(self._drawn)):
+            with torch.enable_grad():
+                with capture:
+                    losses = problem.forward(x, y)
+                total = losses.sum()
+            if capture.trace != self._trace:
+                raise NotLayerwise("the model calls other operations than it did on made-up rows")
+            flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
         found = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
             if flow is not None:
@@ -192,7 +233,8 @@ class Vmap:
 
         trained = {name: p.detach() for name, p in problem.parameters.items()}
         each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
-        formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))  # type: ignore[no-untyped-call]
+        with problem.computing(problem.random.together()):
+            formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))  # type: ignore[no-untyped-call]
         return {name: Formed(gradients) for name, gradients in formed.items()}, losses
 
 
@@ -209,9 +251,9 @@ class Loop:
         """Gradients and losses of a batch."""
         problem, rows, losses = self._problem, [], []
         x = problem.inputs(x)
-        for start in range(0, len(x), problem.copies):
+        for number, start in enumerate(range(0, len(x), problem.copies)):
             own = slice(start, start + problem.copies)
-            with torch.enable_grad():
+            with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(x[own], y[own])[0]
                 trained = list(problem.parameters.values())
                 found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from privlearn.data.overlap import are_training_rows
 from privlearn.data.persons import persons_in, require_groups
 from privlearn.errors import BadInput
 
@@ -81,9 +82,10 @@ class Dataset:
         """Return `data`, made from a pair (inputs, targets) if need be.
 
         Raises:
-            BadInput: neither, or rows that do not match.
+            BadInput: neither, rows that do not match, or test rows that are training rows.
         """
         if isinstance(data, cls):
+            data.require_apart()
             return data
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise BadInput(
@@ -108,8 +110,8 @@ class Dataset:
         """Return itself if the data can be used: a check for the curator, before planning, outside any guarantee.
 
         Raises:
-            BadInput: no rows, rows that do not match, values that are no finite numbers, or labels outside the
-                declared classes.
+            BadInput: no rows, rows that do not match, values that are no finite numbers, test rows that are training rows, or
+                labels outside the declared classes.
         """
         targets = 0 if self.y is None else len(self.y)
         if len(self.x) == 0 or len(self.x) != targets:
@@ -129,6 +131,7 @@ class Dataset:
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:
                 require_finite(self.name, part, np.asarray(values))
+        self.require_apart()
         if self.groups is not None:
             require_groups(self.name, np.asarray(self.groups), len(self.x))
         if self.classes is not None:
@@ -136,6 +139,15 @@ class Dataset:
                 if labels is not None:
                     _require_labels(self.name, part, np.asarray(labels), self.classes)
         return self
+
+    def require_apart(self) -> None:
+        """Raise `BadInput` if private training rows are to be tested on: a check for whoever holds them."""
+        if self.x_test is None or self.public or not are_training_rows(self.x_test, self.x):
+            return
+        raise BadInput(
+            f"the test data of {self.name} are the training data, or most of them are: figures from them would be exact "
+            "figures of private rows. Give rows of other people (x_test, --test-data), or none to test on"
+        )
 
     def blocks(self, block_of: NDArray[np.int64], blocks: int) -> list[Dataset]:
         """The data of each of `blocks` disjoint blocks, without test rows; a person's rows stay together.

@@ -13,7 +13,7 @@ from privlearn.rng import NoiseStream
 
 #: Draws that are made at once: few enough to stay in a processor's cache.
 _BLOCK = 1 << 17
-#: sin(pi t / 2) / t to 7e-9 and cos(pi t / 2) to 2e-10 for t in [-1, 1], in powers of t^2 (Chebyshev fits).
+#: sin(pi t / 2) / t to 7e-9 and cos(pi t / 2) to 5e-10 for t in [-1, 1], in powers of t^2 (Chebyshev fits).
 _SINE = (1.5167170e-4, -4.67414384e-3, 7.968991833e-2, -0.6459637596, 1.570796320)
 _COSINE = (-2.38241524e-5, 9.17722924e-4, -2.086268671e-2, 0.2536693222, -1.233700534, 0.9999999998)
 

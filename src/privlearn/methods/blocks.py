@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from privlearn._validate import count, positive, probability
+from privlearn._validate import positive, probability
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
@@ -30,12 +30,12 @@ class Blocks:
     chosen one is then trained on all the data, which costs on top.
 
     Attributes:
-        candidates: what to choose among. Rates and batches of their plans are relative to a block.
+        candidates: what to choose among. Rates and batches of their plans are relative to a block; the number of examples that
+            they declare is that of all, of which each block gets its share.
         selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for by `calibrate`, so that the
             selection costs what the trainings cost.
         retrain: whether the chosen candidate is trained again, on all the data.
         share: with `retrain`, how much of the budget goes into choosing.
-        examples: the declared, public number of all examples; None: the data's length.
         budget: what the plan was calibrated to; the limit of the ledger.
 
     Raises:
@@ -48,7 +48,6 @@ class Blocks:
     selection_epsilon: float | None = None
     retrain: bool = False
     share: float = 0.5
-    examples: int | None = None
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
@@ -58,15 +57,20 @@ class Blocks:
         if not isinstance(self.retrain, bool):
             raise BadInput(f"retrain is {self.retrain!r}: expected True or False")
         probability("share", self.share, open_top=True)
-        if self.examples is not None:
-            count("examples", self.examples)
         for candidate in self.candidates:
-            if candidate.plan.examples is not None or (candidate.again and candidate.again.examples is not None):
-                raise BadInput(
-                    f"the plan of candidate {candidate.name!r} declares its examples: declare the number of all of them once, "
-                    "Blocks(..., examples=N); each block's share of it is the divisor there"
-                )
+            for plan in (candidate.plan, candidate.again or candidate.plan):
+                if plan.examples != self.examples:
+                    raise BadInput(
+                        f"candidate {candidate.name!r} declares {plan.examples} examples, and {self.candidates[0].name!r} "
+                        f"{self.examples}: all learn from blocks of the same data. Give all plans examples=N, the number of "
+                        "all examples, or none"
+                    )
         require_adjacency(Parallel((Selection(1.0),)), self.neighbours)
+
+    @property
+    def examples(self) -> int | None:
+        """The declared, public number of all examples; None: the data's length."""
+        return self.candidates[0].plan.examples
 
     @property
     def neighbours(self) -> Adjacency:

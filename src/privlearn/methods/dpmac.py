@@ -24,6 +24,7 @@ from privlearn.methods.mac.network import Activations, Layer, layers_of
 from privlearn.methods.mac.steps import MacSteps
 from privlearn.methods.mac.watch import LayerWatch
 from privlearn.methods.mac.weights import WeightSteps
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.progress import Progress, facts
 from privlearn.methods.rates import LearningRates
 from privlearn.methods.refusals import (
@@ -103,6 +104,7 @@ def dpmac(
         BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit each
             other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
+    require_one_process()
     # In the place of the loss, which is a name here, stands any function.
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, None, progress)
     bound = _bound(plan)

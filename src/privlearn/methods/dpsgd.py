@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from privlearn._validate import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.fixed import Fixed
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.ways import Loss
 from privlearn.data.dataset import Dataset
@@ -22,6 +21,7 @@ from privlearn.data.persons import require_groups, rows_of_persons
 from privlearn.mechanisms.release import release
 from privlearn.methods.averaging import Average
 from privlearn.methods.checkpoint import Checkpoint
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.progress import Progress, Watch, facts
 from privlearn.methods.rates import LearningRates
 from privlearn.methods.refusals import (
@@ -108,6 +108,7 @@ def dpsgd(
             the other way round; before anything is spent. Or weights that are no longer finite at the end of an epoch,
             because steps were too long.
     """
+    require_one_process()
     require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, augmentation, progress)
     ledger = Ledger(plan.budget) if ledger is None else ledger
     ledger.require_room(plan.event(), plan.neighbours, plan.unit)
@@ -134,20 +135,21 @@ def dpsgd(
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
-    watched, fixed = Watch(), Fixed(network)
+    watched = Watch()
     gradients = ClippedGradients(
         network,
         loss,
         gradient_clip(plan),
         plan.neighbours,
         microbatch=microbatch,
+        expected=plan.sampling.expected_batch_size(examples),
         augmentation=augmentation,
         view_seeds=streams.views,
         autocast=torch.bfloat16 if one_of("precision", precision, ["float32", "bf16"]) == "bf16" else None,
         rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
-        computed=fixed.restore,
+        identities=data.tensors(),
     )
     require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
@@ -174,7 +176,7 @@ def dpsgd(
     run.accuracies += saved.plain.get("accuracies", []) if saved else []
     pace = paced(
         plan, network, shown, lambda rows: through(transforms, rows), run.accuracies, examples=examples, present=present,
-        persons=persons, stream=streams.noise, at_once=microbatch, computed=fixed.restore,
+        persons=persons, stream=streams.noise, at_once=microbatch, computed=gradients.fixed.restore,
     )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
         for earlier in plan.before:
@@ -198,7 +200,7 @@ def dpsgd(
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
-            fixed.restore(thoroughly=True)
+            gradients.fixed.restore(thoroughly=True)
             with run.ending_if_it_fails():
                 require_finite(parameters, rates.first, f"epoch {epoch + 1} of {plan.epochs}")
             pace.end_epoch(x, y)
@@ -244,8 +246,8 @@ def _born(plan: Plan, streams: Streams) -> dict[str, Any]:
 def _leaving_nothing_behind(parameters: Iterable[nn.Parameter], streams: Streams) -> Iterator[None]:
     """However the block ends, no sum without noise stays in the gradients, and PyTorch's own generators are where they were.
 
-    Dropout and augmentations draw as many numbers as a batch has rows, so the numbers after them would tell how many
-    that were. In the block they have a seed from the initialisation stream.
+    What an optimizer or the caller's own functions draw in the block follows from a seed of the initialisation stream.
+    Dropout and augmentations don't draw from it (`clipping.draws`).
     """
     with torch.random.fork_rng():
         torch.manual_seed(int(streams.initialisation.integers(2**63)))

@@ -27,6 +27,7 @@ from privlearn.methods.ensemble.keeping import Released, release_answers
 from privlearn.methods.ensemble.plan import PatePlan
 from privlearn.methods.ensemble.pool import Pool
 from privlearn.methods.ensemble.student import Student, StudentRecipe
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.reducers.linear import PCA
 from privlearn.reducers.reducer import Reducer
@@ -87,6 +88,7 @@ def pate(
         BudgetExceeded, BadInput: as `ask_teachers`; a student that fails on made-up answers, before anything is charged. Or a
             student that is none.
     """
+    require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
     _require_student(student)
     if isinstance(student, Student):
@@ -115,7 +117,7 @@ def ask_teachers(
     `plan.unit`, if each record is with one teacher. The ledger is charged exactly `plan.event()`: one Gaussian release for
     each query, before its noise is drawn (for `pv.ConfidentVotes` the limit that was fixed beforehand). Public inputs, and
     whatever reducer and student learn from them, are not protected. Teachers are trained, and their answers added up, before
-    anything is charged; a teacher without a usable answer counts as one that gave the centre (for votes: nothing).
+    anything is charged; a teacher without a usable answer counts as the reducer's `code_centre` (for votes: as none).
 
     Args:
         plan: how many queries, of how many teachers, and what noise.
@@ -136,6 +138,7 @@ def ask_teachers(
         BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a recipe that
             fails on made-up rows; before anything is charged. Or a file of another run.
     """
+    require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
     _warn_of_noise(plan, reducer)
@@ -213,7 +216,7 @@ def _released(
     """The answers, kept nowhere."""
     ledger.require_room(plan.event(), plan.adjacency, plan.unit)
     made = sums()
-    ledger.approve(plan.event(), plan.adjacency, plan.unit)
+    ledger.begin(plan.event(), plan.adjacency, plan.unit)
     try:
         targets, answered, scores = ask(plan, made, reducer, ledger, streams)
     finally:
@@ -236,7 +239,7 @@ def _facts(plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Po
     """What a run must have in common with answers that were kept: all of it public."""
     known = "none"
     if reducer is not None:
-        origin = reducer.encode(reducer.centre[None])
+        origin = reducer.code_centre[None]
         known = f"{reducer.describe()} {fingerprint(reducer.centre, origin, reducer.decode(origin + 1))}"
     return {
         "plan": str(plan),
@@ -256,7 +259,7 @@ def _require_student(student: Any) -> None:
 
 def _require_kinds(plan: Any, teachers: Any, ledger: Any, streams: Any, progress: Any) -> None:
     """Refuse, before anything is done, arguments that are something else altogether."""
-    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "approve", "charge", "settle"))
+    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, PatePlan), "a pv.PatePlan(queries, teachers, aggregate)"),
         ("teachers", teachers, isinstance(teachers, Teachers), "pv.teachers.Trained(...) or pv.teachers.Given(...)"),

@@ -133,7 +133,7 @@ class Progress:
         with self._file.alone() if self._file else nullcontext():
             if saved is None:
                 try:
-                    self._ledger.approve(plan.event(), plan.neighbours, plan.unit)
+                    self._ledger.begin(plan.event(), plan.neighbours, plan.unit)
                     self._save(0)
                 except BaseException:
                     self._give_up()

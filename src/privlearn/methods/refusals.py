@@ -39,7 +39,7 @@ def require_kinds(
         BadInput: with the name of the argument.
     """
     makes = callable(model) and not isinstance(model, type)
-    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "approve", "charge", "settle"))
+    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),

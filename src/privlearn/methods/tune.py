@@ -29,6 +29,7 @@ from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
 from privlearn.methods.blocks import Blocks
 from privlearn.methods.candidates import Candidate
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.refusals import require_same_examples
 from privlearn.methods.result import Result
 from privlearn.methods.stopping import RandomStopping
@@ -83,6 +84,7 @@ def tune(
             what was charged stays charged.
         PrivlearnError: a training callable that departs from its plan or its ledger.
     """
+    require_one_process()
     if not isinstance(plan, Blocks | RandomStopping):
         raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.Blocks(...) or pv.RandomStopping(...)")
     event = plan.event()
@@ -93,7 +95,7 @@ def tune(
     require_same_examples(plan.candidates[0].plan, data)
     require_labels(data)
     trainer = _Trainer(train, streams)
-    ledger.approve(event, plan.neighbours, plan.unit)
+    ledger.begin(event, plan.neighbours, plan.unit)
     try:
         if isinstance(plan, Blocks):
             found, chosen = _on_blocks(plan, trainer, data, ledger, streams, progress)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from privlearn import models
 from privlearn._validate import count
-from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.methods.result import PrivateDiagnostics, Result
-from privlearn.publishing import card, certificate, folder, network, tuned
+from privlearn.publishing import card, certificate, folder, network, shared, tuned
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
 from privlearn.publishing.keys import SigningKey, read_private, read_public
 from privlearn.publishing.signature import signed
@@ -69,24 +68,24 @@ def publish(
     classes = result.classes if classes is None else classes
     if model_spec is not None:
         network.require_rebuilt(result, model_spec, classes)
-    guarantee = result.ledger.guarantee(result.stated_delta(delta))
+    stated_delta = result.stated_delta(delta)
     metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
     settings = {"method": result.method, **result.settings}
     config = network.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
-    shared = tally(result.ledger.event) != tally(tuned.described(settings, described_run))
+    event, guarantee, others = shared.stated(result.ledger, tuned.described(settings, described_run), stated_delta)
     files[CARD] = card.write(
         guarantee,
         settings,
         seeded=result.seeded,
-        shared=shared,
+        others=others,
         test_metrics=metrics,
         test_rows=None if test_rows is None else count("test_rows", test_rows),
         data=data or {},
         model=model_spec,
         signed_by=key.public.fingerprint if key else None,
     ).encode()
-    body = certificate.make(result.ledger.event, guarantee, settings, result.seeded, files)
+    body = certificate.make(event, guarantee, settings, result.seeded, files, others)
     files[CERTIFICATE] = _json(signed(body, key) if key else body)
     for name, most in LARGEST.items():
         if len(files[name]) > most:

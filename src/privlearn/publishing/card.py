@@ -8,7 +8,7 @@ from typing import Any
 from privlearn.accounting.accountant import Guarantee, rounded_up
 from privlearn.accounting.unit import Unit
 from privlearn.models import is_built_in, makes_maps
-from privlearn.publishing import ensemble, features, tuned
+from privlearn.publishing import ensemble, features, shared, tuned
 from privlearn.publishing.certificate import header
 
 _VERBS = {
@@ -42,7 +42,7 @@ def write(
     settings: dict[str, Any],
     *,
     seeded: bool,
-    shared: bool,
+    others: dict[str, Any] | None,
     test_metrics: dict[str, float],
     test_rows: int | None,
     data: dict[str, str],
@@ -55,14 +55,14 @@ def write(
         guarantee: the claim.
         settings: the public numbers of the run.
         seeded: whether somebody may know the seed.
-        shared: whether the ledger holds other releases too.
+        others: what the certificate says of other runs on the ledger, if there are any.
         test_metrics: figures from test data.
         test_rows: how many rows they are from, if that is known.
         data: what to say of the data.
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
     """
-    lines = _guarantee(guarantee, seeded, shared) + _signature(signed_by)
+    lines = _guarantee(guarantee, seeded, others) + _signature(signed_by)
     if test_metrics:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         rows = "" if test_rows is None else f" on {test_rows} rows"
@@ -90,7 +90,7 @@ def write(
     )
 
 
-def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
+def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None) -> list[str]:
     """What is guaranteed to whom."""
     lines = [
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
@@ -109,12 +109,7 @@ def _guarantee(guarantee: Guarantee, seeded: bool, shared: bool) -> list[str]:
         "at the data or at earlier private results, nor figures from test data.",
         "",
     ]
-    if shared:
-        lines += [
-            "The ledger behind this model also holds other releases from the same data (see `privacy.json`): the guarantee is "
-            "for all of them together.",
-            "",
-        ]
+    lines += shared.card_lines(others) if others else []
     if seeded:
         lines += [
             "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "

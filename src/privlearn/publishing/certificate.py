@@ -24,9 +24,14 @@ _FIELDS = {"format", "version", *PARTS, "digests"}
 
 
 def make(
-    event: Event, guarantee: Guarantee, settings: dict[str, Any], seeded: bool, files: dict[str, bytes]
+    event: Event,
+    guarantee: Guarantee,
+    settings: dict[str, Any],
+    seeded: bool,
+    files: dict[str, bytes],
+    others: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the certificate of `event` and `files` as plain JSON values."""
+    """Return the certificate of `event` and `files` as plain JSON values; `others` is what is said of other runs."""
     claim = {
         "epsilon": guarantee.epsilon,
         "delta": guarantee.delta,
@@ -35,6 +40,7 @@ def make(
         "rho": guarantee.rho,
         "unit": str(guarantee.unit),
         **guarantee.unit.figures(),
+        **({"ledger": others} if others else {}),
     }
     body = {
         "claim": claim,

@@ -6,6 +6,7 @@ from typing import Any
 
 from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event
 from privlearn.clipping.ensembles import ConfidentVotes
 from privlearn.methods.ensemble.plan import PatePlan, from_description
@@ -32,6 +33,33 @@ def described(settings: dict[str, Any]) -> Event:
     return from_description(settings).event()
 
 
+def uncovered(settings: Any, claim: dict[str, Any]) -> list[str]:
+    """What is wrong with how records came to teachers: for the neighbours that are claimed they must change one alone."""
+    teacher = settings.get("teacher") if is_ensemble(settings) else None
+    replaced = claim.get("adjacency") == Adjacency.REPLACE_ONE.value
+    if not isinstance(teacher, dict) or teacher.get("source") != "trained" or not replaced:
+        return []
+    if teacher.get("records") == "by site":
+        return ["a record that is replaced by one of another site changes two teachers, and the certificate counts one"]
+    if "rows_per_person" not in claim and teacher.get("assigned_by") != "row":
+        return [
+            "records were assigned to teachers by person, or it is not said how: a record that is replaced by one of another "
+            "person changes two teachers, and the certificate counts one"
+        ]
+    return []
+
+
+def derived(settings: dict[str, Any]) -> dict[str, float]:
+    """Figures of the noise that follow from the plan that the settings describe.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: they describe no such run.
+    """
+    plan = from_description(settings)
+    tests = {"test_noise_multiplier": plan.test_noise} if isinstance(plan.aggregate, ConfidentVotes) else {}
+    return {"noise_std": plan.noise_std, **tests}
+
+
 def _made(teacher: Any) -> str:
     """How the teachers were made, after their number."""
     if not isinstance(teacher, dict) or teacher.get("source") != "trained":
@@ -46,7 +74,8 @@ def _made(teacher: Any) -> str:
             what = "spreading of labels over the public inputs"
         case _:
             what = recipe["name"]
-    return f" x {what.replace('|', '/')}, records assigned {teacher['records']}"
+    together = ", each person's to one teacher" if teacher.get("assigned_by") == "person" else ""
+    return f" x {what.replace('|', '/')}, records assigned {teacher['records']}{together}"
 
 
 def _test(plan: PatePlan) -> list[str]:
@@ -68,6 +97,12 @@ def _released(teacher: Any, plan: PatePlan) -> str:
     corrects = any("corrections of a public reference" in each for each in seen)
     what = "corrections of a public network's predictions: " if corrects else ""
     return what + _ASKED[plan.aggregate.kind]
+
+
+def _reduced(reducer: dict[str, Any]) -> str:
+    """What codes answers were reduced to."""
+    codes = f", {reducer['codes']}" if "codes" in reducer else ""
+    return f"{reducer['kind']}, codes of {reducer['size']} numbers{codes}"
 
 
 def _start(start: Any) -> list[str]:
@@ -105,7 +140,7 @@ def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, s
         *_start(settings.get("public_start")),
         f"| noise | multiplier {plan.noise:.4g}, standard deviation {plan.noise_std:.4g} on each number |",
         *_test(plan),
-        *([f"| reducer | {reducer['kind']}, codes of {reducer['size']} numbers |"] if reducer else []),
+        *([f"| reducer | {_reduced(reducer)} |"] if reducer else []),
         f"| epsilon computed by | {guarantee.method} |",
         "",
     ]

@@ -13,11 +13,11 @@ from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter, compose, require_adjacency, tally
+from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter, compose, require_adjacency
 from privlearn.accounting.filters import fits
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing import ensemble, features, tuned
+from privlearn.publishing import ensemble, features, shared, tuned
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public
@@ -43,6 +43,8 @@ class Verification:
         problems: what does not agree, each a sentence.
         warnings: what weakens the statement without contradicting it.
         signed_by: fingerprint of the key whose signature the certificate carries, if it fits; None without one.
+        runs: what the claim is for where the ledger held other runs, in words; None where this run was the only one.
+        run_epsilon: what this run costs by itself, then.
     """
 
     ok: bool
@@ -54,6 +56,8 @@ class Verification:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     signed_by: str | None = None
+    runs: str | None = None
+    run_epsilon: float | None = None
 
 
 def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:
@@ -86,7 +90,8 @@ def check(contents: Contents, trusted: PublicKey | None = None) -> Verification:
         event = from_json(certificate["event"])
         found = _recompute(event, claim)
         problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
-        problems += _unlisted_releases(certificate, event) + _other_features(contents, certificate)
+        problems += _other_releases(certificate, event, found) + _other_features(contents, certificate)
+        problems += ensemble.uncovered(certificate["settings"], claim)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     adjacency = claim.get("adjacency")
@@ -100,7 +105,16 @@ def check(contents: Contents, trusted: PublicKey | None = None) -> Verification:
         problems=problems,
         warnings=_warnings(certificate, found) + _strangers(contents),
         signed_by=signed_by,
+        **_of_other_runs(claim),
     )
+
+
+def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
+    """What the claim says of other runs, if that can be read."""
+    said = claim.get("ledger")
+    if not isinstance(said, dict) or said.get("runs") not in (shared.FIXED, shared.ADAPTIVE, shared.ALONE):
+        return {}
+    return {"runs": said["runs"], "run_epsilon": _number(said.get("run_epsilon"))}
 
 
 def _signature(certificate: dict[str, Any], trusted: PublicKey | None) -> tuple[list[str], str | None]:
@@ -157,7 +171,7 @@ def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
 
 
 def _contradictions(found: Guarantee, claim: dict[str, Any]) -> list[str]:
-    expected = _CLAIMS | set(found.unit.figures())
+    expected = _CLAIMS | set(found.unit.figures()) | ({"ledger"} & set(claim))
     if set(claim) != expected:
         return [f"the claim has the fields {sorted(claim)}: expected {sorted(expected)}"]
     problems = []
@@ -213,20 +227,48 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
     return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
-def _unlisted_releases(certificate: dict[str, Any], event: Event) -> list[str]:
-    """What the settings of the run describe must be among the events (which may hold other runs' too)."""
+def _other_releases(certificate: dict[str, Any], event: Event, found: Guarantee) -> list[str]:
+    """What the settings of the run describe must be the events, or go together with what is said of other runs."""
     try:
         settings = certificate["settings"]
-        described = tally(tuned.described(settings, described_run))
-        adjacency = Adjacency.parse(certificate["claim"]["adjacency"])
+        described = tuned.described(settings, described_run)
         of_batches = not (ensemble.is_ensemble(settings) or features.is_features(settings))
-        unfollowed = _unfollowed(settings, adjacency) if of_batches else []
+        unfollowed = (
+            [*_undeclared(settings, found.adjacency), *_unfollowed(settings, found.adjacency)] if of_batches else []
+        )
+        others = shared.contradictions(certificate["claim"], event, described, found)
+        return others + unfollowed + _inconsistent(settings)
     except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
         return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
-    counted = tally(event)
-    if any(counted.get(leaf, 0) < times for leaf, times in described.items()):
-        return [f"the settings in {CERTIFICATE} describe releases that are not among its events"]
-    return unfollowed
+
+
+def _inconsistent(settings: dict[str, Any]) -> list[str]:
+    """Figures that the settings state beside those that they follow from, and that differ.
+
+    Raises:
+        BadInput, KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
+    """
+    follows: dict[str, Any] = {}
+    if ensemble.is_ensemble(settings):
+        follows = ensemble.derived(settings)
+    elif not features.is_features(settings):
+        sigmas, stated = settings["noise_multipliers"], settings["schedule"]
+        schedule = schedules.parse(stated) if schedules.is_spec(stated) else None
+        follows["epochs"] = len(sigmas)
+        if schedule is not None and not isinstance(schedule, schedules.Validation):
+            follows["noise_multipliers"] = [schedule(epoch) for epoch in range(len(sigmas))]
+    return [
+        f"the settings in {CERTIFICATE} state {name} {str(settings[name])[:60]}, and by what else they state it is "
+        f"{str(true)[:60]}"
+        for name, true in follows.items()
+        if name in settings and not _agree(settings[name], true)
+    ]
+
+
+def _agree(stated: Any, true: Any) -> bool:
+    if isinstance(true, list):
+        return isinstance(stated, list) and len(stated) == len(true) and all(map(_agrees, stated, true))
+    return _agrees(stated, true)
 
 
 def described_run(settings: dict[str, Any]) -> Event:
@@ -252,6 +294,19 @@ def _epochs(settings: dict[str, Any]) -> Event:
         if part["kind"] == "histogram":  # a release between the epochs
             parts.insert(part["after"], Gaussian(part["noise_multiplier"]))
     return compose(parts)
+
+
+def _undeclared(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
+    """What is wrong with a claim for neighbours that differ in the number of examples, where that was read off the data.
+
+    The certificates of ensembles and of feature statistics have no such number.
+    """
+    if adjacency is not Adjacency.ADD_REMOVE or settings["examples_declared"] is True:
+        return []
+    return [
+        f"{CERTIFICATE} claims add_remove neighbours and states the number of examples, which was taken from the data: the "
+        "neighbours differ in it, so the claim holds for zero_out neighbours at most"
+    ]
 
 
 def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
@@ -316,20 +371,18 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
             "the run used a fixed seed: whoever knows the seed can take the noise off the weights, and then nothing is "
             "protected"
         )
-    settings = certificate.get("settings")
-    if not isinstance(settings, dict) or found is None:
+    settings, claim = certificate.get("settings"), certificate.get("claim")
+    if not isinstance(settings, dict) or not isinstance(claim, dict) or found is None:
         return warnings
+    if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == shared.ALONE:
+        warnings.append(
+            "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
+            "results, and nothing limits what they tell together"
+        )
     tuning = settings.get("tuning")
     examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else settings).get("examples")
     if isinstance(examples, int) and found.delta * examples >= 1:
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
-        )
-    # The certificates of ensembles and of feature statistics have no number of examples.
-    counted = not features.is_features(settings) and (examples is not None or not ensemble.is_ensemble(settings))
-    if counted and found.adjacency is Adjacency.ADD_REMOVE and settings.get("examples_declared") is not True:
-        warnings.append(
-            "the number of examples was taken from the data and stands in this certificate: it is not protected, though "
-            "the neighbours differ in it"
         )
     return warnings

@@ -31,7 +31,8 @@ _LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], 
 class Autoencoder(Reducer):
     """An encoder into the unit ball and a decoder, fitted on public targets: `Autoencoder.fit`.
 
-    Codes have norm at most 1, so `pv.Ball(1.0)` clips nothing that the encoder made.
+    Codes have norm at most 1 and are clipped about 0, so `pv.Ball(1.0)` clips nothing that the encoder made, and what is
+    released is their noisy mean, as in the paper.
 
     Args:
         encoder: from targets (rows, *shape) to (rows, size + 1) numbers, which the unit ball's activation takes.
@@ -115,6 +116,11 @@ class Autoencoder(Reducer):
         """The mean of the public targets."""
         return self._centre
 
+    @property
+    def code_centre(self) -> Tensor:
+        """0, the unit ball's centre."""
+        return torch.zeros(self.size, dtype=self._centre.dtype)
+
     @torch.no_grad()
     def encode(self, targets: Tensor) -> Tensor:
         """Codes in the unit ball."""
@@ -127,7 +133,8 @@ class Autoencoder(Reducer):
 
     def describe(self) -> dict[str, Any]:
         """Its kind and public numbers."""
-        return {"kind": "autoencoder", "size": self.size, "loss": self.loss}
+        codes = "in the unit ball, clipped about 0"
+        return {"kind": "autoencoder", "size": self.size, "loss": self.loss, "codes": codes}
 
 
 def _train(

@@ -38,6 +38,14 @@ class Reducer:
         """The public target that stands in for one that can't be used."""
 
     @property
+    def code_centre(self) -> Tensor:
+        """The public code that codes are clipped about, which stands in for a teacher that can't be used, shape (size,).
+
+        It is the centre's code; 0 for reducers whose codes are bounded, which are not shifted before they are clipped.
+        """
+        return self.encode(self.centre[None])[0]
+
+    @property
     def matrix(self) -> Tensor | None:
         """The linear map (size, numbers in a target), applied after the centre is taken off; None if it is not linear."""
         return None
@@ -60,7 +68,7 @@ class Reducer:
         """Its kind and public numbers, for certificates."""
 
     def radius(self, public: Dataset, share: float = 1.0) -> float:
-        """The radius about the centre's code within which this share of the codes of public targets lie, for `pv.Ball`.
+        """The radius about `code_centre` within which this share of the codes of public targets lie, for `pv.Ball`.
 
         Raises:
             BadInput: data that are not declared public, or targets of another shape.
@@ -68,8 +76,8 @@ class Reducer:
         targets = public_targets(public)
         if tuple(targets.shape[1:]) != self.shape:
             raise BadInput(f"targets have shape {tuple(targets.shape[1:])}: this reducer takes {self.shape}")
-        origin = self.encode(self.centre[None])
-        lengths = [(self.encode(part) - origin).norm(dim=1) for part in targets.split(_ROWS_AT_ONCE)]  # type: ignore[no-untyped-call]
+        centre = self.code_centre
+        lengths = [(self.encode(part) - centre).norm(dim=1) for part in targets.split(_ROWS_AT_ONCE)]  # type: ignore[no-untyped-call]
         return float(torch.quantile(torch.cat(lengths).double(), probability("share", share)))
 
 

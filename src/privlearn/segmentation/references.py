@@ -51,13 +51,9 @@ class Seen(Teachers):
         """How many there are."""
         return self._teachers.count
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
         """As the teachers that are looked at."""
-        self._teachers.require_covered(adjacency)
-
-    def require_unit(self, unit: Unit) -> None:
-        """As the teachers that are looked at."""
-        self._teachers.require_unit(unit)
+        self._teachers.require_covered(adjacency, unit)
 
     def require_same(self, inputs: Tensor) -> None:
         """As the teachers that are looked at."""

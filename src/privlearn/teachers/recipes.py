@@ -7,7 +7,6 @@ shown; and one that fails has no answers.
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from privlearn._validate import count
 from privlearn.clipping.codes import Shapes, plain
+from privlearn.clipping.generators import generators_at
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput, first_line
 from privlearn.models import made_up_batch
@@ -137,21 +137,6 @@ def isolated(seed: int) -> Iterator[None]:
     with generators_at(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-@contextmanager
-def generators_at(seed: int) -> Iterator[None]:
-    """For the block: PyTorch's, numpy's and Python's global random generators at `seed`. All are then what they were."""
-    legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(legacy)  # noqa: NPY002
-            random.setstate(plain)
 
 
 def taught(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, seed: int) -> Tensor | None:

@@ -33,11 +33,8 @@ class Teachers:
         """How many there are; public."""
 
     @abstractmethod
-    def require_covered(self, adjacency: Adjacency) -> None:
-        """Raise `BadInput` where one record can change two teachers under `adjacency`."""
-
-    def require_unit(self, unit: Unit) -> None:
-        """Raise `BadInput` where it is known that one `unit` may be with several teachers."""
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
+        """Raise `BadInput` where it is known that one `unit` can change two teachers under `adjacency`."""
 
     def describe(self) -> dict[str, Any]:
         """How they came about, in public words, for certificates and to tell an interrupted run from another."""
@@ -99,7 +96,7 @@ class Given(Teachers):
         """How many there are."""
         return len(self._paths)
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
         """Nothing is known here of who learned from what."""
 
     def describe(self) -> dict[str, Any]:

@@ -85,24 +85,27 @@ class Trained(Teachers):
         """How many there are."""
         return self._count
 
-    def require_covered(self, adjacency: Adjacency) -> None:
-        """Refuse sites for replace-one neighbours: a record could be replaced by one of another site.
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
+        """Refuse neighbours that differ in two teachers, and to protect persons where it is not known whose a record is.
+
+        A record can be replaced by one of another site, or of another person, which is with another teacher.
 
         Raises:
-            BadInput: they are given.
+            BadInput: replace-one neighbours, and sites, or person ids where single rows are protected; or a plan that protects
+                persons, and no person ids.
         """
-        if self._sites and adjacency is Adjacency.REPLACE_ONE:
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        if self._sites and replaced:
             raise BadInput(
                 "a record that is replaced by one of another site changes two teachers, and the plan is for one: use "
                 "add_remove or zero_out neighbours with sites"
             )
-
-    def require_unit(self, unit: Unit) -> None:
-        """Refuse to protect persons where it is not known whose a record is.
-
-        Raises:
-            BadInput: the data have no person ids.
-        """
+        if self._data.groups is not None and unit.rows_per_person is None and replaced:
+            raise BadInput(
+                "records are assigned by person, so one that is replaced by a record of another person changes two teachers, "
+                "and the plan is for one: use add_remove or zero_out neighbours, or protect persons (persons=True; on the "
+                "command line without --group-size)"
+            )
         if unit.rows_per_person is not None and self._data.groups is None:
             raise BadInput(
                 "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., groups=ids), a "
@@ -112,7 +115,8 @@ class Trained(Teachers):
     def describe(self) -> dict[str, Any]:
         """How they are made: the recipe, and how records came to them."""
         records = "by chance" if self._place is None else "by site" if self._sites else "as listed"
-        return {"source": "trained", "records": records, "recipe": described(self._recipe)}
+        by = "row" if self._data.groups is None else "person"
+        return {"source": "trained", "records": records, "assigned_by": by, "recipe": described(self._recipe)}
 
     def require_same(self, inputs: Tensor) -> None:
         """Refuse to go on with a folder of other records, queries or recipes.

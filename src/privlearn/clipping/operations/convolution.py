@@ -107,8 +107,9 @@ class Convolution:
         return patches.mT.reshape(len(x), -1, patches.shape[1])
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor, into: Tensor) -> None:
-        scaled = self._kernels.scaled(g, weights)
-        into += self._native(scaled.flatten(0, 1), x.flatten(0, 1), self._weight, self._groups, 1)
+        scaled = self._kernels.scaled(g.to(into.dtype), weights)
+        own = self._weight.to(into.dtype)  # for its shape
+        into += self._native(scaled.flatten(0, 1), x.to(into.dtype).flatten(0, 1), own, self._groups, 1)
 
 
 def _channels_last(t: Tensor) -> Tensor:

@@ -50,8 +50,7 @@ def collect(
             f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that number, "
             "so both have to agree. Nothing was charged"
         )
-    teachers.require_covered(plan.adjacency)
-    teachers.require_unit(plan.unit)
+    teachers.require_covered(plan.adjacency, plan.unit)
     sums = empty(plan, reducer)
     silent = 0
     for said in teachers.answers(inputs, streams, progress, sums.shapes):

@@ -56,7 +56,7 @@ class Answers:
             if reducer is None:
                 raise BadInput("codes need a reducer: give the one that answers are decoded by")
             codes = plan.noise_std * torch.randn(number, reducer.size, generator=made_up)
-            return cls(inputs, reducer.decode(codes + reducer.encode(reducer.centre[None])), answered)
+            return cls(inputs, reducer.decode(codes + reducer.code_centre), answered)
         classes = plan.aggregate.classes
         # The last class first: few rows, too, have a label that only a student for all classes has room for.
         scores = plan.noise_std * torch.randn(number, classes, generator=made_up, dtype=torch.float64)

@@ -77,7 +77,7 @@ def release_answers(
             ledger.require_room(plan.event(), plan.adjacency, plan.unit)
             made = sums()
             with _ending_if_it_fails(ledger, file):
-                ledger.approve(plan.event(), plan.adjacency, plan.unit)
+                ledger.begin(plan.event(), plan.adjacency, plan.unit)
                 plain = {"state": _ASKING, "facts": facts, "run": ledger.run, "streams": streams.state()}
                 file.write(Saved({"sums": _total(made)}, plain))
         else:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._validate import between, count, one_of, positive, probability
+from privlearn.clipping.generators import generators_at
 from privlearn.clipping.ways import Loss
 from privlearn.errors import BadInput, first_line
 from privlearn.methods.ensemble.answers import Answers
-from privlearn.teachers.recipes import generators_at
 from privlearn.teachers.spreading import Neighbourhood
 
 #: From inputs and answers to a trained module, which takes inputs of that shape.

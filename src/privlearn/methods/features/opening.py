@@ -20,6 +20,7 @@ from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms.features import require_classes
 from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.methods.processes import require_one_process
 from privlearn.methods.result import PrivateDiagnostics, Result
 from privlearn.methods.rows import front
 from privlearn.models import Scale
@@ -85,6 +86,7 @@ def opened(
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         BadInput: a plan for something else, or data that do not fit it; before anything is spent.
     """
+    require_one_process()
     if not isinstance(plan, FeaturesPlan) or plan.purpose != purpose:
         given = f"a plan for {plan.purpose!r}" if isinstance(plan, FeaturesPlan) else repr(plan)[:60]
         raise BadInput(f"plan is {given}: expected pv.FeaturesPlan(..., purpose={purpose!r})")
@@ -106,7 +108,7 @@ def opened(
         data.features.encoder.describe() if data.features else None,
     )
     found = Opened(x, data.y, origin, ledger, streams.noise, prepare)
-    ledger.approve(event, plan.neighbours, plan.unit)
+    ledger.begin(event, plan.neighbours, plan.unit)
     try:
         yield found
     finally:

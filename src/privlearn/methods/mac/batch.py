@@ -14,14 +14,13 @@ from privlearn.clipping import analytic
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivatives import DerivativeSums, Products, histogram
 from privlearn.clipping.layerwise import Analytic, Derivatives, Layerwise
+from privlearn.clipping.rounding import BLOCK
 from privlearn.errors import BadInput
 from privlearn.methods.mac.coordinates import Coordinates, arguments, fitted, forward, projected
 from privlearn.methods.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidden_second
 from privlearn.methods.mac.network import Layer, with_ones
 from privlearn.sampling import Sample
 
-#: Examples that are computed at once, unless somebody says otherwise.
-_AT_ONCE = 4096
 #: Shown the losses, the norms of each layer's first derivatives and which were clipped: private.
 Observer = Callable[[Tensor, list[Tensor], Tensor], None]
 
@@ -40,7 +39,7 @@ class BatchDerivatives:
         adjacency: the kind of neighbour.
         coordinates: how coordinates are fitted.
         examples: how many there are, for coordinates that are stored.
-        at_once: examples that are computed at once; by default 4096.
+        at_once: examples that are computed at once; by default 1024, and at most.
         observe: shown private figures.
 
     Raises:
@@ -64,7 +63,7 @@ class BatchDerivatives:
         observe: Observer | None = None,
     ) -> None:
         self._layers, self._output, self._bound, self._adjacency = layers, output, bound, adjacency
-        self._coordinates, self._at_once, self._observe = coordinates, at_once or _AT_ONCE, observe
+        self._coordinates, self._at_once, self._observe = coordinates, min(at_once or BLOCK, BLOCK), observe
         self.thresholds = bound.thresholds(len(layers)) if isinstance(bound, Derivatives) else None
         self.learned = False
         self._radius = bound.z_norm if isinstance(bound, Analytic) else None
@@ -148,6 +147,10 @@ class BatchDerivatives:
         layers = len(self._layers)
         self.thresholds = [new[start : start + layers] for start in range(0, len(new), layers)]
         self.learned = True
+
+    def released(self, noisy: Sequence[Tensor]) -> list[Tensor]:
+        """Released sums in the type of the weights: sums are in double precision."""
+        return [value.to(self._like.dtype) for value in noisy]
 
     def state(self) -> dict[str, Any]:
         """What the next sum depends on beside the model and the data; plain and public."""

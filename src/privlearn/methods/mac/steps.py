@@ -46,7 +46,7 @@ class MacSteps:
         released = self._released(parts, noise_multiplier, self.shares)
         scale = noise_multiplier if self.private else 0.0
         noise = [scale * part.sensitivity / share for part, share in zip(parts, self.shares, strict=True)]
-        self.weights.take(released, noise)
+        self.weights.take(self.derivatives.released(released), noise)
 
     def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
         """Release the histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""

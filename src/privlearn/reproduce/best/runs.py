@@ -112,8 +112,8 @@ def _trained(setting: BestSetting, data: Dataset, seed: int) -> Result:
     if setting.way == STATISTICS:
         return _statistics(setting, data, streams)
     if setting.way == DEFAULTS:
-        return train(data, epsilon=setting.epsilon, delta=DELTA, streams=streams)
-    plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM))
+        return train(data, epsilon=setting.epsilon, delta=DELTA, examples=data.examples, streams=streams)
+    plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM), examples=data.examples)
     return dpsgd(
         plan.calibrate(epsilon=setting.epsilon, delta=DELTA),
         lambda shape: models.build("cnn", shape, data.classes or 0, streams.initialisation),

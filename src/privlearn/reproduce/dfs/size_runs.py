@@ -96,12 +96,13 @@ def network(model: str, rng: np.random.Generator) -> nn.Module:
 def trained(setting: SizeSetting, seed: int) -> SizeOutcome:
     """Train with `seed`, which fixes weights, batches and noise."""
     rows = _rows()
-    plan = Plan(Poisson(sampling_rate=setting.sampling_rate), epochs=setting.epochs, clip=Flat(_CLIP))
+    x, y = rows.x[: setting.first], rows.y[: setting.first]
+    plan = Plan(Poisson(sampling_rate=setting.sampling_rate), epochs=setting.epochs, clip=Flat(_CLIP), examples=len(x))
     plan = plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
     streams = Streams.new(seed)
     net = network(setting.model, streams.initialisation)
     ledger = Ledger(plan.budget)
-    dpsgd(plan, net, nn.CrossEntropyLoss(reduction="none"), (rows.x[: setting.first], rows.y[: setting.first]),
+    dpsgd(plan, net, nn.CrossEntropyLoss(reduction="none"), (x, y),
           ledger=ledger, streams=streams, optimizer=lambda found: torch.optim.SGD(found, lr=setting.rate))  # fmt: skip
     parameters = sum(own.numel() for own in net.parameters())
     return SizeOutcome(

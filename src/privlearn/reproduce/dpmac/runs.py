@@ -181,7 +181,7 @@ def plan_of(setting: MacSetting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before)
+    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before, examples=examples_of(setting))
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)

@@ -8,6 +8,7 @@ from typing import final
 from torch import Tensor
 
 from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.unit import Unit
 from privlearn.clipping.codes import Shapes
 from privlearn.rng import Streams
 from privlearn.teachers import Teachers
@@ -42,7 +43,7 @@ class Kept(Teachers):
         """The answers of those that have some: private."""
         return [said for said in self._answers if said is not None]
 
-    def require_covered(self, adjacency: Adjacency) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
         """As those that were asked: nothing is known here of who learned from what."""
 
     def answers(

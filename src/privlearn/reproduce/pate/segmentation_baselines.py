@@ -102,7 +102,7 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
         return GradientOutcome(scores(probabilities(found, test.tensors()[0]), test), None)
     pairs = Pairs(CLASSES)
     result = dpsgd(
-        plan_of(setting, layers_of(begun)),
+        plan_of(setting, layers_of(begun), len(x)),
         pairs.network(begun) if setting.copies else begun,
         pairs.losses if setting.copies else map_losses,
         pairs.rows(x, y) if setting.copies else private,
@@ -114,9 +114,9 @@ def train(setting: GradientSetting, seed: int) -> GradientOutcome:
     return GradientOutcome(scores(probabilities(begun, test.tensors()[0]), test), spent)
 
 
-def plan_of(setting: GradientSetting, layers: int) -> Plan:
-    """What DP-SGD is to spend, on a network of so many layers."""
-    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(setting.clip))
+def plan_of(setting: GradientSetting, layers: int, examples: int) -> Plan:
+    """What DP-SGD is to spend, on a network of so many layers and a declared number of examples."""
+    plan = Plan(Poisson(_RATE), setting.epochs, clip=PerLayer(setting.clip), examples=examples)
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise / math.sqrt(layers)))
     return plan.calibrate(epsilon=setting.epsilon, delta=DELTA)

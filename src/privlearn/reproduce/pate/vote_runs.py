@@ -175,7 +175,10 @@ def student(epochs: int, seed: int) -> Callable[[Answers], nn.Module]:
         size = Student(_network).batch_size
         steps = epochs * math.ceil(len(answers.inputs) / size)
         own = math.ceil(steps / math.ceil(int(answers.answered.sum()) / size))
-        return Student(lambda shape: _network(shape, seed), epochs=own, augment=shifted, seed=seed)(answers)
+        # Labels that were spread come without the counts that would tell that they are classes.
+        return Student(lambda shape: _network(shape, seed), "cross_entropy", epochs=own, augment=shifted, seed=seed)(
+            answers
+        )
 
     return learn
 

@@ -178,13 +178,15 @@ def _plan(setting: Setting, layers: int) -> Plan:
     before = () if task.pca is None else (task.pca,)
     shape = parse(setting.schedule)
     sampling = _sampler(setting)
+    # Public data, whose number of rows is none of the guarantee's secrets; none are held back from a partition's runs.
+    examples = setting.first or task.examples if isinstance(sampling, Partition) else None
     if setting.epsilon is not None:
-        plan = Plan(sampling, schedule=shape, clip=clip, before=before, epochs=setting.epochs or 30)
+        plan = Plan(sampling, schedule=shape, clip=clip, before=before, epochs=setting.epochs or 30, examples=examples)
         return plan.calibrate(epsilon=setting.epsilon, delta=_DELTA)
     share = _written(setting, layers)
     rho = (task.rho if setting.rho is None else setting.rho) * share**2
     rho += sum(0.5 / release.noise_multiplier**2 for release in before)
-    plan = Plan(sampling, schedule=shape.scaled(1 / share), clip=clip, before=before)
+    plan = Plan(sampling, schedule=shape.scaled(1 / share), clip=clip, before=before, examples=examples)
     return plan.within(Budget(rho=rho), setting.epochs)
 
 

@@ -1,0 +1,123 @@
+"""A run on a ledger: begun, charged step by step, resumed, settled."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import final
+
+from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.book import Store
+from privlearn.accounting.events import Composed, Event, walk
+from privlearn.accounting.pages import Entry, Pages, first
+from privlearn.accounting.unit import Unit
+from privlearn.errors import BadInput, PrivlearnError
+
+#: Seconds, about, for which charges are written down ahead of use.
+_AHEAD = 2.0
+
+
+@final
+class Run:
+    """What one ledger object does to its pages: one run at a time, or charges one by one.
+
+    Charges of an approved run are written down in blocks, ahead of use: there is always at least as much in the store
+    as was drawn, and training does not wait for the disk at every step.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.entry: Entry | None = None  # the run under way
+        self.adjacency: Adjacency | None = None  # of that run
+        self._loose: str | None = None  # the entry of charges that were not approved
+        # Charges: made; in the store; that an earlier process may have made.
+        self._used = self._written = self._least = 0
+        self._block, self._last = 1, -float("inf")
+
+    def begin(self, approved: Composed, adjacency: Adjacency, unit: Unit, what: str) -> None:
+        """Take up the approval of a run, or approve it."""
+        with self.store.editing() as pages:
+            self._close(pages)
+            ahead = pages.waiting(approved)
+            if ahead is not None and pages.adjacency is adjacency:
+                pages.require_unit(unit)
+                entry = replace(ahead, waiting=False, what=what or ahead.what)
+                pages.put(entry)
+            else:
+                pages.require_room(approved, adjacency, unit)
+                pages.adjacency, pages.unit = adjacency, unit
+                entry = pages.add(Entry.new(what, approved=approved))
+        self._start(entry, adjacency)
+
+    def resume(self, run: str, approved: Composed, adjacency: Adjacency) -> None:
+        """Go on with the run of that id, from its beginning; what it was charged for is not charged again."""
+        pages = self.store.read()
+        entry = pages.entry(run)
+        paid = not entry.open and entry.spent == approved  # to its end: only publishing is left
+        if (not paid and (not entry.open or entry.approved != approved)) or pages.adjacency is not adjacency:
+            why = (
+                "was approved for something else" if entry.open else "was closed, and what it had not spent given back"
+            )
+            raise BadInput(f"the run {run} {why}: it can't be continued. Begin a new run")
+        self._start(entry, adjacency)
+
+    def _start(self, entry: Entry, adjacency: Adjacency) -> None:
+        self.entry, self.adjacency, self._used, self._block = entry, adjacency, 0, 1
+        self._written = self._least = sum(times for _, times in walk(entry.spent))
+
+    def pay(self, times: int) -> None:
+        """Charge the next releases of the run."""
+        assert self.entry is not None
+        if self._used + times > self._written:
+            now = time.monotonic()
+            self._block = max(1, self._block * 2 if now - self._last < _AHEAD else self._block // 2)
+            self._last = now
+            written = self._used + max(times, self._block)
+            with self.store.editing() as pages:
+                entry = pages.entry(self.entry.id)
+                if not entry.open:
+                    raise PrivlearnError(
+                        f"the run {entry.id} was closed while it was under way: it may charge nothing more"
+                    )
+                entry = replace(entry, spent=first(entry.approved, written))
+                pages.put(entry)
+            self.entry, self._written = entry, sum(n for _, n in walk(entry.spent))
+        self._used += times
+
+    def charge(self, event: Event, adjacency: Adjacency, what: str) -> None:
+        """Charge what was not approved; a run that was under way has departed from its plan, and ends."""
+        with self.store.editing() as pages:
+            self._close(pages)
+            pages.require_room(event, adjacency)
+            pages.adjacency, pages.unit = adjacency, pages.protects
+            known = [entry for entry in pages.entries if entry.id == self._loose]
+            entry = known[0] if known else pages.add(Entry.new(what))
+            pages.charge(entry, event)
+        # The first charge of a ledger fixes its limit, and stays an entry by itself.
+        self.entry, self.adjacency, self._loose = None, None, None if entry.declared else entry.id
+
+    def settle(self) -> None:
+        """End the run; what it was not charged for is free again."""
+        if self.entry is not None:
+            with self.store.editing() as pages:
+                self._close(pages)
+            self.entry = self.adjacency = None
+
+    def _close(self, pages: Pages) -> None:
+        if self.entry is None:
+            return
+        known = [entry for entry in pages.entries if entry.id == self.entry.id]
+        if known and known[0].open:
+            entry = known[0]
+            spent = first(entry.approved, max(self._used, self._least))
+            entry = replace(entry, spent=spent)
+            pages.put(entry)
+            pages.close(entry)
+
+    def charged(self) -> list[Composed]:
+        """What was charged by each entry, without what was written down ahead of use."""
+        own = self.entry
+        return [
+            first(entry.approved, self._used) if own and entry.id == own.id else entry.spent
+            for entry in self.store.read().entries
+        ]

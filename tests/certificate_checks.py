@@ -1,0 +1,221 @@
+"""Named checks of certificates: every value in one of each method's is edited; mutations must make them fail."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import feature_checks
+import mac_run_checks
+import publishing_checks
+import shared_ledger_checks
+import teachers_checks
+import tune_checks
+import validation_checks
+from checks import check, must_raise
+from mac_nets import made_up, net
+
+import privlearn as pv
+from privlearn import rng, sampling
+from privlearn.errors import BadInput
+from privlearn.methods.mac.coordinates import Coordinates
+from privlearn.methods.mac.expansion import BINARY
+from privlearn.publishing import bundle, certificate, folder, keys, signature, verification
+from privlearn.publishing.folder import CERTIFICATE, Contents
+from privlearn.publishing.verification import Verification
+
+
+def results() -> dict[str, Any]:
+    """A run by each method, small and cheap to price."""
+    rates = tune_checks.candidates((0.1, 0.3), sampling=pv.Shuffle(20), examples=60)
+    tuned = {
+        "tuned on blocks": pv.Blocks(rates, retrain=True),
+        "tuned by stopping": pv.RandomStopping(rates, mean=2.0),
+    }  # fmt: skip
+    reacting = validation_checks.settled(sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0))
+    return {
+        "dpsgd": publishing_checks.result(),
+        "dpmac": pv.dpmac(
+            mac_run_checks.settled(pv.Shuffle(5)), net(5, 4, 3), BINARY.name, made_up(12, 5, 3),
+            streams=pv.Streams.new(0), coordinates=Coordinates(2),
+        ),
+        "pate": teachers_checks.run(pv.ConfidentVotes(3, 4.0, 10)),
+        "features": feature_checks.carried_out(feature_checks.settled(), feature_checks.some_rows(60)),
+        "validation": validation_checks.train(reacting),
+        **shared_ledger_checks.results(),
+        **{
+            name: pv.tune(plan.calibrate(epsilon=3.0, delta=1e-5), tune_checks.train, tune_checks.data(),
+                          streams=rng.Streams.new(1))
+            for name, plan in tuned.items()
+        },
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def published() -> dict[str, Contents]:
+    """What each of `results` is published as, without a signature."""
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name, result in results().items():
+            out = bundle.publish(result, Path(place) / name.replace(" ", "-"), delta=1e-5)
+            found[name] = folder.read(out)
+    return found
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value that holds no others, with the way to it."""
+    if isinstance(value, dict | list) and value:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path, value
+
+
+def others(value: Any) -> list[Any]:
+    """Other values of the same type, a little off and far off, and one of another type."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value * 1.001 if isinstance(value, float) and value else value + 1, -value or 7]
+    return [f"{value}x", 1] if isinstance(value, str) else ["something"]
+
+
+def edited(body: dict[str, Any], path: tuple[Any, ...], value: Any, mended: bool) -> dict[str, Any]:
+    """`body` with one other value, and with the digests that belong to it if they are to be mended."""
+    changed = copy.deepcopy(body)
+    at = changed
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    if mended:
+        changed["digests"] = {part: certificate.digest(changed[part]) for part in certificate.PARTS}
+    return changed
+
+
+def checked(contents: Contents, body: dict[str, Any]) -> Verification:
+    return verification.check(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
+
+
+#: Settings that no event and no claim follows from: the publisher's word, which only a signature holds them to. Whoever adds a
+#: setting decides whether it belongs here.
+WORD = {
+    "method", "steps", "clip", "examples", "examples_declared", "optimizer", "learning_rate_schedule",
+    "precision", "augmentation_copies", "noise", "objective", "coordinates", "mu", "weight_steps", "newton", "most_epochs",
+    "validation.rows", "validation.accuracies.2",  # the last accuracy: no noise follows it
+    "teachers", "aggregate.classes", "aggregate.threshold", "answered",
+    "public_inputs", "teacher", "reducer", "student",
+    "classes", "features", "row_norm", "coordinate_bound", "least_count", "least_variance", "chosen",
+    "tuning.chosen", "tuning.examples",
+}  # fmt: skip
+
+
+def is_word(path: tuple[Any, ...], value: Any) -> bool:
+    """Whether a place in the certificate is the publisher's word."""
+    if (
+        path[0] == "randomness"
+        or path[-2:] == ("sampling", "batch_size")
+        or (path[1:] in (("epochs",), ("noise_multipliers",)) and value is None)
+    ):
+        return True
+    if path[:3] == ("settings", "tuning", "candidates") and path[4] in ("name", "settings"):
+        return True
+    names = ".".join(map(str, path[1:]))
+    return path[0] == "settings" and any(names == word or names.startswith(f"{word}.") for word in WORD)
+
+
+@check
+def check_every_value_of_a_certificate_is_digested() -> None:
+    """One value is edited, no digest mended: the part that it stands in is named, and so is a digest itself."""
+    for name, contents in published().items():
+        body = json.loads(contents.files[CERTIFICATE])
+        assert checked(contents, body).ok, name
+        for path, value in leaves(body):
+            changed = edited(body, path, others(value)[0], mended=False)
+            if path[0] in ("format", "version"):
+                must_raise(BadInput, lambda: checked(contents, changed))  # noqa: B023
+                continue
+            part = path[1] if path[0] == "digests" else path[0]
+            problems = checked(contents, changed).problems
+            assert any(f"part {part!r} of {CERTIFICATE} was changed" in problem for problem in problems), (name, path)
+
+
+@check
+def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
+    """One value is edited, all digests mended: a problem is named. The publisher's word is excepted: the guarantee stays."""
+    for name, contents in published().items():
+        body = json.loads(contents.files[CERTIFICATE])
+        true = checked(contents, body)
+        for path, value in leaves(body):
+            if path[0] in ("format", "version", "digests"):
+                continue
+            for other in others(value):
+                found = checked(contents, edited(body, path, other, mended=True))
+                assert all(len(problem) > 20 for problem in found.problems)
+                if is_word(path, value):
+                    same = replace(found, ok=True, problems=[], warnings=[]) == replace(true, problems=[], warnings=[])
+                    assert same or not found.ok, (name, path, other)
+                    continue
+                assert not found.ok, (name, path, other)
+                if path[0] == "claim" and path[1] in ("epsilon", "rho", "method", "unit"):
+                    said = " ".join(problem for problem in found.problems if "certificate states" in problem)
+                    assert path[1] in said, (name, path, found.problems)
+
+
+@check
+def check_figures_that_follow_from_others_are_compared() -> None:
+    """Epochs, a schedule and noise that the settings themselves make other figures of, all digests mended: named."""
+    for name, path, other in (
+        ("dpsgd", ("settings", "epochs"), 3),
+        ("dpsgd", ("settings", "schedule"), "constant:start=9.0"),
+        ("dpmac", ("settings", "schedule"), "exp:k=0.2,start=1.5"),
+        ("validation", ("settings", "epochs"), 2),
+        ("tuned on blocks", ("settings", "schedule"), "constant:start=9.0"),
+        ("pate", ("settings", "noise_std"), 3.0),
+        ("pate", ("settings", "test_noise_multiplier"), 9.0),
+    ):
+        contents = published()[name]
+        found = checked(contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True))
+        assert any("by what else they state" in problem for problem in found.problems), (name, path, found.problems)
+
+
+@check
+def check_every_value_of_every_methods_certificate_is_signed() -> None:
+    """One value is edited, all digests mended: the signature fits no longer, whichever method's certificate it is."""
+    with tempfile.TemporaryDirectory() as place:
+        keys.make(Path(place) / "key")
+        key = keys.read_private(Path(place) / "key")
+    for name, contents in published().items():
+        body = signature.signed(json.loads(contents.files[CERTIFICATE]), key)
+        assert signature.signer(body) == key.public
+        for path, value in leaves(body):
+            for other in others(value):
+                changed = edited(body, path, other, mended=path[0] != "digests")
+                must_raise(BadInput, lambda: signature.signer(changed))  # noqa: B023
+            assert len(others(value)) > 0, (name, path)
+
+
+@check
+def check_what_is_signed_is_what_the_documentation_says() -> None:
+    """A prefix, and the certificate with algorithm and public key in it: the message is put together by hand here."""
+    contents = published()["pate"]
+    with tempfile.TemporaryDirectory() as place:
+        keys.make(Path(place) / "key")
+        key = keys.read_private(Path(place) / "key")
+    body = signature.signed(json.loads(contents.files[CERTIFICATE]), key)
+    who = {"algorithm": "ed25519", "public_key": base64.b64encode(key.public.raw).decode()}
+    text = json.dumps({**body, "signature": who}, sort_keys=True, separators=(",", ":"))
+    value = base64.b64decode(body["signature"]["value"])
+    assert key.public.fits(value, b"privlearn certificate signature, version 1\0" + text.encode())
+    for left_out in who:
+        less = {name: given for name, given in who.items() if name != left_out}
+        text = json.dumps({**body, "signature": less}, sort_keys=True, separators=(",", ":"))
+        value = key.sign(b"privlearn certificate signature, version 1\0" + text.encode())
+        without = {**body, "signature": {**who, "value": base64.b64encode(value).decode()}}
+        must_raise(BadInput, lambda: signature.signer(without))  # noqa: B023

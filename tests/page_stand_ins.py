@@ -1,0 +1,214 @@
+"""What the pages' examples run on in the tests: small made-up data in place of large ones, and short training.
+
+What is made smaller is all here. Everything else of a block runs as it stands on the page.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import privlearn as pv
+from privlearn.data import named, recipes, volumes
+from privlearn.encoders import directions
+from privlearn.segmentation import Start, Training
+
+_ROWS, _TEST_ROWS = 300, 60
+#: Of the hippocampus volumes: records; the other parts are as large as they are.
+_RECORDS = 6
+
+
+def images(name: str, *shape: int, high: float = 255.0) -> pv.Dataset:
+    """Ten classes, each a bright square in a place of its own, in noise."""
+    rng = np.random.default_rng(7)
+    y = np.arange(_ROWS + _TEST_ROWS) % 10
+    x = rng.uniform(0, 0.3, (len(y), *shape))
+    rows, columns = shape[-2] // 2, shape[-1] // 5
+    for label in range(10):
+        top, left = rows * (label // 5), columns * (label % 5)
+        x[y == label, ..., top : top + rows, left : left + columns] += 0.6
+    return _dataset((high * x.clip(0, 1)).astype(np.uint8), y, name, 10, 0.0, high)
+
+
+def rows(name: str, numbers: int, classes: int, high: float) -> pv.Dataset:
+    """Rows of non-negative numbers, of which each class has larger ones in another part."""
+    rng = np.random.default_rng(8)
+    y = np.arange(_ROWS + _TEST_ROWS) % classes
+    x = rng.uniform(0, 0.4, (len(y), numbers))
+    x += 0.5 * (np.arange(numbers)[None] * classes // numbers == y[:, None])
+    return _dataset((high * x.clip(0, 1)).astype(np.float32), y, name, classes, 0.0, high)
+
+
+def _dataset(x: NDArray[Any], y: NDArray[Any], name: str, classes: int, low: float, high: float) -> pv.Dataset:
+    y = y.astype(np.int64)
+    return pv.Dataset(
+        x[:_ROWS], y[:_ROWS], x[_ROWS:], y[_ROWS:], classes=classes, low=low, high=high, name=name, note="made up"
+    )
+
+
+def hippocampus() -> pv.Dataset:
+    """Few records, and as many public and test volumes as there are, on the grid that they are on: a block in two parts."""
+    rng = np.random.default_rng(9)
+    y = np.zeros((_RECORDS + volumes.LABELLED + volumes.POOL + volumes.TEST, 20, 28, 20), np.uint8)
+    for own in y:
+        a, b, c = rng.integers(2, 8, 3)
+        own[a : a + 6, b : b + 6, c : c + 5], own[a : a + 6, b + 6 : b + 12, c : c + 5] = 1, 2
+    x = (0.4 * y + rng.uniform(0, 0.2, y.shape)).clip(0, 1).astype(np.float32)[:, None]
+    return pv.Dataset(
+        x[:_RECORDS], y[:_RECORDS], x[_RECORDS:], y[_RECORDS:], classes=3, low=0.0, high=1.0, name="hippocampus"
+    )
+
+
+def some_digits() -> pv.Dataset:
+    """A third of the digits' training rows."""
+    data = recipes.digits({})
+    return replace(data, x=data.x[:480], y=data.y[:480])
+
+
+#: The named data sets of the pages, as the tests have them.
+DATA: dict[str, Callable[[], pv.Dataset]] = {
+    "digits": some_digits,
+    "breast-cancer": lambda: recipes.breast_cancer({}),
+    "mnist": lambda: images("mnist", 28, 28),
+    "usps-all": lambda: images("usps-all", 16, 16),
+    "adult": lambda: rows("adult", 104, 2, 1.0),
+    "cifar10-features": lambda: rows("cifar10-features", 1024, 10, 6.0),
+    "hippocampus": hippocampus,
+}
+
+
+def patients(folder: Path) -> None:
+    """patients.npz, and patients.csv with its schema."""
+    rng = np.random.default_rng(5)
+    y = np.arange(200) % 2
+    np.savez(folder / "patients.npz", x=(rng.random((200, 8)) / 2 + y[:, None] / 2).astype(np.float32), y=y)
+    (folder / "patients.toml").write_text(
+        'target = "ill"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.ill]\nkind = "target"\n'
+        'classes = ["no", "yes"]\n'
+    )
+    _table(folder / "patients.csv", ("age", "ill"), [(20 + 50 * k % 100, ("no", "yes")[k % 2]) for k in range(200)])
+
+
+def people(folder: Path) -> None:
+    """people.csv and more.csv, as docs/data.md declares them, and new.csv without the target."""
+    table = [(17 + k % 70, ("Private", "State-gov")[k // 70 % 2], ("<=50K", ">50K")[k % 2]) for k in range(140)]
+    others = [(17 + k, "?", ("<=50K", ">50K")[k % 2]) for k in range(40)]
+    heads = ("age", "workclass", "income")
+    _table(folder / "people.csv", heads, table)
+    _table(folder / "more.csv", heads, others)
+    _table(folder / "new.csv", heads[:2], [row[:2] for row in table[:10]])
+
+
+def _table(path: Path, heads: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([heads, *lines])
+
+
+def pairs() -> dict[str, Any]:
+    """What docs/data.md takes for granted: a plan, a network, its loss and rows."""
+    rng = np.random.default_rng(6)
+    x, y = torch.from_numpy(rng.random((80, 4), dtype=np.float32)), torch.arange(80) % 2
+    plan = pv.Plan(pv.Poisson(0.2), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
+
+    class Rows(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return len(x)
+
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+            return x[row], int(y[row])
+
+    return {
+        "pv": pv, "torch": torch, "plan": plan, "x": x, "y": y, "my_map_style_dataset": Rows(),
+        "model": torch.nn.Linear(4, 2), "loss": torch.nn.CrossEntropyLoss(reduction="none"),
+    }  # fmt: skip
+
+
+def scans() -> dict[str, Any]:
+    """One hospital's scans and masks."""
+    data = hippocampus()
+    return {"own_scans": data.x[:2], "own_masks": data.y[:2]}
+
+
+def predictions_of_hospitals(names: dict[str, Any], folder: Path) -> None:
+    """The folder of answers: what the page's hospital wrote, and what three others did."""
+    answers = folder / "answers"
+    answers.mkdir(exist_ok=True)
+    mine = np.load(folder / "hospital-07.npz")["predictions"]
+    shutil.copy(folder / "hospital-07.npz", answers)
+    for other in range(3):
+        np.savez(answers / f"hospital-1{other}.npz", predictions=np.roll(mine, other + 1, axis=-1))
+
+
+def segments(names: dict[str, Any], folder: Path) -> None:
+    """Call the function that docs/pate.md defines, on files of its own."""
+    rng = np.random.default_rng(4)
+    maps = rng.random((90, 12)).astype(np.float32) * np.linspace(40, 1, 12, dtype=np.float32)
+    pool = pv.Dataset(rng.random((90, 3)).astype(np.float32), maps, low=0.0, high=1.0, public=True)
+    files = []
+    for teacher in range(60):
+        files.append(str(folder / f"teacher-{teacher}.npz"))
+        np.savez(files[-1], predictions=maps[:80] + rng.normal(size=(80, 12)).astype(np.float32))
+    student = pv.Student(lambda shape: torch.nn.Linear(3, 12), "mse", epochs=2)
+    assert names["segment"](pool, files, student).ledger.guarantee(1e-3).epsilon <= 8.0
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page needs besides its own blocks.
+
+    Attributes:
+        names: what its Python takes for granted.
+        files: called with the folder, before anything runs.
+        toml: the file that its settings are kept in.
+        smaller: numbers of its Python, and the smaller ones that take their place.
+        before: what happens before the n-th block of Python, counted from 0.
+        after: what happens at the end.
+    """
+
+    names: Callable[[], dict[str, Any]] = dict
+    files: Callable[[Path], None] | None = None
+    toml: str = ""
+    smaller: dict[str, str] = field(default_factory=dict)
+    before: dict[int, Callable[[dict[str, Any], Path], None]] = field(default_factory=dict)
+    after: Callable[[dict[str, Any], Path], None] | None = None
+
+
+NEEDS: dict[str, Page] = {
+    "README.md": Page(files=patients, toml="tune.toml"),
+    "docs/data.md": Page(names=pairs, files=people, toml="people.toml"),
+    "docs/tuning.md": Page(toml="tune.toml"),
+    "docs/pate.md": Page(after=segments),
+    "docs/segmentation.md": Page(
+        names=scans, smaller={"epochs=40": "epochs=1"}, before={2: predictions_of_hospitals}
+    ),
+}  # fmt: skip
+#: Commands that are too long for a test: their words are parsed.
+TOO_LONG = {
+    "privlearn reproduce yu-table2 --out docs/results": "hours of training",
+}
+
+
+#: Options that make a command shorter, and the command that they are added to.
+SHORTER = {
+    "privlearn train --method pate --data mnist": ("--teachers", "10", "--queries", "20", "--epochs", "1"),
+    "privlearn train --method dpmac": ("--epochs", "1"),
+}
+
+
+def small(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Put the stand-ins in place of the named data sets, and little in place of much that is made of nothing private."""
+    patch.setattr(named, "_load_named", lambda name, data_dir: DATA[name]())
+    patch.setattr(directions, "_IMAGES", 400)
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    defaults: Any = Start.learn.__func__  # type: ignore[attr-defined]
+    quick = {"learning": Training(steps=3), "tuning": Training(steps=2, learning_rate=3e-3)}
+    patch.setattr(defaults, "__kwdefaults__", defaults.__kwdefaults__ | quick)
