@@ -12,6 +12,7 @@ from privlearn.reproduce.dfs.grids import GRIDS
 from privlearn.reproduce.dpmac import mnist, usps
 from privlearn.reproduce.findings import Row
 from privlearn.reproduce.pate import mnist as votes
+from privlearn.reproduce.pate import segmentation
 from privlearn.reproduce.pate.vote_runs import VoteSetting
 from privlearn.reproduce.yu import small_tasks
 
@@ -45,6 +46,7 @@ def test_the_page_of_dp_macs_classifier_follows_from_its_numbers() -> None:
         ("dpmac-usps", usps._about(5)),
         ("pate-mnist", votes._about(VoteSetting(), 3)),
         ("pate-mnist", votes.TRIED),
+        ("pate-segmentation", segmentation.TRIED),
     ],
 )
 def test_pages_say_what_their_generators_say_of_settings(name: str, text: str) -> None:
