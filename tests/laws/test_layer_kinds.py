@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping import scratch
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.rounding import kept
 from privlearn.clipping.styles import Clip, Flat, PerLayer
 from privlearn.errors import BadInput, PrivlearnError
 
@@ -1304,16 +1305,23 @@ def at_the_median(kind: type[Flat] | type[PerLayer], name: str) -> Clip:
     return kind(max(float(found[found > 0].median()), 1e-9) if (found > 0).any() else 1.0)
 
 
-def clipped(gradients: dict[str, Tensor], clip: Clip) -> dict[str, Tensor]:
-    """The sum of the clipped gradients."""
-    total = {}
+def clipped(gradients: dict[str, Tensor], clip: Clip, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """The sum of the gradients, clipped to the clip's norm less the room for the rounding of numbers of `dtype`."""
+    total, most = {}, kept(clip.clip_norm, [dtype])
     for group, lengths in zip(groups(clip, gradients), norms(clip, gradients), strict=True):
-        weights = (clip.clip_norm / lengths).clamp(max=1.0)
+        weights = (most / lengths).clamp(max=1.0)
         total |= {key: torch.tensordot(weights, gradients[key], 1) for key in group}
     return {key: total[key] for key in gradients}
 
 
-def error(found: Iterable[Tensor], name: str, clip: Clip, rows: int = ROWS, floor: float = 1e-4) -> float:
+def error(
+    found: Iterable[Tensor],
+    name: str,
+    clip: Clip,
+    rows: int = ROWS,
+    floor: float = 1e-4,
+    dtype: torch.dtype = torch.float64,
+) -> float:
     """How far any parameter's sum is from the loop's, relative to the largest number that the truth has in it.
 
     Args:
@@ -1322,9 +1330,10 @@ def error(found: Iterable[Tensor], name: str, clip: Clip, rows: int = ROWS, floo
         clip: how it was clipped.
         rows: how many of the examples.
         floor: a parameter whose gradients are smaller than this part of the largest's is compared with that.
+        dtype: what it was computed in.
     """
     gradients = {key: part[:rows] for key, part in by_the_loop(name).items()}
-    expected = clipped(gradients, clip)
+    expected = clipped(gradients, clip, dtype)
     scales = {key: float(part.abs().max()) for key, part in clipped(absolute(gradients), clip).items()}
     least = max(floor * max(scales.values()), 1e-300)
     worst = 0.0
@@ -1410,12 +1419,13 @@ def test_single_precision(name: str) -> None:
     alone = by_the_loop(name, torch.float32)
     net, x, y = made(name, torch.float32)
     clipper = prepared(name, torch.float32)
-    own = error(clipped(alone, clipper.clip).values(), name, clipper.clip, floor=0.1)
+    single = clipped(alone, clipper.clip, torch.float32).values()
+    own = error(single, name, clipper.clip, floor=0.1, dtype=torch.float32)
     assert own <= 2e-4
     with untouched(net):
         found = clipper(one_sample(examples=ROWS), x, y).values
     assert all(value.dtype == torch.float32 for value in found)
-    assert error(found, name, clipper.clip, floor=0.1) <= max(1e-5, 4 * own)
+    assert error(found, name, clipper.clip, floor=0.1, dtype=torch.float32) <= max(1e-5, 4 * own)
 
 
 @everywhere
@@ -1463,9 +1473,9 @@ def test_a_loss_that_fails_leaves_the_model_as_it_was(name: str) -> None:
         return KINDS[name].loss(net)(output, target)
 
     clipper = ClippedGradients(net, loss, Flat(1.0), Adjacency.ADD_REMOVE)
-    kept = {key: torch.ones_like(p) for key, p in net.named_parameters()}
+    before = {key: torch.ones_like(p) for key, p in net.named_parameters()}
     for key, p in net.named_parameters():
-        p.grad = kept[key]
+        p.grad = before[key]
     try:
         with untouched(net), pytest.raises(BadInput, match="made-up rows: Interrupted: no message"):
             clipper(one_sample(examples=ROWS), x, y)
@@ -1477,7 +1487,7 @@ def test_a_loss_that_fails_leaves_the_model_as_it_was(name: str) -> None:
             sums = clipper(one_sample(examples=ROWS), x, y).values
         assert not any(total.any() for total in sums)
         for key, p in net.named_parameters():
-            assert p.grad is kept[key]
+            assert p.grad is before[key]
             assert p.grad.eq(1).all()
     finally:
         for p in net.parameters():
@@ -1577,7 +1587,8 @@ def test_parameters_of_two_precisions() -> None:
     net = Net(lambda n, x: n.b(n.a(x.float()).tanh().double()), a=nn.Linear(5, 4), b=nn.Linear(4, 3).double())
     x, y = torch.randn(ROWS, 5, dtype=torch.float64), torch.arange(ROWS) % 3
     found = ClippedGradients(net, cross_entropy, Flat(0.2), Adjacency.ADD_REMOVE)(one_sample(examples=ROWS), x, y)
-    twin = ClippedGradients(net.double(), cross_entropy, Flat(0.2), Adjacency.ADD_REMOVE)
+    same = Flat(kept(0.2, [torch.float32]) * 0.2 / kept(0.2, [torch.float64]))  # the room that single precision takes
+    twin = ClippedGradients(net.double(), cross_entropy, same, Adjacency.ADD_REMOVE)
     net.run = lambda n, x: n.b(n.a(x).tanh())
     for one, other in zip(found.values, twin(one_sample(examples=ROWS), x, y).values, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-6)
@@ -1618,7 +1629,8 @@ def test_branches_that_only_real_data_take_are_right_or_refused(run: Callable[[A
     for row in range(ROWS):
         found = torch.autograd.grad(cross_entropy(net(x[row : row + 1]), y[row : row + 1]).sum(), trained)
         length = math.sqrt(sum(float(part.square().sum()) for part in found))
-        total = [sums + part * min(1.0, 0.5 / length) for sums, part in zip(total, found, strict=True)]
+        weight = min(1.0, kept(0.5, [torch.float64]) / length)
+        total = [sums + part * weight for sums, part in zip(total, found, strict=True)]
     try:
         values = ClippedGradients(net, cross_entropy, Flat(0.5), Adjacency.ADD_REMOVE)(
             one_sample(examples=ROWS), x, y

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.generators import draw_again, drawn_by, unmoved
+from privlearn.clipping.generators import draw_again, draw_from, drawn_by, unmoved
 from privlearn.clipping.rounding import in_steps
 from privlearn.models import made_up_batch
 from privlearn.sampling import Sample
@@ -141,7 +141,7 @@ class Answers:
         return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
 
     def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
-        torch.manual_seed(0)
+        draw_from(0)
         try:
             return self._scored(self._model, x, y, row)
         except Exception:

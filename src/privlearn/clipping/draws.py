@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privlearn.clipping.capture import Layout, NotLayerwise
-from privlearn.clipping.generators import unmoved
+from privlearn.clipping.generators import draw_from, unmoved
 
 _BLOCK = 16  # bytes that AES makes at once
 _aten = torch.ops.aten
@@ -124,7 +124,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> _Keyed:
         # Each call that draws takes one number of PyTorch's own generator, as its name: so what is computed again from
         # where that generator was (torch.utils.checkpoint) draws the same.
-        torch.manual_seed(self._seed)
+        draw_from(self._seed)
         self._attention.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -182,7 +182,7 @@ class _Keyed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seed = int.from_bytes(own[:8], "little") >> 1
         device = next((value.device for value in args if isinstance(value, Tensor)), torch.device("cpu"))
         with unmoved(device):
-            torch.manual_seed(seed)
+            draw_from(seed)
             return func(*args, **kwargs)
 
 

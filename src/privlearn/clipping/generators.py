@@ -23,6 +23,16 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
         torch.cuda.set_rng_state(drawn[1], device)
 
 
+def draw_from(seed: int) -> None:
+    """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
+
+    That also asks for devices that are not there, and formats and keeps the call's stack for each: milliseconds, every time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
 @contextmanager
 def unmoved(device: torch.device) -> Iterator[None]:
     """However the block draws, PyTorch's generators are then where they were."""
@@ -44,7 +54,7 @@ def generators_at(seed: int) -> Iterator[None]:
     """For the block: PyTorch's, numpy's and Python's global random generators at `seed`. All are then what they were."""
     legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        draw_from(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         random.seed(seed)
         try:
