@@ -30,8 +30,8 @@ MET = "check_targets_are_met_to_the_last_digits"
 
 MUTANTS = [
     # Sensitivities
-    Mutant("class sums of rows that are not clipped", CLIP + "class_statistics", "lengths.clamp_(min=norm)",
-           "torch.full_like(lengths, norm)", MOVES),
+    Mutant("class sums of rows that are not clipped", CLIP + "class_statistics", "lengths.clamp_(min=limit)",
+           "torch.full_like(lengths, limit)", MOVES),
     Mutant("an exchanged row moves class sums by one norm", CLIP + "class_statistics", "adjacency.sum_sensitivity(norm)",
            "norm", MOVES),
     Mutant("an exchanged row moves one count", CLIP + "class_statistics", "math.sqrt(2) if replaced else 1.0,", "1.0,", MOVES),
@@ -42,7 +42,7 @@ MUTANTS = [
     Mutant("an exchanged row moves a distance by one bound", CLIP + "BoxSums.distances",
            "self.adjacency.sum_sensitivity(self.bound)", "self.bound", SCORES),
     Mutant("a mean of the largest class bounds them all", CLIP + "BoxSums.distances", "counts.min()", "counts.max()", SCORES),
-    Mutant("numbers are not clipped for selection", CLIP + "box_sums", "rows.clamp_(-bound, bound)", "rows", SCORES),
+    Mutant("numbers are not clipped for selection", CLIP + "box_sums", "rows.clamp_(-limit, limit)", "rows", SCORES),
     Mutant("distances are divided by private counts", CLIP + "BoxSums.distances", "self.sums / counts[:, None]",
            "self.sums / self.counts.values[0].clamp(min=1)[:, None]", SCORES),
     Mutant("rows are not clipped", CLIP + "bounded_rows", "lengths.clamp_(min=norm)", "torch.full_like(lengths, norm)", ROWS),
@@ -121,7 +121,8 @@ MUTANTS = [
     Mutant("a search costs what one fit costs", P + "sklearn:budget_for", 'count("fits", fits)', "1", SEARCH),
     Mutant("only the first of a pipeline costs something", P + "sklearn:budget_for", "for plan in plans), count",
            "for plan in plans[:1]), count", SEARCH),
-    Mutant("groups cost what one row costs", P + "sklearn:budget_for", "1.0, delta, group_size=group)", "1.0, delta)", SEARCH),
+    Mutant("groups cost what one row costs", P + "sklearn:budget_for", "Budget(spent, delta, group_size=group)",
+           "Budget(spent, delta)", SEARCH),
     Mutant("labels are numbered as they are declared", P + "sklearn:_numbered", "enumerate(declared.tolist())",
            "enumerate(classes)", LABELS),
     Mutant("labels outside the declared ones are the first class", P + "sklearn:_numbered", "numbers.get(label, -1)",
