@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.derivatives import DerivativeSums, Products
+from privlearn.clipping.rounding import kept
 from privlearn.methods.mac.coordinates import arguments, forward
 from privlearn.methods.mac.expansion import SQUARED, hidden_first, hidden_second
 from privlearn.methods.mac.network import Layer, layers_of, with_ones
@@ -95,7 +96,7 @@ def by_matrices(layers: Sequence[Layer], found: list[Products], order: int) -> l
             matrices.append(torch.einsum("no,ni,nj->noij", each.second, each.inputs, each.inputs))
         for matrix, limit in zip(matrices, (THRESHOLD, THRESHOLD / 2), strict=False):
             norms = matrix.flatten(1).norm(dim=1)
-            scales = (limit / norms).clamp(max=1.0)
+            scales = (kept(limit, [matrix.dtype]) / norms).clamp(max=1.0)
             totals.append((matrix * scales.view(-1, *[1] * (matrix.dim() - 1))).sum(0))
     return totals
 

@@ -173,7 +173,7 @@ def check_units_never_mix() -> None:
                 must_raise(BadInput, lambda: ledger.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, other))  # noqa: B023
             assert ledger.unit == unit
             assert ledger.event == before
-            assert ledger.guarantee(1e-5).unit == unit
+            assert ledger.spent(1e-5).unit == unit
         undeclared = Ledger()
         undeclared.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
         if unit != Unit():

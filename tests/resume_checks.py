@@ -326,7 +326,7 @@ def check_a_ledger_file_is_never_behind() -> None:
             seen[0] += 1
             [entry] = Book(here / "ledger").read().entries
             assert number(entry.spent) >= seen[0], "noise was drawn before the charge was on paper"
-            assert entry.held == run.plan().event()
+            assert entry.approved == run.plan().event()
             return draw(self, size)
 
         with mock.patch.object(NoiseStream, "words", drawn):
@@ -476,7 +476,7 @@ def check_edited_ledgers_are_refused() -> None:
             lambda data: data["budget"].__setitem__("epsilon", 30.0),
             lambda data: data.__setitem__("adjacency", "zero_out"),
             lambda data: data.pop("digest"),
-            lambda data: data.__setitem__("version", 2),
+            lambda data: data.__setitem__("version", 3),
         ):
             edited = copy.deepcopy(plain)
             change(edited)

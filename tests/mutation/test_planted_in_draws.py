@@ -59,7 +59,7 @@ MUTANTS = [
            "check_what_is_computed_again_in_the_backward_pass_draws_the_same"),
     Mutant("accuracies of models that draw are computed together", P + "clipping.answers:Answers._can_be_together",
            "not self._apart or all(", "True or all(", "check_paid_accuracies_do_not_follow_others_random_numbers"),
-    Mutant("accuracies one by one go on drawing", P + "clipping.answers:Answers._alone", "torch.manual_seed(0)", "pass",
+    Mutant("accuracies one by one go on drawing", P + "clipping.answers:Answers._alone", "draw_from(0)", "pass",
            "check_paid_accuracies_do_not_follow_others_random_numbers"),
     Mutant("numpy is not seeded", SEEDED, "np.random.seed(seed % 2**32)", "pass", COPIES),
     Mutant("random is not seeded", SEEDED, "random.seed(seed)", "pass", COPIES),

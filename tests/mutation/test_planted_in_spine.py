@@ -152,8 +152,7 @@ MUTANTS = [
     Mutant("weights are not hashed", P + "publishing.verification:_changed_files", "files[name] != contents.digests[name]",
            "False", "check_changes_to_a_published_model_are_found"),
     Mutant("settings are not compared with the events", P + "publishing.verification:_other_releases",
-
-           'shared.contradictions(certificate["claim"], event, described, found) + unfollowed', "unfollowed",
+           "return others + unfollowed + _inconsistent(settings)", "return unfollowed",
            "check_changes_to_a_published_model_are_found"),
     Mutant("private figures are published", P + "publishing.bundle:publish", "isinstance(given, PrivateDiagnostics)",
            "False", "check_private_figures_are_not_published"),

@@ -117,7 +117,8 @@ def test_one_ledger_for_tuned_and_plain_runs(tmp_path: Path, capsys: pytest.Capt
         "train", *common, "--epsilon", "4", "--out", str(tmp_path / "b"), "--tune", file, capsys=capsys
     )
     assert code == 2
-    assert "past the budget of epsilon 5" in errors
+    assert "times its limit" in errors
+    assert "a budget of epsilon 5" in errors
     assert command("train", *common, "--epsilon", "2", "--out", str(tmp_path / "c"), capsys=capsys)[0] == 0
     assert pv.verify(tmp_path / "a").ok
     assert pv.verify(tmp_path / "c").ok

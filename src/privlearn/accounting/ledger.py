@@ -7,7 +7,7 @@ may have been chosen by looking at earlier results, so a ledger with a budget is
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -49,6 +49,26 @@ class Planned(Protocol):
     def unit(self) -> Unit:
         """Whose data are protected."""
         ...
+
+
+@final
+@dataclass(frozen=True)
+class Releases:
+    """Releases that are no method's run, as a plan that a ledger can approve ahead.
+
+    Attributes:
+        events: what they are charged, at once.
+        neighbours: the kind of neighbour.
+        unit: whose data are protected.
+    """
+
+    events: Event
+    neighbours: Adjacency
+    unit: Unit = Unit()  # noqa: RUF009 - a frozen value
+
+    def event(self) -> Composed:
+        """Everything that they will be charged."""
+        return compose([self.events])
 
 
 @final
@@ -244,7 +264,8 @@ class Ledger:
         self._require_own_process()
         self._require_allowed(event, adjacency)
         pages = self._pages()
-        pages.require_room(event, adjacency, unit)
+        if pages.waiting(compose([event])) is None or pages.adjacency is not adjacency:
+            pages.require_room(event, adjacency, unit)
         if then is not None:
             after = replace(pages, adjacency=adjacency, entries=list(pages.entries))
             after.charge(after.add(Entry.new("")), event)
@@ -254,7 +275,8 @@ class Ledger:
         """Approve plans ahead of their runs; all of them, or none.
 
         Plans that are approved before the first release are fixed beforehand, so that the guarantee for them together is that
-        of the tightest accountant. A run takes up its approval when it begins with the same plan. What is approved stays
+        of the tightest accountant. A run takes up its approval when it begins with the same plan, a charge when it is what was
+        approved (`Releases`). What is approved stays
         counted, also if it is never run: whether to run it may have followed from earlier results.
 
         Raises:

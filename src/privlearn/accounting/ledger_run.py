@@ -8,7 +8,7 @@ from typing import final
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.book import Store
-from privlearn.accounting.events import Composed, Event, walk
+from privlearn.accounting.events import Composed, Event, compose, walk
 from privlearn.accounting.pages import Entry, Pages, first
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, PrivlearnError
@@ -88,6 +88,11 @@ class Run:
         """Charge what was not approved; a run that was under way has departed from its plan, and ends."""
         with self.store.editing() as pages:
             self._close(pages)
+            ahead = pages.waiting(compose([event]))
+            if ahead is not None and pages.adjacency is adjacency:
+                pages.put(replace(ahead, spent=ahead.approved, open=False, waiting=False))
+                self.entry = self.adjacency = None
+                return
             pages.require_room(event, adjacency)
             pages.adjacency, pages.unit = adjacency, pages.protects
             known = [entry for entry in pages.entries if entry.id == self._loose]

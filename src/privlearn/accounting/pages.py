@@ -252,8 +252,8 @@ class Pages:
         except UnsupportedEvent as error:
             raise UnsupportedEvent(
                 f"this ledger counts by {limits.described(limit)}, as its first run fixed it, and this run has no price in "
-                "it. Nothing was charged or drawn. Begin a ledger with measure='renyi' (privlearn ledger FILE --measure "
-                "renyi) for runs of several kinds",
+                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi' "
+                "(privlearn ledger FILE --epsilon E --measure renyi); what was spent here adds to what another one spends",
                 event=event,
             ) from error
         if not fits(limit, compose([self.event, event])):

@@ -95,7 +95,8 @@ def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
     }
     if pages.budget is not None:
         spent = _spent(pages, pages.budget, adjacency)
-        answer |= {"spent": spent, "left": max(0.0, pages.budget.limit - spent)}
+        taken = share(limit, pages.event) if limit else float(bool(pages.entries))
+        answer |= {"spent": spent, "left": pages.budget.limit * max(0.0, 1 - taken)}
     return answer
 
 
@@ -159,9 +160,9 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
         out.print("It only records: there is no budget.")
     elif not pages.adaptive:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside, "
-            f"{answer['left']:.4g} is left. Runs from here on may be chosen by what was released: they are counted by "
-            f"{answer['measure'] or 'a filter, which these runs leave no room for'}."
+            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs from here "
+            f"on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, of which "
+            f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
         )
     if any(entry.open for entry in pages.entries):
         out.print(

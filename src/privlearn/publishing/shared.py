@@ -31,6 +31,8 @@ def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Gu
         UnsupportedEvent: there is no guarantee to state.
         BadInput: the ledger does not hold the run.
     """
+    if not ledger.adaptive:
+        ledger.guarantee(delta)  # what has no guarantee is refused as that
     if not _among(described, ledger.event):
         raise BadInput(
             "the settings describe releases that the ledger does not hold: publish what a method returned, as it is"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._validate import one_of
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.clipping.layerwise import Derivatives
 from privlearn.clipping.styles import Flat
 from privlearn.data.named import load
@@ -139,6 +139,9 @@ def train(setting: MacSetting, seed: int) -> tuple[MacOutcome, nn.Module]:
     streams = Streams.new(seed)
     plan = plan_of(setting)
     ledger = Ledger(plan.budget)
+    if setting.private and plan.before:
+        ahead = [Releases(release.event(), plan.neighbours) for release in plan.before]
+        ledger.approve(*ahead, replace(plan, before=()))
     rows = _rows(setting, seed, ledger, plan)
     network = _network(setting, rows, streams)
     measure = _measure(setting)

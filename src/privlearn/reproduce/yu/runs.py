@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from privlearn._validate import one_of
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.clipping.styles import Clip, Flat, PerLayer
 from privlearn.data.dataset import Dataset
 from privlearn.methods.dpsgd import dpsgd
@@ -130,6 +130,8 @@ def train(setting: Setting, seed: int, progress: Callable[[int, int], None] | No
     plan = _plan(setting, layers) if setting.schedule else None
     ledger = Ledger(plan.budget if plan else None)
     neighbours = plan.neighbours if plan else Adjacency.ZERO_OUT
+    if plan is not None and task.pca is not None:
+        ledger.approve(Releases(task.pca.event(), neighbours), replace(plan, before=()))
     rows = features(task, seed, validate, setting.first, setting.scale, ledger, neighbours)
     network = _network(setting, rows, streams)
     rate = task.learning_rate if setting.learning_rate is None else setting.learning_rate
