@@ -160,8 +160,8 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
         out.print("It only records: there is no budget.")
     elif not pages.adaptive:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs from here "
-            f"on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, of which "
+            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs from "
+            f"here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, of which "
             f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
         )
     if any(entry.open for entry in pages.entries):

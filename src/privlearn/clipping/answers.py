@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from privlearn.accounting.adjacency import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.generators import draw_again, draw_from, drawn_by, unmoved
+from privlearn.clipping.generators import draw_from, drawn_by, unmoved
 from privlearn.clipping.rounding import in_steps
 from privlearn.models import made_up_batch
 from privlearn.sampling import Sample
@@ -109,16 +109,15 @@ class Answers:
     def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """The answers on a few rows at once, always as many: the last is repeated if there are fewer.
 
-        Another row stands in for each on which the model fails, in its place and with its random numbers: so the answers on
-        all others come from the same arithmetic, to the last digit, whatever was there.
+        Another row stands in for each on which the model fails, in its place: so the answers on all others
+        come from the same arithmetic, to the last digit, whatever was there.
         """
-        few, device = len(rows), _device(self._model)
-        rows, drawn = torch.cat([rows, rows[-1:].expand(self._at_once - few)]), drawn_by(device)
+        few = len(rows)
+        rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
         try:
             return self._scored(self._together, x, y, rows)[:few]
         except Exception:
             fine = ~self._failing(x, y, rows)
-        draw_again(device, drawn)
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
             found = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
