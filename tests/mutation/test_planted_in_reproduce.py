@@ -12,12 +12,6 @@ from mutant import Mutant, suite_of
 
 R = "privlearn.reproduce."
 MUTANTS = [
-    Mutant("the projection is free", R + "tasks:features", "ledger.charge(task.pca.event(), adjacency)", "pass",
-           "check_every_run_pays_for_its_projection"),
-    Mutant("the projection is paid by the first run alone", R + "tasks:features",
-           "ledger.charge(task.pca.event(), adjacency)",
-           "_projected.cache_info().currsize or ledger.charge(task.pca.event(), adjacency)",
-           "check_every_run_pays_for_its_projection"),
     Mutant("clipping as written passes for sound", R + "yu.runs:_written", "math.sqrt(layers)", "1.0",
            "check_the_reading_as_written_states_what_it_costs"),
     Mutant("the output layer is not counted", R + "yu.runs:train", "setting.hidden) + 1", "setting.hidden)",
@@ -41,8 +35,6 @@ MUTANTS = [
     Mutant("one split for every seed", R + "tasks:_cancer", "[seed, 560]", "[560]", "check_equal_seeds_make_pairs"),
     Mutant("plain training goes uphill", R + "yu.runs:_descend", "rate * schedule", "-rate * schedule",
            "check_plain_training_reaches_what_is_known"),
-    Mutant("the projection is free in runs of DP-MAC", R + "dpmac.runs:_rows", '"whitened", ledger,', '"whitened", Ledger(),',
-           "check_runs_of_dpmac_pay_for_their_projection"),
     Mutant("targets of DP-MAC are for training alone", R + "dpmac.runs:plan_of", "clip=clip, before=before", "clip=clip",
            "check_targets_of_dpmac_include_the_projection"),
     Mutant("half the noise, as in the released code", R + "dpmac.runs:plan_of", "Constant(start=setting.noise)",
