@@ -29,7 +29,7 @@ from privlearn.accounting.events import (
     tally,
 )
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, fits
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.pages import LISTED, Entry
 from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
@@ -391,3 +391,18 @@ def check_what_filters_cost() -> None:
             for _ in range(times):
                 as_run(ledger, Run(run))
             must_raise(BudgetExceeded, lambda: as_run(ledger, Run(run)))  # noqa: B023
+
+
+@check
+def check_a_charge_takes_up_its_approval() -> None:
+    """Releases that were approved ahead are charged once, and are fixed like plans."""
+    ledger = Ledger(BUDGET)
+    ledger.approve(Releases(Gaussian(6.0), ADD), PLANS[0])
+    ledger.charge(Gaussian(6.0), ADD)
+    as_run(ledger, Run(PLANS[0].events))
+    assert not ledger.adaptive
+    both = compose([Gaussian(6.0), PLANS[0].events])
+    assert tally(ledger.event) == tally(both)
+    assert ledger.guarantee(DELTA).epsilon == accountant.guarantee(both, ADD, DELTA).epsilon
+    ledger.charge(Gaussian(300.0), ADD)
+    assert ledger.adaptive

@@ -69,6 +69,8 @@ MUTANTS = [
            "check_a_run_that_departs_from_its_plan_ends"),
     Mutant("the first charges grow with later ones", RUN + "charge", "None if entry.declared else entry.id", "entry.id",
            "check_single_charges_after_the_first_are_adaptive"),
+    Mutant("an approved charge comes on top", RUN + "charge", "if ahead is not None and pages.adjacency is adjacency:",
+           "if False:", "check_a_charge_takes_up_its_approval"),
     Mutant("chosen runs claim their own price", SHARED + "stated", "if ledger.adaptive and ledger.budget is None:",
            "if ledger.adaptive:", "check_a_run_that_was_chosen_later_claims_the_limit"),
     Mutant("chosen runs pass for fixed", SHARED + "stated", "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
