@@ -36,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
             if not entry.open:
                 raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
             pages.close(entry)
-        screen.asides.print(f"closed {options.close}: it can't be continued, and what it had not spent is free again")
+        screen.asides.print(
+            f"closed {options.close}: it can't be continued. What it had not spent is free for later runs"
+        )
     pages = book.read()
     if budget is not None and budget != pages.budget:
         raise BadInput(
