@@ -16,12 +16,12 @@ from common import Case, Variant
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.derivatives import DerivativeSums, Products
-from privlearn.clipping.rounding import kept
-from privlearn.methods.mac.coordinates import arguments, forward
-from privlearn.methods.mac.expansion import SQUARED, hidden_first, hidden_second
-from privlearn.methods.mac.network import Layer, layers_of, with_ones
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.bounded import kept
+from privlearn.mac.coordinates import arguments, forward
+from privlearn.mac.expansion import SQUARED, hidden_first, hidden_second
+from privlearn.mac.network import Layer, layers_of, with_ones
+from privlearn.mac.sums import DerivativeSums, Products
 from privlearn.sampling import FullBatch
 
 THRESHOLD = 0.3
@@ -29,10 +29,10 @@ THRESHOLD = 0.3
 WITHIN = 1e-4
 #: How coordinates are fitted; the first as in the paper.
 FITS = {
-    "30 steps of Adam": pv.Coordinates(30, 0.003, "adam"),
-    "10 steps of Adam": pv.Coordinates(10, 0.01, "adam"),
-    "5 steps of SGD": pv.Coordinates(5, 0.1, "sgd"),
-    "1 sweep": pv.Coordinates(1, 1.0, "sweep"),
+    "30 steps of Adam": pv.mac.Coordinates(30, 0.003, "adam"),
+    "10 steps of Adam": pv.mac.Coordinates(10, 0.01, "adam"),
+    "5 steps of SGD": pv.mac.Coordinates(5, 0.1, "sgd"),
+    "1 sweep": pv.mac.Coordinates(1, 1.0, "sweep"),
 }
 
 
@@ -149,11 +149,11 @@ def w_step(widths: Sequence[int], batch: int, order: int, rounds: int) -> Case:
 def whole(rows: int, epochs: int, rounds: int) -> Case:
     """Whole epochs of the paper's classifier on made-up rows, by how coordinates are fitted."""
 
-    def of(name: str, coordinates: pv.Coordinates) -> Variant:
+    def of(name: str, coordinates: pv.mac.Coordinates) -> Variant:
         def prepared() -> common.Run:
             x, y = made_up(rows, 60, 1), torch.arange(rows) % 10
             schedule = pv.schedules.Constant(start=2.8)
-            plan = pv.Plan(pv.Poisson(1 / 60), epochs=epochs, schedule=schedule, clip=pv.Derivatives(THRESHOLD))
+            plan = pv.Plan(pv.Poisson(1 / 60), epochs=epochs, schedule=schedule, clip=pv.mac.Derivatives(THRESHOLD))
 
             def run() -> float:
                 pv.dpmac(

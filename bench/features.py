@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from common import Case, Variant
 
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.statistics import box_sums, class_statistics
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.rows import box_sums, class_statistics
 from privlearn.sampling import FullBatch
 
 CLASSES = 10

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from privlearn.mechanisms.grid import add_on_grid
 from privlearn.mechanisms.noise import add_gaussian
-from privlearn.rng import Streams
+from privlearn.streams import Streams
 
 #: Adds standard normal noise to a tensor, in place.
 Noise = Callable[[Tensor], object]

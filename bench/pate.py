@@ -18,12 +18,12 @@ from common import Case, Variant
 from torch import Tensor
 
 import privlearn as pv
-from privlearn import reducers, teachers
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import teachers
+from privlearn import teachers as teachers_module
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.unit import Unit
-from privlearn.clipping.codes import clip_to_ball
-from privlearn.methods.ensemble.aggregator import ask, collect
+from privlearn.teachers.collection import ask, collect
+from privlearn.teachers.sums import clip_to_ball
 
 RADIUS = 5.0
 
@@ -65,7 +65,7 @@ class MadeUp(teachers.Teachers):
         """How many there are."""
         return self._number
 
-    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
         """They learned from nothing."""
 
     def answers(
@@ -84,15 +84,20 @@ def signal(size: Size) -> Tensor:
 
 
 @cache
-def reducer(size: Size) -> reducers.PCA:
+def reducer(size: Size) -> teachers_module.PublicPCA:
     """Principal components of a few made-up targets."""
     targets = torch.rand(size.components + 8, *size.shape, generator=torch.Generator().manual_seed(2))
-    return reducers.PCA.fit(pv.Dataset(torch.zeros(len(targets), 1), targets, public=True), size.components)
+    return teachers_module.PublicPCA.fit(
+        pv.Dataset(torch.zeros(len(targets), 1), targets, public=True), size.components
+    )
 
 
 def streamed(size: Size, number: int) -> Any:
     """Prepare the library's way, release included."""
-    found, plan = reducer(size), pv.PatePlan(size.queries, number, pv.Ball(RADIUS), noise_multiplier=1e-3)
+    found, plan = (
+        reducer(size),
+        pv.teachers.PatePlan(size.queries, number, pv.teachers.Ball(RADIUS), noise_multiplier=1e-3),
+    )
     signal(size)
 
     def run() -> float:

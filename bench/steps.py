@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Flat
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.mechanisms.release import release
-from privlearn.rng import Streams
 from privlearn.sampling import FullBatch, Sample
+from privlearn.streams import Streams
 
 NOISE_MULTIPLIER = 1.0
 FAST_KERNELS = "fast_kernels" in inspect.signature(ClippedGradients).parameters

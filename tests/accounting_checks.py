@@ -8,8 +8,8 @@ import numpy as np
 from checks import check, must_raise
 
 from privlearn import schedules
-from privlearn.accounting import accountant, calibrate, estimate, groups, pld, rdp, shuffle, zcdp
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting import accountant, comparisons, pld, rdp, zcdp
+from privlearn.accounting import budget as budget_module
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import from_json, to_json
 from privlearn.accounting.events import (
@@ -27,6 +27,7 @@ from privlearn.accounting.events import (
     compose,
 )
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.plan import Plan
@@ -119,8 +120,8 @@ def check_estimates_are_never_claimed() -> None:
     assert [row.kind for row in found] == ["estimate"]
     assert math.isclose(found[0].epsilon, 2.373158, abs_tol=1e-5)
     assert all(row.kind == "bound" for row in accountant.guarantees(SAMPLED, Adjacency.ADD_REMOVE, 1e-5))
-    must_raise(UnsupportedEvent, lambda: estimate.epsilon(PoissonSampled(0.01, Gaussian(1.1)), 1e-5))
-    must_raise(UnsupportedEvent, lambda: estimate.epsilon(PoissonSampled(0.05, Gaussian(2.0)), 1e-5))
+    must_raise(UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.01, Gaussian(1.1)), 1e-5))
+    must_raise(UnsupportedEvent, lambda: comparisons.epsilon(PoissonSampled(0.05, Gaussian(2.0)), 1e-5))
 
 
 @check
@@ -192,9 +193,9 @@ def check_groups_pay_for_their_size() -> None:
         # k examples are at least one Gaussian of k times the sensitivity at the same rate, all or none of them drawn.
         sampled = Repeated(PoissonSampled(0.5, Gaussian(20.0)), 10)
         together = Repeated(PoissonSampled(0.5**k, Gaussian(20.0 / k)), 10)
-        assert groups.by_pld(sampled, 1e-5, k) >= pld.epsilon(together, 1e-5)
-        assert groups.by_rdp(sampled, 1e-5, k) >= pld.epsilon(together, 1e-5)
-        assert groups.by_pld(Repeated(Gaussian(20.0), 10), 1e-5, k) >= zcdp.gaussian_epsilon(
+        assert accountant.by_pld(sampled, 1e-5, k) >= pld.epsilon(together, 1e-5)
+        assert accountant.by_rdp(sampled, 1e-5, k) >= pld.epsilon(together, 1e-5)
+        assert accountant.by_pld(Repeated(Gaussian(20.0), 10), 1e-5, k) >= zcdp.gaussian_epsilon(
             k * math.sqrt(10) / 20, 1e-5
         )
 
@@ -202,11 +203,11 @@ def check_groups_pay_for_their_size() -> None:
 @check
 def check_shufflings_interval_is_honest() -> None:
     event = Repeated(FixedBatches(Gaussian(1.0)), 10)
-    least = shuffle.lower_bound(event, 100, Adjacency.ZERO_OUT, 1e-5)
+    least = comparisons.lower_bound(event, 100, Adjacency.ZERO_OUT, 1e-5)
     sound = accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-5).epsilon
     assert 9.35 <= least <= 9.37
     assert 17.85 <= sound <= 17.87
-    must_raise(UnsupportedEvent, lambda: shuffle.lower_bound(event, 100, Adjacency.ADD_REMOVE, 1e-5))
+    must_raise(UnsupportedEvent, lambda: comparisons.lower_bound(event, 100, Adjacency.ADD_REMOVE, 1e-5))
 
 
 @check
@@ -216,7 +217,7 @@ def check_what_is_solved_for_never_overshoots() -> None:
         shape = schedules.parse(spec, free_rate=True)
         plan = Plan(Shuffle(600), epochs=60, schedule=shape).with_rate(budget)
         assert 0.78125 * (1 - 0.003) <= zcdp.rho(plan.event()) <= 0.78125
-    assert [calibrate.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)] == [
+    assert [budget_module.largest(lambda n, top=top: n <= top, 1000) for top in (0, 1, 2, 7, 8, 1000)] == [
         0,
         1,
         2,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
 from privlearn.accounting import pld
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Repeated
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 Array = NDArray[np.float64]

@@ -12,11 +12,12 @@ import numpy as np
 from checks import check, must_raise
 from scipy.stats import binom
 
-from privlearn.accounting import group_pairs, groups, limits, partition, pld, rdp, strong, zcdp
+from privlearn.accounting import accountant, limits, pairs, partition, pld, rdp, zcdp
 from privlearn.accounting.events import Event, Gaussian, Laplace, Partitioned, PoissonSampled, Repeated, compose
-from privlearn.accounting.group_events import GroupSampled
 from privlearn.accounting.pairs import Pair, atoms, poisson_pair
+from privlearn.accounting.trees import GroupSampled
 from privlearn.errors import BadInput
+from privlearn_studies import strong
 
 
 def ratios_by_hand(h: float = 0.1) -> Pair:
@@ -109,7 +110,7 @@ def hockey_sticks(pair: Pair, epsilon: float) -> tuple[float, float]:
 PAIRS = (
     lambda tail, h: poisson_pair(0.2, 1.5, h, tail),
     lambda tail, h: poisson_pair(1.0, 2.0, h, tail),
-    lambda tail, h: group_pairs.group_pair(0.2, 3.0, 4, h, tail),
+    lambda tail, h: pairs.group_pair(0.2, 3.0, 4, h, tail),
     lambda tail, h: partition._by_doubling(5, 0.7, h, tail),
     lambda tail, h: partition._by_doubling(12, 1.2, h, tail),
     lambda tail, h: partition._by_fourier(16, 0.8, h, tail),
@@ -176,17 +177,17 @@ def check_conversions_end_on_the_safe_side() -> None:
 def check_groups_in_steps_end_on_the_safe_side() -> None:
     """What is reported is good, and hardly anything less is."""
     for threshold, _ in draws(100):
-        found = groups._least(lambda epsilon, least=threshold: epsilon >= least)  # type: ignore[misc]
+        found = accountant._least(lambda epsilon, least=threshold: epsilon >= least)  # type: ignore[misc]
         assert threshold <= found <= threshold * (1 + 2e-6)
     event: Event = compose([Laplace(6.0), Repeated(Gaussian(15.0), 3), PoissonSampled(0.05, Gaussian(1.0))])
     for k in (2, 3):
         for delta in (1e-5, 1e-3):
-            one = groups.pld_in_steps(event, delta, k) / k
+            one = accountant.pld_in_steps(event, delta, k) / k
             composed = pld.compose_event(event, negligible=1e-6 * delta)
-            assert math.log(max(composed.deltas(one))) + groups.log_growth(one, k) <= math.log(delta)
-            one = groups.rdp_in_steps(event, delta, k) / k
+            assert math.log(max(composed.deltas(one))) + accountant.log_growth(one, k) <= math.log(delta)
+            one = accountant.rdp_in_steps(event, delta, k) / k
             logs = (rdp.ORDERS - 1) * (rdp.curve(event) - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
-            assert float(logs.min()) + groups.log_growth(one, k) <= math.log(delta)
+            assert float(logs.min()) + accountant.log_growth(one, k) <= math.log(delta)
 
 
 @check

@@ -140,11 +140,11 @@ def check_teachers_are_asked_about_rows_that_were_given_for_it() -> None:
 def methods(data: pv.Dataset) -> dict[str, Callable[[Ledger], Any]]:
     """Every way to spend in Python, on a ledger."""
     plan = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(2.0))
-    mac = replace(plan, clip=pv.Derivatives(0.3))
-    loud = {purpose: pv.FeaturesPlan(CLASSES, NUMBERS, keep, 2.0, 1.0, purpose=purpose, noise_multiplier=1.0)
+    mac = replace(plan, clip=pv.mac.Derivatives(0.3))
+    loud = {purpose: pv.statistics.FeaturesPlan(CLASSES, NUMBERS, keep, 2.0, 1.0, purpose=purpose, noise_multiplier=1.0)
             for purpose, keep in (("classifier", 6), ("selection", 3), ("rows", 6), ("least-squares", 6))}  # fmt: skip
-    candidates = tuple(pv.Candidate(name, plan) for name in "ab")
-    votes = pv.PatePlan(3, 2, pv.Votes(CLASSES), noise_multiplier=1.0)
+    candidates = tuple(pv.tuning.Candidate(name, plan) for name in "ab")
+    votes = pv.teachers.PatePlan(3, 2, pv.teachers.Votes(CLASSES), noise_multiplier=1.0)
 
     def never(*_: Any) -> Any:
         raise AssertionError("it was trained")
@@ -157,15 +157,15 @@ def methods(data: pv.Dataset) -> dict[str, Callable[[Ledger], Any]]:
         "train": lambda book: pv.train(data, epsilon=3.0, ledger=book),
         "dpsgd": lambda book: pv.dpsgd(plan, nn.Linear(NUMBERS, CLASSES), cross_entropy, data, ledger=book),
         "dpmac": lambda book: pv.dpmac(mac, nn.Linear(NUMBERS, CLASSES), "binary_cross_entropy", data, ledger=book),
-        "fisher": lambda book: pv.fisher(loud["classifier"], data, ledger=book),
-        "select_features": lambda book: pv.select_features(loud["selection"], data, ledger=book),
-        "release_features": lambda book: pv.release_features(loud["rows"], data, ledger=book),
-        "least_squares": lambda book: pv.least_squares(loud["least-squares"], data, ledger=book),
-        "tune": lambda book: pv.tune(pv.Blocks(candidates, selection_epsilon=1.0), never, data, ledger=book),
+        "fisher": lambda book: pv.statistics.fisher(loud["classifier"], data, ledger=book),
+        "select_features": lambda book: pv.statistics.select_features(loud["selection"], data, ledger=book),
+        "release_features": lambda book: pv.statistics.release_features(loud["rows"], data, ledger=book),
+        "least_squares": lambda book: pv.statistics.least_squares(loud["least-squares"], data, ledger=book),
+        "tune": lambda book: pv.tune(pv.tuning.Blocks(candidates, selection_epsilon=1.0), never, data, ledger=book),
         "pate": lambda book: pv.pate(
-            votes, teachers(), None, public, pv.Student(lambda shape: small_net()), ledger=book
+            votes, teachers(), None, public, pv.teachers.Student(lambda shape: small_net()), ledger=book
         ),
-        "ask_teachers": lambda book: pv.ask_teachers(votes, teachers(), None, public, ledger=book),
+        "ask_teachers": lambda book: pv.teachers.ask_teachers(votes, teachers(), None, public, ledger=book),
     }
 
 

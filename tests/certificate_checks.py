@@ -23,21 +23,21 @@ from checks import check, must_raise
 from mac_nets import made_up, net
 
 import privlearn as pv
-from privlearn import rng, sampling
+from privlearn import sampling, streams
 from privlearn.errors import BadInput
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.mac.expansion import BINARY
-from privlearn.publishing import bundle, certificate, folder, keys, signature, verification
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.expansion import BINARY
+from privlearn.publishing import certificate, folder, keys, publish, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
-from privlearn.publishing.verification import Verification
+from privlearn.publishing.verify import Verification
 
 
 def results() -> dict[str, Any]:
     """A run by each method, small and cheap to price."""
     rates = tune_checks.candidates((0.1, 0.3), sampling=pv.Shuffle(20), examples=60)
     tuned = {
-        "tuned on blocks": pv.Blocks(rates, retrain=True),
-        "tuned by stopping": pv.RandomStopping(rates, mean=2.0),
+        "tuned on blocks": pv.tuning.Blocks(rates, retrain=True),
+        "tuned by stopping": pv.tuning.RandomStopping(rates, mean=2.0),
     }  # fmt: skip
     reacting = validation_checks.settled(sampling.Shuffle(5), pv.schedules.Validation(0.6, start=7.0, noise=9.0))
     return {
@@ -46,13 +46,13 @@ def results() -> dict[str, Any]:
             mac_run_checks.settled(pv.Shuffle(5)), net(5, 4, 3), BINARY.name, made_up(12, 5, 3),
             streams=pv.Streams.new(0), coordinates=Coordinates(2),
         ),
-        "pate": teachers_checks.run(pv.ConfidentVotes(3, 4.0, 10)),
+        "pate": teachers_checks.run(pv.teachers.ConfidentVotes(3, 4.0, 10)),
         "features": feature_checks.carried_out(feature_checks.settled(), feature_checks.some_rows(60)),
         "validation": validation_checks.train(reacting),
         **shared_ledger_checks.results(),
         **{
             name: pv.tune(plan.calibrate(epsilon=3.0, delta=1e-5), tune_checks.train, tune_checks.data(),
-                          streams=rng.Streams.new(1))
+                          streams=streams.Streams.new(1))
             for name, plan in tuned.items()
         },
     }  # fmt: skip
@@ -64,7 +64,7 @@ def published() -> dict[str, Contents]:
     found = {}
     with tempfile.TemporaryDirectory() as place:
         for name, result in results().items():
-            out = bundle.publish(result, Path(place) / name.replace(" ", "-"), delta=1e-5)
+            out = publish.publish(result, Path(place) / name.replace(" ", "-"), delta=1e-5)
             found[name] = folder.read(out)
     return found
 
@@ -100,7 +100,7 @@ def edited(body: dict[str, Any], path: tuple[Any, ...], value: Any, mended: bool
 
 
 def checked(contents: Contents, body: dict[str, Any]) -> Verification:
-    return verification.check(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
+    return verify.verify_contents(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
 
 
 #: Settings that no event and no claim follows from: the publisher's word, which only a signature holds them to. Whoever adds a
@@ -192,12 +192,12 @@ def check_every_value_of_every_methods_certificate_is_signed() -> None:
         keys.make(Path(place) / "key")
         key = keys.read_private(Path(place) / "key")
     for name, contents in published().items():
-        body = signature.signed(json.loads(contents.files[CERTIFICATE]), key)
-        assert signature.signer(body) == key.public
+        body = keys.sign(json.loads(contents.files[CERTIFICATE]), key)
+        assert keys.signer_of(body) == key.public
         for path, value in leaves(body):
             for other in others(value):
                 changed = edited(body, path, other, mended=path[0] != "digests")
-                must_raise(BadInput, lambda: signature.signer(changed))  # noqa: B023
+                must_raise(BadInput, lambda: keys.signer_of(changed))  # noqa: B023
             assert len(others(value)) > 0, (name, path)
 
 
@@ -208,7 +208,7 @@ def check_what_is_signed_is_what_the_documentation_says() -> None:
     with tempfile.TemporaryDirectory() as place:
         keys.make(Path(place) / "key")
         key = keys.read_private(Path(place) / "key")
-    body = signature.signed(json.loads(contents.files[CERTIFICATE]), key)
+    body = keys.sign(json.loads(contents.files[CERTIFICATE]), key)
     who = {"algorithm": "ed25519", "public_key": base64.b64encode(key.public.raw).decode()}
     text = json.dumps({**body, "signature": who}, sort_keys=True, separators=(",", ":"))
     value = base64.b64decode(body["signature"]["value"])
@@ -218,4 +218,4 @@ def check_what_is_signed_is_what_the_documentation_says() -> None:
         text = json.dumps({**body, "signature": less}, sort_keys=True, separators=(",", ":"))
         value = key.sign(b"privlearn certificate signature, version 1\0" + text.encode())
         without = {**body, "signature": {**who, "value": base64.b64encode(value).decode()}}
-        must_raise(BadInput, lambda: signature.signer(without))  # noqa: B023
+        must_raise(BadInput, lambda: keys.signer_of(without))  # noqa: B023

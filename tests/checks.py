@@ -23,26 +23,19 @@ from scipy import stats
 from torch import nn
 
 import privlearn as pv
-from privlearn import models, rng, sampling
+from privlearn import sampling
+from privlearn import streams as streams_module
 from privlearn.accounting import accountant, pld, zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    FixedBatches,
-    Gaussian,
-    Partitioned,
-    PoissonSampled,
-    Repeated,
-    compose,
-    tally,
-)
+from privlearn.accounting.events import FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose, tally
 from privlearn.accounting.filters import fits
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import gradients as clipping
-from privlearn.clipping.bounded import Bounded
-from privlearn.clipping.rounding import kept
+from privlearn.clipping.bounded import Bounded, kept
+from privlearn.clipping.clips import Flat, PerLayer
 from privlearn.clipping.rows import second_moment, symmetric
-from privlearn.clipping.styles import Flat, PerLayer
+from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import (
     AdjacencyMismatch,
     BudgetExceeded,
@@ -53,9 +46,9 @@ from privlearn.errors import (
 )
 from privlearn.mechanisms import noise as noise_module
 from privlearn.mechanisms import release as release_module
-from privlearn.methods import dpsgd as dpsgd_module
+from privlearn.models import networks
 from privlearn.plan import Plan
-from privlearn.publishing import bundle, certificate, verification
+from privlearn.publishing import certificate, publish, verify
 
 CHECKS: dict[str, Callable[[], None]] = {}
 
@@ -151,7 +144,7 @@ def check_noise_has_the_stated_scale() -> None:
                 bounded(value, sensitivity),
                 noise_multiplier=multiplier,
                 ledger=Ledger(),
-                stream=rng.Streams.new(1).noise,
+                stream=streams_module.Streams.new(1).noise,
             )
             require_standard_deviation(noisy.numpy(), multiplier * sensitivity)
 
@@ -174,7 +167,9 @@ def check_noise_is_normal_and_independent_throughout() -> None:
             together = np.corrcoef(values) - np.eye(12)
             assert np.abs(together).max() < 5.9 / math.sqrt(block // 4)
     several = Bounded(tuple(torch.zeros(20_000) for _ in range(3)), 1.0, Adjacency.ADD_REMOVE, one_sample())
-    (found,) = release_module.release(several, noise_multiplier=1.0, ledger=Ledger(), stream=rng.Streams.new(6).noise)
+    (found,) = release_module.release(
+        several, noise_multiplier=1.0, ledger=Ledger(), stream=streams_module.Streams.new(6).noise
+    )
     assert np.abs(np.corrcoef([value.numpy() for value in found]) - np.eye(3)).max() < 0.04
 
 
@@ -191,7 +186,9 @@ def check_joint_release_pays_for_its_parts() -> None:
     sample = one_sample()
     parts = [bounded(torch.zeros(100_000, dtype=torch.float64), s, sample) for s in (1.0, 2.0, 0.5)]
     ledger = Ledger()
-    found = release_module.release(*parts, noise_multiplier=1.5, ledger=ledger, stream=rng.Streams.new(2).noise)
+    found = release_module.release(
+        *parts, noise_multiplier=1.5, ledger=ledger, stream=streams_module.Streams.new(2).noise
+    )
     assert ledger.event == compose([Gaussian(1.5)])
     # The joint sensitivity in units of each part's noise is what the charge says.
     total = 0.0
@@ -219,7 +216,7 @@ def check_nothing_is_drawn_over_budget() -> None:
 @check
 def check_every_release_is_charged() -> None:
     ledger = Ledger()
-    stream = rng.Streams.new(3).noise
+    stream = streams_module.Streams.new(3).noise
     for _ in range(3):
         release_module.release(bounded(torch.zeros(2)), noise_multiplier=2.0, ledger=ledger, stream=stream)
     assert tally(ledger.event) == {Gaussian(2.0): 3}
@@ -229,7 +226,7 @@ def check_every_release_is_charged() -> None:
 def check_a_sample_is_good_for_one_release() -> None:
     for sampler in SAMPLERS:
         sample = one_sample(sampler)
-        ledger, stream = Ledger(), rng.Streams.new(4).noise
+        ledger, stream = Ledger(), streams_module.Streams.new(4).noise
         part = Bounded((torch.zeros(2),), 1.0, sampler.default_adjacency, sample)
         release_module.release(part, noise_multiplier=1.0, ledger=ledger, stream=stream)
         before = ledger.event
@@ -244,11 +241,17 @@ def check_a_sample_is_good_for_one_release() -> None:
 
 @check
 def check_noise_is_fresh_and_streams_are_apart() -> None:
-    streams = rng.Streams.new(5)
+    streams = streams_module.Streams.new(5)
     first, second = (noise_of(streams, 20_000) for _ in range(2))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.04
     words: list[int] = []
-    fresh = [rng.Streams.new(5), rng.Streams.new(5, rank=1), rng.Streams.new(6), rng.Streams.new(), rng.Streams.new()]
+    fresh = [
+        streams_module.Streams.new(5),
+        streams_module.Streams.new(5, rank=1),
+        streams_module.Streams.new(6),
+        streams_module.Streams.new(),
+        streams_module.Streams.new(),
+    ]
     for drawn in fresh:
         words += drawn.noise.words(1000).tolist()
         for generator in (drawn.sampling, drawn.initialisation, drawn.views):
@@ -256,7 +259,7 @@ def check_noise_is_fresh_and_streams_are_apart() -> None:
     assert len(set(words)) == len(words), "two streams share their numbers"
 
 
-def noise_of(streams: rng.Streams, size: int) -> np.ndarray[Any, Any]:
+def noise_of(streams: streams_module.Streams, size: int) -> np.ndarray[Any, Any]:
     part = bounded(torch.zeros(size, dtype=torch.float64))
     ((noisy,),) = release_module.release(part, noise_multiplier=1.0, ledger=Ledger(), stream=streams.noise)
     return noisy.numpy()
@@ -530,14 +533,14 @@ def check_models_that_couple_examples_are_refused() -> None:
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     ways = [InTraining(how).eval() for how in ("training", "causal", "size", "value", "divided", "frozen")]
     for net in (norm, Centred(1.0), Centred(1e-4), Remembers(), *ways):
-        must_raise(NotPerExample, lambda net=net: models.require_per_example(net, x))
+        must_raise(NotPerExample, lambda net=net: networks.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
-    models.require_per_example(fine, x)
+    networks.require_per_example(fine, x)
     # Of rows of many numbers fewer are made up.
     many = torch.zeros(1, 1 << 14)
     large = nn.Linear(1 << 14, 2)
-    models.require_per_example(large, many)
-    must_raise(NotPerExample, lambda: models.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
+    networks.require_per_example(large, many)
+    must_raise(NotPerExample, lambda: networks.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
 
 
 # Samplers
@@ -555,7 +558,7 @@ def check_poisson_draws_independently_at_its_rate() -> None:
     """Each example's frequency, each pair's, and the spread of batch sizes; false alarms below 1e-6 each."""
     examples, rate, batches = 40, 0.15, 4000
     sampler = sampling.Poisson(rate)
-    stream = rng.Streams.new(6).sampling
+    stream = streams_module.Streams.new(6).sampling
     taken = np.zeros((batches, examples))
     drawn: list[sampling.Sample] = []
     while len(drawn) < batches:
@@ -576,10 +579,10 @@ def check_poisson_draws_independently_at_its_rate() -> None:
 @check
 def check_empty_batches_are_drawn() -> None:
     sampler = sampling.Poisson(0.01)
-    sizes = [len(sample) for sample in sampler.draw(5, rng.Streams.new(7).sampling)]
+    sizes = [len(sample) for sample in sampler.draw(5, streams_module.Streams.new(7).sampling)]
     assert len(sizes) == 100
     assert sizes.count(0) > 50
-    sizes = [len(sample) for sample in sampling.Partition(50).draw(5, rng.Streams.new(7).sampling)]
+    sizes = [len(sample) for sample in sampling.Partition(50).draw(5, streams_module.Streams.new(7).sampling)]
     assert len(sizes) == 50
     assert sum(sizes) == 5
 
@@ -587,7 +590,7 @@ def check_empty_batches_are_drawn() -> None:
 @check
 def check_partition_assigns_independently() -> None:
     examples, batches, epochs = 30, 5, 3000
-    stream = rng.Streams.new(8).sampling
+    stream = streams_module.Streams.new(8).sampling
     bins = np.zeros((epochs, examples), dtype=int)
     for row in bins:
         for index, sample in enumerate(sampling.Partition(batches).draw(examples, stream)):
@@ -626,7 +629,7 @@ def check_an_epoch_keeps_its_noise() -> None:
 
 
 def released(part: Bounded, noise: float, account: Ledger) -> None:
-    release_module.release(part, noise_multiplier=noise, ledger=account, stream=rng.Streams.new(9).noise)
+    release_module.release(part, noise_multiplier=noise, ledger=account, stream=streams_module.Streams.new(9).noise)
 
 
 def refused_release(part: Bounded, noise: float, account: Ledger) -> None:
@@ -647,7 +650,7 @@ def check_samples_and_streams_are_never_copied() -> None:
     for other in (copy.copy(sample), copy.deepcopy(sample)):
         assert other is sample
     must_raise(TypeError, lambda: pickle.dumps(sample))
-    streams = rng.Streams.new(0)
+    streams = streams_module.Streams.new(0)
     seen: set[int] = set()
     for other in (copy.deepcopy(streams).noise, copy.copy(streams).noise, copy.deepcopy(streams.noise), streams.noise):
         words = set(other.words(50).tolist())
@@ -680,14 +683,14 @@ def check_one_sample_is_released_once_by_many_threads() -> None:
 # Training
 
 
-def train(plan: Plan, rows: int = 12, streams: rng.Streams | None = None, **options: Any) -> Any:
+def train(plan: Plan, rows: int = 12, streams: streams_module.Streams | None = None, **options: Any) -> Any:
     return dpsgd_module.dpsgd(
         plan,
         small_net(),
         cross_entropy,
         small_data(rows),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-        streams=streams or rng.Streams.new(0),
+        streams=streams or streams_module.Streams.new(0),
         **options,
     )
 
@@ -695,11 +698,13 @@ def train(plan: Plan, rows: int = 12, streams: rng.Streams | None = None, **opti
 @check
 def check_the_ledger_ends_where_the_plan_said() -> None:
     for sampler in SAMPLERS:
-        for before in ((), (pv.PCA(3, 5.0),)):
+        for before in ((), (pv.transforms.PrivatePCA(3, 5.0),)):
             plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before,
                         examples=12)  # fmt: skip
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
-            result = dpsgd_module.dpsgd(plan, network, cross_entropy, small_data(), streams=rng.Streams.new(0))
+            result = dpsgd_module.dpsgd(
+                plan, network, cross_entropy, small_data(), streams=streams_module.Streams.new(0)
+            )
             assert result.ledger.event == plan.event()
             assert result.ledger.adjacency is sampler.default_adjacency
 
@@ -736,7 +741,12 @@ def recorded_updates(plan: Plan, x: torch.Tensor, y: torch.Tensor, seed: int = 0
             super().step(closure)
 
     dpsgd_module.dpsgd(
-        plan, small_net(), cross_entropy, (x, y), optimizer=lambda p: Recorder(p, lr=0.1), streams=rng.Streams.new(seed)
+        plan,
+        small_net(),
+        cross_entropy,
+        (x, y),
+        optimizer=lambda p: Recorder(p, lr=0.1),
+        streams=streams_module.Streams.new(seed),
     )
     return seen
 
@@ -864,7 +874,7 @@ def check_spending_is_never_forked() -> None:
 def check_calibration_stays_below_its_target() -> None:
     for sampler in (sampling.Poisson(0.05), sampling.Partition(20), sampling.Shuffle(10), sampling.FullBatch()):
         for schedule in (pv.schedules.Constant(), pv.schedules.Exponential(k=0.05), pv.schedules.Polynomial(k=3)):
-            plan = Plan(sampler, epochs=12, schedule=schedule, before=(pv.PCA(4, 16.0),))
+            plan = Plan(sampler, epochs=12, schedule=schedule, before=(pv.transforms.PrivatePCA(4, 16.0),))
             plan = plan.calibrate(epsilon=2.0, delta=1e-5)
             assert 1.994 <= plan.guarantee(1e-5).epsilon <= 2.0
 
@@ -887,13 +897,13 @@ def check_changes_to_a_published_model_are_found() -> None:
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(sampling.Poisson(0.25), epochs=2).calibrate(epsilon=3.0, delta=1e-5)
         result = train(plan)
-        out = bundle.publish(result, Path(folder) / "model")
-        assert verification.verify(out).ok
+        out = publish.publish(result, Path(folder) / "model")
+        assert verify.verify(out).ok
         for change in CHANGES:
             _require_found(out, change)
         weights = (out / "model.safetensors").read_bytes()
         (out / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-        found = verification.verify(out)
+        found = verify.verify(out)
         assert not found.ok
         assert "model.safetensors" in " ".join(found.problems)
 
@@ -954,7 +964,7 @@ def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
             body["files"]["README.md"] = hashlib.sha256(card.read_bytes()).hexdigest()
             body["digests"] = {part: certificate.digest(body[part]) for part in body["digests"]}
         path.write_text(json.dumps(body))
-        found = verification.verify(out)
+        found = verify.verify(out)
         path.write_text(original)
         card.write_text(original_card)
         if not forge or change is not _unseeded:
@@ -975,9 +985,9 @@ def check_private_figures_are_not_published() -> None:
     with tempfile.TemporaryDirectory() as folder:
         must_raise(
             PrivlearnError,
-            lambda: bundle.publish(result, Path(folder) / "a", data=result.private_diagnostics),  # type: ignore
+            lambda: publish.publish(result, Path(folder) / "a", data=result.private_diagnostics),  # type: ignore
         )
-        out = bundle.publish(result, Path(folder) / "b")
+        out = publish.publish(result, Path(folder) / "b")
         text = " ".join(path.read_bytes().decode("latin-1") for path in out.iterdir())
         for figure in result.private_diagnostics["loss"]:
             assert f"{figure:.6f}"[:8] not in text
@@ -987,7 +997,7 @@ def check_private_figures_are_not_published() -> None:
 def check_seeded_runs_say_so() -> None:
     plan = Plan(sampling.FullBatch(), epochs=1).calibrate(epsilon=3.0, delta=1e-5)
     with tempfile.TemporaryDirectory() as folder:
-        seeded = bundle.publish(train(plan, streams=rng.Streams.new(0)), Path(folder) / "seeded")
-        fresh = bundle.publish(train(plan, streams=rng.Streams.new()), Path(folder) / "fresh")
-        assert any("seed" in warning for warning in verification.verify(seeded).warnings)
-        assert verification.verify(fresh).warnings == []
+        seeded = publish.publish(train(plan, streams=streams_module.Streams.new(0)), Path(folder) / "seeded")
+        fresh = publish.publish(train(plan, streams=streams_module.Streams.new()), Path(folder) / "fresh")
+        assert any("seed" in warning for warning in verify.verify(seeded).warnings)
+        assert verify.verify(fresh).warnings == []

@@ -26,16 +26,24 @@ from checks import (
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import rng
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import streams
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import examples, gradients, kernels, ways
+from privlearn.clipping import backends, gradients, kernels, per_example
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.examples import ExampleGradients, Formed, Gram, Outer, Pieces, Rows, together
+from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.clipping.per_example import (
+    Dense,
+    ExampleGradients,
+    GramNorms,
+    OuterProduct,
+    RowBlocks,
+    SparseRows,
+    together,
+)
 from privlearn.mechanisms import release as release_module
-from privlearn.models import made_up_batch
+from privlearn.models.networks import made_up_batch
 
 EPS = torch.finfo(torch.float32).eps
 #: What a missing value is marked by; no made-up row has it.
@@ -74,33 +82,33 @@ def require_gradients(found: ExampleGradients, gradients: Tensor) -> None:
     torch.testing.assert_close(into.double(), expected, rtol=rounding, atol=rounding * float(expected.abs().max()))
 
 
-def gram(g: Tensor, a: Tensor) -> Gram:
+def gram(g: Tensor, a: Tensor) -> GramNorms:
     def weighted(weights: Tensor, into: Tensor) -> None:
         into += torch.einsum("i,ito,ita->oa", weights, g, a)
 
-    return Gram(g, a, (g.shape[2], a.shape[2]), weighted)
+    return GramNorms(g, a, (g.shape[2], a.shape[2]), weighted)
 
 
 @check
 def check_every_kind_of_gradient_is_what_it_stands_for() -> None:
     for dtype in (torch.float64, torch.float32):
         g, a = drawn(6, 3, 5, seed=1).to(dtype), drawn(6, 3, 4, seed=2).to(dtype)
-        one = Outer(g[:, 0], a[:, 0], examples.row_norms(g[:, 0]), kernels.Kernels())
+        one = OuterProduct(g[:, 0], a[:, 0], per_example.row_norms(g[:, 0]), kernels.Kernels())
         require_gradients(one, torch.einsum("io,ia->ioa", g[:, 0], a[:, 0]))
         require_gradients(gram(g, a), torch.einsum("ito,ita->ioa", g, a))
         tokens = torch.tensor([[0, 0, 0], [1, 2, 1], [6, 5, 4], [6, 6, 5], [0, 3, 0], [2, 2, 2]])
         chosen = torch.nn.functional.one_hot(tokens, 7).to(dtype)
-        require_gradients(Rows(tokens, g, (7, 5)), torch.einsum("itv,itw->ivw", chosen, g))
-        require_gradients(Formed(g), g)
+        require_gradients(SparseRows(tokens, g, (7, 5)), torch.einsum("itv,itw->ivw", chosen, g))
+        require_gradients(Dense(g), g)
 
         whole = g.new_zeros(6, 9, 5)
         whole[:, 4:7], whole[:, 0:3] = g, 2 * g
-        apart: list[tuple[slice | None, ExampleGradients]] = [(slice(4, 7), Formed(g)), (slice(0, 3), Formed(2 * g))]
-        assert isinstance(together(apart, (9, 5)), Pieces)
+        apart: list[tuple[slice | None, ExampleGradients]] = [(slice(4, 7), Dense(g)), (slice(0, 3), Dense(2 * g))]
+        assert isinstance(together(apart, (9, 5)), RowBlocks)
         require_gradients(together(apart, (9, 5)), whole)
         whole[:, 2:5] += g
-        require_gradients(together([*apart, (slice(2, 5), Formed(g))], (9, 5)), whole)
-        require_gradients(together([(None, Formed(g)), (None, Formed(-g / 2))], (3, 5)), g / 2)
+        require_gradients(together([*apart, (slice(2, 5), Dense(g))], (9, 5)), whole)
+        require_gradients(together([(None, Dense(g)), (None, Dense(-g / 2))], (3, 5)), g / 2)
 
 
 @check
@@ -125,7 +133,7 @@ def check_norms_that_leave_single_precision() -> None:
     """Too small or too large to square, in one row or beside others; one factor small and the other large; long rows."""
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):
         rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
-        torch.testing.assert_close(examples.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
+        torch.testing.assert_close(per_example.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
     for small, large in ((1e-23, 1e8), (1e-22, 1e18), (1e-23, 1e18), (1e-12, 1e16), (1e-30, 1.0)):
         g, a = small * drawn(6, 4, 50, seed=2).float(), large * drawn(6, 4, 50, seed=3).float()
         for one, other in ((g, a), (a, g)):
@@ -133,7 +141,7 @@ def check_norms_that_leave_single_precision() -> None:
             torch.testing.assert_close(gram(one, other).squares, true, rtol=1e-4, atol=0.0)
     behind = torch.full((1, 200_000), 2.0**-12.5)
     behind[:, 0] = 1
-    assert float(examples.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
+    assert float(per_example.row_norms(behind)) >= float(behind.double().norm()) * (1 - 16 * EPS)
     for width in (1000, 4000):
         rows = behind[:, None, :width].expand(1, 2, width).contiguous()
         true = float((rows.double().mT @ rows.double()).square().sum())
@@ -186,11 +194,11 @@ def check_rules_give_each_examples_gradient() -> None:
     """The rules by themselves, without what would find out that they are wrong; and they are what is used."""
     for net, x in layerwise():
         y = torch.arange(5) % 3
-        problem = ways.Problem(net, cross_entropy, dict(net.named_parameters()))
+        problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
         batches = [made_up_batch(x, y, size) for size in (5, 7)]
         plain = kernels.Kernels()
-        found, losses = ways.Layers(problem, plain, ways.layouts(problem, plain, batches))(x, y)
-        truth, true_losses = ways.Loop(problem)(x, y)
+        found, losses = backends.PerOperation(problem, plain, backends.layouts(problem, plain, batches))(x, y)
+        truth, true_losses = backends.Loop(problem)(x, y)
         torch.testing.assert_close(losses, true_losses)
         assert found.keys() == truth.keys()
         for name, expected in truth.items():
@@ -382,7 +390,7 @@ def check_large_batches_train_like_small_ones() -> None:
         ends = []
         for most, block in ((1 << 14, 1024), (1000, 1024), (1 << 14, 10**6)):
             with mock.patch.multiple(gradients, MOST_IN_BLOCKS=most, BLOCK=block):
-                plan = pv.Plan(pv.FullBatch(), 3, schedule=pv.schedules.Constant(1e-6), clip=clip)
+                plan = pv.Plan(pv.sampling.FullBatch(), 3, schedule=pv.schedules.Constant(1e-6), clip=clip)
                 net = small_net().float()
                 pv.dpsgd(plan, net, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
                 ends.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
@@ -411,7 +419,7 @@ def check_what_models_write_is_never_published() -> None:
     """Also into buffers above a mebibyte through `.data`, of which no version tells: at the end of each epoch."""
     x, y = small_data()
     x[3, 0] = MISSING
-    plan = pv.Plan(pv.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=Flat(1.0))
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=Flat(1.0))
     found = pv.dpsgd(plan, Counting(), cross_entropy, (x.float(), y))
     assert not any(bool(buffer.any()) for buffer in found.model.buffers())
 
@@ -470,7 +478,7 @@ def check_every_released_tensor_is_noisy() -> None:
             tuple(value.clone() for value in found.values), found.sensitivity, part.adjacency, part.sample
         )
         (noisy,) = release_module.release(
-            part, noise_multiplier=2.0, ledger=Ledger(), stream=rng.Streams.new(seed).noise
+            part, noise_multiplier=2.0, ledger=Ledger(), stream=streams.Streams.new(seed).noise
         )
         for kept, one, other in zip(noise, noisy, found.values, strict=True):
             kept.append((one - other).flatten())

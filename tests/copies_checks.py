@@ -21,20 +21,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
-from privlearn import rng, sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import sampling
+from privlearn import streams as streams_module
 from privlearn.accounting.budget import Budget
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import training
-from privlearn.clipping.draws import RowRandom, digests
+from privlearn.clipping.augmentation import FlipAndShift
+from privlearn.clipping.bounded import kept
+from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.moves import Moves
-from privlearn.clipping.rounding import kept
-from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.clipping.randomness import RowRandom, digests
+from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import BadInput
-from privlearn.methods import dpsgd as dpsgd_module
-from privlearn.methods.averaging import Average
 from privlearn.plan import Plan
-from privlearn.publishing import bundle, verification
+from privlearn.publishing import publish, verify
+from privlearn.runs.optimizers import MeanWeights
 from privlearn.schedules import Validation
 
 SPEC, COPIES = "flip,shift:2", 3
@@ -79,12 +80,16 @@ def views_of(x: Tensor, y: Tensor, seed: int = 5) -> Tensor:
     for number, row in enumerate(x):
         random.take(digests(x, y))
         with random.alone(number, purpose=1):
-            found.append(Moves(flip=True, shift=2)(row.expand(COPIES, *row.shape), torch.Generator()))
+            found.append(FlipAndShift(flip=True, shift=2)(row.expand(COPIES, *row.shape), torch.Generator()))
     return torch.stack(found)
 
 
 def engine(net: nn.Module, clip: Clip, seed: int = 5, **options: Any) -> ClippedGradients:
-    options = {"augmentation": pv.Augmentation(COPIES, SPEC), "view_seeds": np.random.default_rng(seed), **options}
+    options = {
+        "augmentation": pv.clipping.Augmentation(COPIES, SPEC),
+        "view_seeds": np.random.default_rng(seed),
+        **options,
+    }
     return ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE, **options)
 
 
@@ -160,19 +165,19 @@ def check_images_are_moved_as_their_spec_says() -> None:
         known = {moved(image, *move).numpy().tobytes(): place for place, move in enumerate(moves)}
         assert len(known) == len(moves)
         rows = image.expand(400 * len(moves), 6, 5)
-        found = Moves.parse(spec)(rows, torch.Generator().manual_seed(0))
+        found = FlipAndShift.parse(spec)(rows, torch.Generator().manual_seed(0))
         which = [known.get(row.numpy().tobytes(), -1) for row in found]
         assert -1 not in which
         assert stats.chisquare(np.bincount(which, minlength=len(moves))).pvalue > 1e-3
         # With channels, of which each is the image times a number.
         colours = torch.tensor([1.0, -2.0, 3.0])[:, None, None]
-        coloured = Moves.parse(spec)((image * colours).expand(50, 3, 6, 5), torch.Generator().manual_seed(0))
+        coloured = FlipAndShift.parse(spec)((image * colours).expand(50, 3, 6, 5), torch.Generator().manual_seed(0))
         assert torch.equal(coloured, found[:50, None] * colours)
         # Neighbours in a batch move each by itself.
         pairs = np.array(which[: len(which) // 2 * 2]).reshape(-1, 2)
         assert abs(float(np.mean(pairs[:, 0] == pairs[:, 1])) - 1 / len(moves)) < 0.1
         whole = torch.randint(0, 9, (4, 6, 5), dtype=torch.int64)
-        assert Moves.parse(spec)(whole, torch.Generator().manual_seed(1)).dtype == torch.int64
+        assert FlipAndShift.parse(spec)(whole, torch.Generator().manual_seed(1)).dtype == torch.int64
 
 
 # Streams
@@ -183,7 +188,7 @@ def watched() -> Iterator[tuple[list[Any], list[Any]]]:
     """The batches that are drawn in the block, and the numbers that noise is made of."""
     batches: list[Any] = []
     words: list[Any] = []
-    draw, clipped = rng.NoiseStream.words, ClippedGradients.__call__
+    draw, clipped = streams_module.NoiseStream.words, ClippedGradients.__call__
 
     def drawn(self: Any, size: int) -> Any:
         found = draw(self, size)
@@ -194,11 +199,14 @@ def watched() -> Iterator[tuple[list[Any], list[Any]]]:
         batches.append(sample.indices.tolist())
         return clipped(self, sample, *args, **options)
 
-    with mock.patch.object(rng.NoiseStream, "words", drawn), mock.patch.object(ClippedGradients, "__call__", called):
+    with (
+        mock.patch.object(streams_module.NoiseStream, "words", drawn),
+        mock.patch.object(ClippedGradients, "__call__", called),
+    ):
         yield batches, words
 
 
-def train(plan: Plan | None = None, streams: rng.Streams | None = None, **options: Any) -> pv.Result:
+def train(plan: Plan | None = None, streams: streams_module.Streams | None = None, **options: Any) -> pv.Result:
     def model(shape: tuple[int, ...]) -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 4), nn.Tanh(), nn.Linear(4, 3)).double()
@@ -206,7 +214,7 @@ def train(plan: Plan | None = None, streams: rng.Streams | None = None, **option
     arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), **options}
     data, loss = arguments.pop("data", None) or images(), arguments.pop("loss", cross_entropy)
     plan = plan or Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11)
-    return dpsgd_module.dpsgd(plan, model, loss, data, streams=streams or rng.Streams.new(3), **arguments)
+    return dpsgd_module.dpsgd(plan, model, loss, data, streams=streams or streams_module.Streams.new(3), **arguments)
 
 
 @check
@@ -214,12 +222,12 @@ def check_views_are_drawn_from_a_stream_of_their_own() -> None:
     """Other views leave batches and noise as they are, other batches and noise the views; and so do no views at all."""
     seen = {}
     for name, own, options in (
-        ("none", rng.Streams.new(3), {}),
-        ("some", rng.Streams.new(3), {"augmentation": pv.Augmentation(COPIES, SPEC)}),
+        ("none", streams_module.Streams.new(3), {}),
+        ("some", streams_module.Streams.new(3), {"augmentation": pv.clipping.Augmentation(COPIES, SPEC)}),
         (
             "others",
-            replace(rng.Streams.new(3), views=rng.Streams.new(4).views),
-            {"augmentation": pv.Augmentation(COPIES, SPEC)},
+            replace(streams_module.Streams.new(3), views=streams_module.Streams.new(4).views),
+            {"augmentation": pv.clipping.Augmentation(COPIES, SPEC)},
         ),
     ):
         with watched() as (batches, words):
@@ -249,7 +257,7 @@ def check_views_do_not_depend_on_other_batches_and_are_never_repeated() -> None:
     _, net = networks()[0]
     for first in (2, 7):
         seen: list[Tensor] = []
-        clipper = engine(net, Flat(1.0), augmentation=pv.Augmentation(COPIES, identity_views(seen)))
+        clipper = engine(net, Flat(1.0), augmentation=pv.clipping.Augmentation(COPIES, identity_views(seen)))
         clipper.prepare(x, y)
         seen.clear()
         for rows in (first, 5):
@@ -332,7 +340,7 @@ def check_a_mean_over_a_share_is_as_old_as_the_last_steps_are() -> None:
     steps = 20_000
     for share, many in ((1.0, 1.0), (0.5, 5 / 9), (0.2, None), (0.02, 0.02)):
         values = [nn.Parameter(torch.zeros(1, dtype=torch.float64))]
-        mean = Average(values, share)
+        mean = MeanWeights(values, share)
         for step in range(1, steps + 1):
             values[0].data.fill_(step / steps)
             mean.add()
@@ -360,7 +368,9 @@ def check_a_mean_leaves_buffers_and_frozen_weights() -> None:
     plan = Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0))
     net = Shared().double()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    result = dpsgd_module.dpsgd(plan, net, cross_entropy, small_data(), average=0.5, streams=rng.Streams.new(1))
+    result = dpsgd_module.dpsgd(
+        plan, net, cross_entropy, small_data(), average=0.5, streams=streams_module.Streams.new(1)
+    )
     after = result.model.state_dict()
     for name, value in before.items():
         fixed = name in ("c.bias", "scale")
@@ -372,8 +382,8 @@ def check_a_mean_leaves_buffers_and_frozen_weights() -> None:
 
 WAYS: list[dict[str, Any]] = [
     {"average": 0.5},
-    {"augmentation": pv.Augmentation(2, SPEC)},
-    {"average": 0.2, "augmentation": pv.Augmentation(2, SPEC), "microbatch": 2},
+    {"augmentation": pv.clipping.Augmentation(2, SPEC)},
+    {"average": 0.2, "augmentation": pv.clipping.Augmentation(2, SPEC), "microbatch": 2},
 ]
 
 
@@ -400,14 +410,14 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
     def smooth(share: float) -> nn.Module:
         return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
 
-    begun = {"augmentation": pv.Augmentation(2, SPEC), "average": 0.5}
+    begun = {"augmentation": pv.clipping.Augmentation(2, SPEC), "average": 0.5}
     others: dict[str, dict[str, Any]] = {
         "no mean": {"average": None},
         "another mean": {"average": 0.4},
         "no views": {"augmentation": None},
-        "more views": {"augmentation": pv.Augmentation(3, SPEC)},
-        "other views": {"augmentation": pv.Augmentation(2, "shift:2")},
-        "views of one's own": {"augmentation": pv.Augmentation(2, lambda rows, generator: rows)},
+        "more views": {"augmentation": pv.clipping.Augmentation(3, SPEC)},
+        "other views": {"augmentation": pv.clipping.Augmentation(2, "shift:2")},
+        "views of one's own": {"augmentation": pv.clipping.Augmentation(2, lambda rows, generator: rows)},
     }
     with folder() as here:
         path = here / "run"
@@ -416,7 +426,7 @@ def check_a_run_goes_on_with_the_same_views_mean_and_labels_only() -> None:
             options = {**begun, **changed}
             error = must_raise(BadInput, lambda options=options: run.go(path, data=data, **options))
             assert "checkpoint is of another run" in str(error), what
-        ours, theirs = (pv.Augmentation(2, make([])) for make in (identity_views, other_views))
+        ours, theirs = (pv.clipping.Augmentation(2, make([])) for make in (identity_views, other_views))
         own = here / "own"
         must_raise(Stopped, lambda: run.go(own, stop=2, data=data, augmentation=ours))
         error = must_raise(BadInput, lambda: run.go(own, data=data, augmentation=theirs))
@@ -463,10 +473,10 @@ def check_what_was_done_for_accuracy_is_told() -> None:
     loss = nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
     plan = Plan(sampling.Poisson(0.4), epochs=2, examples=11).calibrate(epsilon=3.0, delta=1e-3)
     with folder() as here:
-        plain = bundle.publish(train(plan), here / "plain")
-        result = train(plan, loss=loss, average=0.5, augmentation=pv.Augmentation(COPIES, SPEC))
-        out = bundle.publish(result, here / "all")
-        assert verification.verify(out).ok
+        plain = publish.publish(train(plan), here / "plain")
+        result = train(plan, loss=loss, average=0.5, augmentation=pv.clipping.Augmentation(COPIES, SPEC))
+        out = publish.publish(result, here / "all")
+        assert verify.verify(out).ok
         settings = json.loads((out / "privacy.json").read_text())["settings"]
         told = {name: settings[name] for name in ("average", "augmentation", "augmentation_copies", "label_smoothing")}
         assert told == {"average": 0.5, "augmentation": SPEC, "augmentation_copies": COPIES, "label_smoothing": 0.1}
@@ -494,13 +504,13 @@ def check_copies_of_what_cannot_be_moved_are_refused() -> None:
     flat = (x.flatten(1), y)
     maps = (x, x[:, 0])
     for data, expected in (
-        (pv.with_features(raw, "norm:power=0.5"), "--features raw"),
+        (pv.transforms.with_features(raw, "norm:power=0.5"), "--features raw"),
         (flat, "(height, width)"),
         (maps, "not their targets"),
         (images(6), None),
     ):
         ledger = pv.Ledger()
-        augmentation = pv.Augmentation(2, SPEC if expected else "shift:5")
+        augmentation = pv.clipping.Augmentation(2, SPEC if expected else "shift:5")
         error = must_raise(BadInput, lambda data=data, ledger=ledger, augmentation=augmentation: train(
             data=data, augmentation=augmentation, ledger=ledger))  # fmt: skip
         assert (expected or "out of the picture") in str(error), error

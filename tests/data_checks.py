@@ -21,7 +21,7 @@ from checks import check, must_raise
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import privlearn as pv
-from privlearn.data import encoding, fetch, files, recipes, schema, tables
+from privlearn.data import catalogue, named, recipes, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
 from privlearn.errors import BadInput
 
@@ -70,8 +70,8 @@ def cells(**columns: list[Any]) -> tables.Table:
 
 @check
 def check_rows_are_encoded_as_declared() -> None:
-    assert encoding.encode_features(table(), declared()).tolist() == FEATURES
-    assert encoding.encode_target(table(), declared()).tolist() == [0, 1, 1, 0, 0]
+    assert schema.encode_features(table(), declared()).tolist() == FEATURES
+    assert schema.encode_target(table(), declared()).tolist() == [0, 1, 1, 0, 0]
     low, high = declared().bounds()
     assert low.tolist() == [17, 0, 0, -1.5]
     assert high.tolist() == [90, 1, 1, 99]
@@ -82,23 +82,23 @@ def check_rows_are_encoded_as_declared() -> None:
 def check_each_row_is_encoded_by_itself() -> None:
     header, *lines = CSV.splitlines()
     for line, features in zip(lines, FEATURES, strict=True):
-        alone = encoding.encode_features(table(f"{header}\n{line}\n"), declared())
+        alone = schema.encode_features(table(f"{header}\n{line}\n"), declared())
         assert alone.tolist() == [features]
 
 
 @check
 def check_unknown_classes_are_refused() -> None:
     for wrong in ("50K", "", "?", ">50k"):
-        must_raise(BadInput, lambda wrong=wrong: encoding.encode_target(table(CSV.replace(">50K", wrong)), declared()))
+        must_raise(BadInput, lambda wrong=wrong: schema.encode_target(table(CSV.replace(">50K", wrong)), declared()))
 
 
 @check
 def check_numbers_that_are_none_are_refused() -> None:
     for wrong in ("nan", "inf", "-Infinity", "1_000", "0x10", "1e999", "\u0663", "1,5", "true", "--1", "1 2", ""):
         text = CSV.replace("30,40", f'30,"{wrong}"')
-        must_raise(BadInput, lambda text=text: encoding.encode_features(table(text), declared()))
+        must_raise(BadInput, lambda text=text: schema.encode_features(table(text), declared()))
     for value in (math.nan, math.inf, True, None):
-        must_raise(BadInput, lambda value=value: encoding.encode_features(cells(hours=[value]), declared()))
+        must_raise(BadInput, lambda value=value: schema.encode_features(cells(hours=[value]), declared()))
 
 
 @check
@@ -112,7 +112,7 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
     must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
-    must_raise(BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared()))
+    must_raise(BadInput, lambda: schema.encode_features(table(CSV.replace("hours", "hour")), declared()))
 
 
 @check
@@ -148,7 +148,7 @@ def check_models_predict_by_their_own_schema_only() -> None:
 def check_only_published_bytes_are_read() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.data")
-        file = files.File("rows.data", 9, hashlib.sha256(b"published").hexdigest())
+        file = catalogue.File("rows.data", 9, hashlib.sha256(b"published").hexdigest())
         for content in (b"published", b"Published", b"publishe", b"published and more", b""):
             path.write_bytes(content)
             if content == b"published":
@@ -221,7 +221,7 @@ def served(folder: Path) -> Iterator[str]:
 def offered(address: str, content: bytes, name: str = "rows.data") -> Iterator[None]:
     """A data set `made-up` in the catalogue, of one file with `content` as the published one."""
     digest = hashlib.sha256(content).hexdigest()
-    file = files.File(name, len(content), digest, files.Source(address + name, digest))
+    file = catalogue.File(name, len(content), digest, catalogue.Source(address + name, digest))
     entry = Named("made up", "folder", (Form(None, (file,)),), "none")
     with patch.dict(CATALOGUE, {"made-up": entry}):
         yield
@@ -233,10 +233,10 @@ def check_wrong_downloads_are_not_kept() -> None:
         Path(folder, "rows.data").write_bytes(b"published")
         with served(Path(folder)) as address:
             with offered(address, b"another"):
-                must_raise(BadInput, lambda: fetch.fetch("made-up", data_dir))
+                must_raise(BadInput, lambda: named.fetch("made-up", data_dir))
                 assert [path for path in Path(data_dir).rglob("*") if path.is_file()] == []
             with offered(address, b"published"):
-                assert [path.read_bytes() for path in fetch.fetch("made-up", data_dir)] == [b"published"]
+                assert [path.read_bytes() for path in named.fetch("made-up", data_dir)] == [b"published"]
 
 
 ROWS = TensorDataset(torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2)
@@ -254,7 +254,7 @@ def check_loaders_are_priced_as_they_shuffle() -> None:
     result = train(loader, pv.Shuffle(4))
     assert result.settings["sampling"] == {"kind": "shuffle", "batch_size": 4}
     assert result.ledger.event == pv.Plan(pv.Shuffle(4), epochs=1, schedule=pv.schedules.Constant(1.0)).event()
-    for other in (pv.Poisson(1 / 3), pv.Partition(3), pv.Shuffle(3), pv.FullBatch()):
+    for other in (pv.Poisson(1 / 3), pv.Partition(3), pv.Shuffle(3), pv.sampling.FullBatch()):
         must_raise(BadInput, lambda other=other: train(loader, other))
 
 

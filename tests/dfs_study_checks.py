@@ -14,15 +14,14 @@ from checks import check
 from reproduce_checks import reproduces
 
 from privlearn.data.named import load
-from privlearn.methods.features.advice import advised
-from privlearn.methods.features.plan import FeaturesPlan
-from privlearn.models import build
-from privlearn.reproduce.dfs import grids, release_runs, size_runs, sizes, sparse, toy
-from privlearn.reproduce.dfs.grids import Found, Grid
-from privlearn.reproduce.dfs.release_runs import HeadOutcome, HeadSetting, ReleaseOutcome, ReleaseSetting, released
-from privlearn.reproduce.dfs.size_runs import SizeOutcome, SizeSetting
-from privlearn.reproduce.dfs.sparse import Sparse
-from privlearn.rng import Streams
+from privlearn.models.networks import build
+from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.streams import Streams
+from privlearn_studies.dfs import grids, release_runs, size_runs, sizes, sparse, toy
+from privlearn_studies.dfs.grids import Found, Grid
+from privlearn_studies.dfs.release_runs import HeadOutcome, HeadSetting, ReleaseOutcome, ReleaseSetting, released
+from privlearn_studies.dfs.size_runs import SizeOutcome, SizeSetting
+from privlearn_studies.dfs.sparse import Sparse
 
 CACHED = (release_runs.parts, release_runs._whole, release_runs.plan_of, release_runs._order)
 

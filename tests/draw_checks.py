@@ -21,14 +21,15 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import privlearn as pv
-from privlearn import rng, sampling
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.answers import Answers
-from privlearn.clipping.draws import RowRandom, digests
+from privlearn import sampling
+from privlearn import streams as streams_module
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat, PerLayer
+from privlearn.clipping.evaluation import RightAnswers
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Flat, PerLayer
+from privlearn.clipping.randomness import RowRandom, digests
 from privlearn.errors import NotPerExample
-from privlearn.publishing import bundle, verification
+from privlearn.publishing import publish, verify
 
 C, MARKED = 0.05, 0.2  # no made-up row holds the second
 ROWS = 9
@@ -95,9 +96,9 @@ def require_neighbours_close(clipper: ClippedGradients, x: Tensor, y: Tensor) ->
         assert 0.2 * C < moved <= whole.sensitivity * (1 + 1e-9), (row, moved / whole.sensitivity)
 
 
-VIEWS = {"moves": pv.Augmentation(2, "flip,shift:1"),
-         "a function": pv.Augmentation(2, lambda x, g: x + torch.rand(x.shape, generator=g)),
-         "one by one": pv.Augmentation(2, lambda x, g: x * torch.rand((), generator=g))}  # fmt: skip
+VIEWS = {"moves": pv.clipping.Augmentation(2, "flip,shift:1"),
+         "a function": pv.clipping.Augmentation(2, lambda x, g: x + torch.rand(x.shape, generator=g)),
+         "one by one": pv.clipping.Augmentation(2, lambda x, g: x * torch.rand((), generator=g))}  # fmt: skip
 
 
 @check
@@ -174,7 +175,7 @@ def check_masks_are_fresh_and_fair() -> None:
     y[1] = y[0]
     net = made(lambda: Net(forward, a=nn.Linear(5, 3)))
     seeds = np.random.default_rng(7)
-    clipper = engine(net, augmentation=pv.Augmentation(1, copies), microbatch=200, view_seeds=seeds)
+    clipper = engine(net, augmentation=pv.clipping.Augmentation(1, copies), microbatch=200, view_seeds=seeds)
     for _ in range(2):
         summed(clipper, x, y)
     masks = [mask > 0 for mask in seen if len(mask) == 200][-6:]
@@ -234,7 +235,11 @@ def check_rows_have_their_digests_as_they_were_fetched() -> None:
     """A PCA in front is a matrix product, whose last digits move with the other rows: what a row draws must not."""
     x, y = small_data(11)
     plan = pv.Plan(
-        sampling.Poisson(0.5), epochs=2, schedule=pv.schedules.Constant(1.0), before=(pv.PCA(3, 4.0),), examples=11
+        sampling.Poisson(0.5),
+        epochs=2,
+        schedule=pv.schedules.Constant(1.0),
+        before=(pv.transforms.PrivatePCA(3, 4.0),),
+        examples=11,
     )
     taken: list[int] = []
 
@@ -245,7 +250,7 @@ def check_rows_have_their_digests_as_they_were_fetched() -> None:
     original = RowRandom.take
     with mock.patch.object(RowRandom, "take", take):
         net = made(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 3)))
-        pv.dpsgd(plan, net, cross_entropy, (x, y), streams=rng.Streams.new(1))
+        pv.dpsgd(plan, net, cross_entropy, (x, y), streams=streams_module.Streams.new(1))
     made_up = {*range(4)}
     assert {value for value in taken if value not in made_up} <= set(digests(x, y).tolist())
     assert len(set(taken)) > 4 + 5
@@ -258,7 +263,7 @@ def check_paid_accuracies_do_not_follow_others_random_numbers() -> None:
     x, y = rows_of(rows=40)
     (sample,) = sampling.FullBatch().draw(40)
     (fewer,) = sampling.FullBatch().draw(39)
-    answers = Answers(net)
+    answers = RightAnswers(net)
     for seed in range(3):
         torch.manual_seed(seed)
         one = answers.count(sample, x, y, Adjacency.ADD_REMOVE)
@@ -327,11 +332,11 @@ def check_copies_mix_no_rows_by_whatever_randomness() -> None:
         legacy, plain = np.random.get_state()[1].tolist(), python_random.getstate()  # noqa: NPY002
         must_raise(
             NotPerExample,
-            lambda transform=transform: engine(net, augmentation=pv.Augmentation(1, transform)).prepare(x, y),
+            lambda transform=transform: engine(net, augmentation=pv.clipping.Augmentation(1, transform)).prepare(x, y),
         )
         assert (np.random.get_state()[1].tolist(), python_random.getstate()) == (legacy, plain), name  # noqa: NPY002
     for transform in ALLOWED.values():
-        require_neighbours_close(engine(net, augmentation=pv.Augmentation(1, transform)), x, y)
+        require_neighbours_close(engine(net, augmentation=pv.clipping.Augmentation(1, transform)), x, y)
 
 
 class Moving(nn.Module):
@@ -412,28 +417,28 @@ def check_losses_carry_nothing_from_batch_to_batch() -> None:
 @check
 def check_known_streams_are_told() -> None:
     """A run is seeded unless every stream of it has a key from the operating system; and `verify` warns."""
-    secret, known = rng.Streams.new(), rng.Streams.new(0)
+    secret, known = streams_module.Streams.new(), streams_module.Streams.new(0)
     assert not secret.seeded
     assert not replace(secret).seeded
-    assert not rng.Streams.at(secret.state()).seeded
-    assert rng.Streams.at(known.state()).seeded
+    assert not streams_module.Streams.at(secret.state()).seeded
+    assert streams_module.Streams.at(known.state()).seeded
     for name in ("sampling", "noise", "initialisation", "views"):
         assert replace(secret, **{name: getattr(known, name)}).seeded, name
-    assert replace(secret, noise=rng.NoiseStream(bytes(16))).seeded
+    assert replace(secret, noise=streams_module.NoiseStream(bytes(16))).seeded
     x, y = small_data()
     plan = pv.Plan(sampling.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(3.0), examples=12)
     with folder() as here:
         for name, streams in (("secret", secret), ("known", replace(secret, views=known.views))):
             net = made(lambda: nn.Linear(5, 3))
-            out = bundle.publish(pv.dpsgd(plan, net, cross_entropy, (x, y), streams=streams), here / name, delta=1e-5)
-            report = verification.verify(out)
+            out = publish.publish(pv.dpsgd(plan, net, cross_entropy, (x, y), streams=streams), here / name, delta=1e-5)
+            report = verify.verify(out)
             assert report.ok
             assert any("seed" in warning for warning in report.warnings) == (name == "known")
 
 
 @check
 def check_streams_that_were_taken_off_draw_other_numbers_in_a_forked_process() -> None:
-    streams = rng.Streams.new(4)
+    streams = streams_module.Streams.new(4)
     noise, others = streams.noise, [streams.sampling, streams.initialisation, streams.views]
     del streams
 

@@ -19,16 +19,16 @@ from checks import check, must_raise
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn._json import digest
+from privlearn._storage import digest
 from privlearn.accounting.events import walk
 from privlearn.cli import training
-from privlearn.encoders import External, RandomUnits, Scattering, encoder, usual
-from privlearn.encoders import directions as directions_module
-from privlearn.encoders.made_up import made_up_images
-from privlearn.encoders.scattering import scattered
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
-from privlearn.methods.rows import front
-from privlearn.publishing import bundle, certificate
+from privlearn.publishing import certificate, publish
+from privlearn.runs.task import front
+from privlearn.transforms import External, RandomUnits, Scattering, encoder, usual
+from privlearn.transforms import made_up_images as directions_module
+from privlearn.transforms.made_up_images import made_up_images
+from privlearn.transforms.scattering import scattered
 
 SIZE = 16
 
@@ -214,12 +214,12 @@ def check_published_directions_come_back() -> None:
         (colours, "scatter-random:J=2,units=9,mirror=1,kept=20"),
     ):
         with few_images(), tempfile.TemporaryDirectory() as folder:
-            result = run(pv.with_features(data, spec))
+            result = run(pv.transforms.with_features(data, spec))
             out = Path(folder) / "model"
             pv.publish(result, out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             assert spec in (out / "README.md").read_text()
-            model, _ = bundle.load(out)
+            model, _ = publish.load(out)
             x = torch.from_numpy(data.x).float()
             assert torch.equal(model(x), result.model(x))
 
@@ -230,17 +230,17 @@ def check_training_on_images_is_training_on_their_features() -> None:
     data = images()
     made = Scattering()(torch.from_numpy(data.x).float() / 255)
     direct = run(replace(data, x=made, x_test=None, y_test=None, low=None, high=None))
-    through = run(pv.with_features(data, "scatter:J=2"))
+    through = run(pv.transforms.with_features(data, "scatter:J=2"))
     ours, theirs = through.model[-1].state_dict(), direct.model[-1].state_dict()
     for name, value in theirs.items():
         torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-4)
     x = torch.from_numpy(data.x).float()
     torch.testing.assert_close(through.model(x), direct.model(made), rtol=1e-3, atol=1e-3)
     expected = float((through.model(x[:6]).argmax(1) == torch.arange(6) % 3).float().mean())
-    found = training.test_metrics(through.model, pv.with_features(data, "scatter:J=2"))
+    found = training.test_metrics(through.model, pv.transforms.with_features(data, "scatter:J=2"))
     assert abs(found["accuracy"] - expected) < 1e-6
     with code("return nn.Flatten()") as spec:
-        _, features = front(pv.with_features(data, spec), x)
+        _, features = front(pv.transforms.with_features(data, spec), x)
     torch.testing.assert_close(features, x.flatten(1) / 255)
 
 
@@ -251,7 +251,7 @@ def check_kept_features_are_those_of_these_rows() -> None:
         done: list[tuple[int, int]] = []
 
         def features(data: pv.Dataset, spec: str) -> Tensor:
-            kept = pv.with_features(data, spec, cache=folder, progress=lambda *own: done.append(own))
+            kept = pv.transforms.with_features(data, spec, cache=folder, progress=lambda *own: done.append(own))
             found: Tensor = kept.features(torch.from_numpy(data.x).float() / 255)
             return found
 
@@ -273,7 +273,7 @@ def check_kept_features_are_those_of_these_rows() -> None:
 @check
 def check_long_data_are_encoded_in_blocks() -> None:
     x = torch.rand(300, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    found = pv.with_features(images(), "scatter:J=1").features(x)
+    found = pv.transforms.with_features(images(), "scatter:J=1").features(x)
     torch.testing.assert_close(found, Scattering(1)(x), rtol=1e-4, atol=1e-4)
 
 
@@ -286,7 +286,7 @@ def check_an_encoder_that_mixes_rows_is_refused() -> None:
         with code(body) as spec:
             # Before anything is charged, for the features are made before.
             ledger = pv.Ledger()
-            must_raise(NotPerExample, lambda: run(pv.with_features(images(), spec), ledger=ledger))  # noqa: B023
+            must_raise(NotPerExample, lambda: run(pv.transforms.with_features(images(), spec), ledger=ledger))  # noqa: B023
             assert not list(walk(ledger.event))
 
 
@@ -296,10 +296,10 @@ def check_an_encoder_that_is_another_each_time_is_refused() -> None:
     linear = "return nn.Sequential(nn.Flatten(), nn.Linear(256, 9))"
     for body in (linear, "with torch.random.fork_rng():\n    " + linear, "torch.seed()\n" + linear):
         with code(body) as spec:
-            assert "seed" in str(must_raise(BadInput, lambda: pv.with_features(images(), spec)))
+            assert "seed" in str(must_raise(BadInput, lambda: pv.transforms.with_features(images(), spec)))
     with code(LINEAR) as spec:
         before = torch.get_rng_state()
-        pv.with_features(images(), spec)
+        pv.transforms.with_features(images(), spec)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -311,17 +311,17 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
     for divisor, said in (("0.0", "made-up"), ("x.flatten(1).sum(1, keepdim=True)", "some rows")):
         with code(body.format(divisor)) as spec:
             ledger = pv.Ledger()
-            told = str(must_raise(BadInput, lambda: run(pv.with_features(bad, spec), ledger=ledger)))  # noqa: B023
+            told = str(must_raise(BadInput, lambda: run(pv.transforms.with_features(bad, spec), ledger=ledger)))  # noqa: B023
             assert said in told
             assert "row 3" not in told
             assert not list(walk(ledger.event))
     broken = LINEAR.replace("return ", "made = ") + "\nmade[1].weight.data[2, 3] = float('nan')\nreturn made"
     with code(broken) as spec:
-        assert "1.weight" in str(must_raise(BadInput, lambda: run(pv.with_features(bad, spec))))
+        assert "1.weight" in str(must_raise(BadInput, lambda: run(pv.transforms.with_features(bad, spec))))
     with code(body.format("x.flatten(1).sum(1, keepdim=True)")) as spec:
         good = replace(images(seed=1), x_test=bad.x, y_test=bad.y)
         good.x[3] = 1
-        data = pv.with_features(good, spec)
+        data = pv.transforms.with_features(good, spec)
         assert 0 <= training.test_metrics(run(data).model, data)["accuracy"] <= 1
 
 
@@ -335,10 +335,10 @@ BATCH_NORM = (
 def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
     """By its running statistics, in whatever mode the model is; unlike that of a network that is trained."""
     with code(BATCH_NORM) as spec, tempfile.TemporaryDirectory() as folder:
-        data = pv.with_features(images(), spec)
+        data = pv.transforms.with_features(images(), spec)
         result = run(data)
         pv.publish(result, Path(folder) / "model", model_spec="linear", classes=3)
-        model, _ = bundle.load(Path(folder) / "model", features=spec)
+        model, _ = publish.load(Path(folder) / "model", features=spec)
         x = torch.from_numpy(images().x).float()
         expected = result.model(x)
         for own in (result.model, model):
@@ -358,7 +358,7 @@ def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
 @check
 def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
     with tempfile.TemporaryDirectory() as folder, code(LINEAR) as spec:
-        data = pv.with_features(images(), spec)
+        data = pv.transforms.with_features(images(), spec)
         out = Path(folder) / "model"
         pv.publish(run(data), out, model_spec="linear", classes=3)
         settings = json.loads((out / "privacy.json").read_text())["settings"]
@@ -368,7 +368,7 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
         assert pv.verify(out).ok
-        model, _ = bundle.load(out, features=spec)
+        model, _ = publish.load(out, features=spec)
         assert model(torch.zeros(2, SIZE, SIZE)).shape == (2, 3)
 
 
@@ -376,10 +376,10 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
 def check_a_file_never_names_the_code_that_runs() -> None:
     with tempfile.TemporaryDirectory() as folder, code(LINEAR) as spec:
         out = Path(folder) / "model"
-        pv.publish(run(pv.with_features(images(), spec)), out, model_spec="linear", classes=3)
+        pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         sys.modules.pop("made_up_encoder")
-        assert "--features" in str(must_raise(BadInput, lambda: bundle.load(out)))
-        must_raise(BadInput, lambda: bundle.load(out, features="os:getcwd"))
+        assert "--features" in str(must_raise(BadInput, lambda: publish.load(out)))
+        must_raise(BadInput, lambda: publish.load(out, features="os:getcwd"))
         assert "made_up_encoder" not in sys.modules
 
 
@@ -388,9 +388,9 @@ def check_another_encoder_of_that_name_is_refused() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "model"
         with code(LINEAR) as spec:
-            pv.publish(run(pv.with_features(images(), spec)), out, model_spec="linear", classes=3)
+            pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         with code(LINEAR.replace("manual_seed(0)", "manual_seed(1)")) as spec:
-            assert "weights" in str(must_raise(BadInput, lambda: bundle.load(out, features=spec)))
+            assert "weights" in str(must_raise(BadInput, lambda: publish.load(out, features=spec)))
 
 
 @check
@@ -403,7 +403,7 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
     ):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"
-            pv.publish(run(pv.with_features(images(), "scatter:J=2")), out, model_spec="linear", classes=3)
+            pv.publish(run(pv.transforms.with_features(images(), "scatter:J=2")), out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             content = json.loads((out / "privacy.json").read_text())
             change(content["settings"])
@@ -413,7 +413,7 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
             found = pv.verify(out)
             assert not found.ok
             assert len(found.problems) == 1
-            must_raise(CertificateMismatch, lambda: bundle.load(out))  # noqa: B023
+            must_raise(CertificateMismatch, lambda: publish.load(out))  # noqa: B023
 
 
 def refusals() -> list[Callable[[], Any]]:
@@ -432,9 +432,9 @@ def refusals() -> list[Callable[[], Any]]:
         lambda: encoder("no_such_module:make"),
         lambda: encoder("math:sqrt"),
         lambda: encoder("math:no_such"),
-        lambda: pv.with_features("mnist", "scatter:J=2"),  # type: ignore[arg-type]
-        lambda: run(pv.with_features(small, "scatter:J=2")),
-        lambda: run(pv.with_features(flat, "scatter:J=2")),
+        lambda: pv.transforms.with_features("mnist", "scatter:J=2"),  # type: ignore[arg-type]
+        lambda: run(pv.transforms.with_features(small, "scatter:J=2")),
+        lambda: run(pv.transforms.with_features(flat, "scatter:J=2")),
     ]
 
 
@@ -442,4 +442,4 @@ def refusals() -> list[Callable[[], Any]]:
 def check_features_that_cannot_be_made_are_refused() -> None:
     for refused in refusals():
         must_raise(BadInput, refused)
-    assert pv.with_features(images(), "raw").features is None
+    assert pv.transforms.with_features(images(), "raw").features is None

@@ -13,17 +13,17 @@ from torch import Tensor
 
 import privlearn as pv
 from privlearn.accounting import zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import RandomisedResponse, Selection, tally, walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import statistics as statistics_module
-from privlearn.clipping.rounding import kept
-from privlearn.clipping.statistics import bounded_rows, box_sums, class_statistics
+from privlearn.clipping import rows as statistics_module
+from privlearn.clipping.bounded import kept
+from privlearn.clipping.rows import bounded_rows, box_sums, class_statistics
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
-from privlearn.mechanisms import features as mechanism
-from privlearn.mechanisms import randomised as randomised_module
+from privlearn.mechanisms import selection as randomised_module
 from privlearn.mechanisms import selection as selection_module
-from privlearn.methods.features import rows as rows_module
+from privlearn.statistics import release as rows_module
+from privlearn.transforms import select as mechanism
 
 ADD, ZERO, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 R, B, K = 2.0, 0.7, 3
@@ -181,7 +181,7 @@ def check_blocks_make_no_difference() -> None:
 
 def settled(**more: Any) -> pv.FeaturesPlan:
     numbers: dict[str, Any] = {"classes": K, "features": 4, "keep": 2, "row_norm": R, "coordinate_bound": B}
-    return pv.FeaturesPlan(**numbers | {"noise_multiplier": 3.0} | more)
+    return pv.statistics.FeaturesPlan(**numbers | {"noise_multiplier": 3.0} | more)
 
 
 EVERY_PLAN = [
@@ -198,11 +198,11 @@ EVERY_PLAN = [
 ] + [settled(purpose="least-squares", way="means", keep=4, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
 
 
-def carried_out(plan: pv.FeaturesPlan, data: Any, ledger: Ledger | None = None, streams: Any = None) -> Any:
+def carried_out(plan: pv.statistics.FeaturesPlan, data: Any, ledger: Ledger | None = None, streams: Any = None) -> Any:
     streams = streams or pv.Streams.new(0)
     run: Any = {
-        "selection": pv.select_features, "classifier": pv.fisher, "rows": rows_module.release_features,
-        "least-squares": pv.least_squares,
+        "selection": pv.statistics.select_features, "classifier": pv.statistics.fisher, "rows": rows_module.release_features,
+        "least-squares": pv.statistics.least_squares,
     }  # fmt: skip
     return run[plan.purpose](plan, data, ledger=ledger, streams=streams)
 
@@ -248,7 +248,7 @@ def check_noise_of_rows_has_the_stated_scale() -> None:
     x, y = torch.zeros(4000, 4), torch.zeros(4000, dtype=torch.int64)
     for adjacency, factor in ((ZERO, 1.0), (REPLACE, 2.0)):
         plan = settled(purpose="rows", adjacency=adjacency, way="means", selection_share=0.2, kept_norm=1.5)
-        found = pv.release_features(plan, (x, y), streams=pv.Streams.new(2))
+        found = pv.statistics.release_features(plan, (x, y), streams=pv.Streams.new(2))
         expected = factor * 1.5 * 3.0 / math.sqrt(0.8)
         assert math.isclose(found.noise_std, expected)
         assert abs(float(found.x.std()) / expected - 1) < 0.05

@@ -20,18 +20,18 @@ from transcripts import require_alike, transcript
 
 import privlearn as pv
 from privlearn.accounting import zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian, tally, walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
-from privlearn.mechanisms import features as mechanism
-from privlearn.mechanisms import randomised as randomised_module
-from privlearn.mechanisms.features import Select, Statistics
-from privlearn.methods.features import rows as rows_module
-from privlearn.methods.features.fisher import fisher_weights
-from privlearn.methods.features.literal import literal_release
-from privlearn.publishing import bundle, verification
-from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
+from privlearn.mechanisms import selection as randomised_module
+from privlearn.publishing import publish, verify
+from privlearn.statistics import release as rows_module
+from privlearn.statistics.fisher import fisher_weights
+from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
+from privlearn.transforms import select as mechanism
+from privlearn.transforms.select import SelectFeatures, Statistics
+from privlearn_studies.shen_literal import literal_release
 
 # What is chosen, and what is made of it
 
@@ -105,13 +105,15 @@ def check_recall_is_that_of_the_design() -> None:
     for way in ("means", "gumbel"):
         found = []
         for seed in range(3):
-            plan = pv.FeaturesPlan(2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", way=way).calibrate(rho=0.5)
-            chosen = pv.select_features(plan, toy(seed), streams=pv.Streams.new(seed)).indices
+            plan = pv.statistics.FeaturesPlan(
+                2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", way=way
+            ).calibrate(rho=0.5)
+            chosen = pv.statistics.select_features(plan, toy(seed), streams=pv.Streams.new(seed)).indices
             found.append(float((chosen < 20).float().mean()))
         recalls[way] = sum(found) / len(found)
     assert recalls["gumbel"] == 1.0, recalls
     assert 0.85 <= recalls["means"] <= 1.0, recalls
-    usual = pv.FeaturesPlan(2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", noise_multiplier=1.0)
+    usual = pv.statistics.FeaturesPlan(2, 2000, 20, math.sqrt(2000), 1.0, purpose="selection", noise_multiplier=1.0)
     assert usual.selection.by_gumbel
     assert not replace(usual, keep=1500).selection.by_gumbel
 
@@ -122,7 +124,7 @@ def check_the_fisher_classifier_is_the_independence_rule() -> None:
     x, y = some_rows(300)
     x = (x / (1 + x.abs())) + y[:, None] * torch.tensor([0.5, 0.0, 0.2, 0.0])
     plan = settled(keep=4, row_norm=5.0, noise_multiplier=1e-6, coordinate_bound=None)
-    model = pv.fisher(plan, (x, y), streams=pv.Streams.new(0)).model
+    model = pv.statistics.fisher(plan, (x, y), streams=pv.Streams.new(0)).model
     groups = [x[y == one] for one in range(K)]
     within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / len(x)
     truth = torch.stack(
@@ -188,7 +190,7 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
     ]
     for number, plan in enumerate(plans):
 
-        def training(data: Any, plan: pv.FeaturesPlan = plan) -> Any:
+        def training(data: Any, plan: pv.statistics.FeaturesPlan = plan) -> Any:
             def run(streams: Any, folder: Path) -> None:
                 seen: list[Any] = streams.noise._seen
                 result = carried_out(plan, data, streams=streams)
@@ -197,7 +199,7 @@ def check_neighbouring_feature_releases_look_the_same() -> None:
                     seen.append(result.indices.tolist())
                     return
                 model = result.classifier() if plan.purpose == "rows" else result
-                bundle.publish(model, folder / "model", delta=1e-5, model_spec="linear", classes=K)
+                publish.publish(model, folder / "model", delta=1e-5, model_spec="linear", classes=K)
 
             return run
 
@@ -223,17 +225,17 @@ def check_feature_certificates_are_recomputed() -> None:
         result = carried_out(plan, (x, y))
         result = result.classifier() if plan.purpose == "rows" else result
         with tempfile.TemporaryDirectory() as name:
-            out = bundle.publish(result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K)
-            found = verification.verify(out)
+            out = publish.publish(result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K)
+            found = verify.verify(out)
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
             assert f"features kept | {plan.keep} of 4" in (out / "README.md").read_text()
-            model, _ = bundle.load(out)
+            model, _ = publish.load(out)
         assert torch.equal(model(x.float()), result.model(x.float()))
         settings = {"method": "features", **result.settings}
-        assert verification.described_run(settings) == result.ledger.event
+        assert verify.described_run(settings) == result.ledger.event
         for forged in ({"noise_multiplier": 2.0}, *({"selection_share": 0.4} for _ in range(not plan.in_one_release))):
-            assert verification.described_run({**settings, **forged}) != result.ledger.event
+            assert verify.described_run({**settings, **forged}) != result.ledger.event
 
 
 @check
@@ -243,7 +245,7 @@ def check_the_literal_release_is_never_published() -> None:
         found = literal_release((x, y), classes=K, keep=2, epsilon=1.0, delta=1e-5, unsquared=unsquared)
         with tempfile.TemporaryDirectory() as name:
             model, out = found.classifier(), Path(name) / "model"
-            must_raise(UnsupportedEvent, lambda model=model, out=out: bundle.publish(model, out, delta=1e-5))  # type: ignore[misc]
+            must_raise(UnsupportedEvent, lambda model=model, out=out: publish.publish(model, out, delta=1e-5))  # type: ignore[misc]
             assert not list(Path(name).iterdir())
     assert all(reason in str(literal_release.__doc__) for reason in ("1.", "2.", "3.", "4.", "5.", "6.", "NonPrivate"))
 
@@ -257,7 +259,7 @@ def check_a_selection_before_training_is_in_the_price() -> None:
     x, y = some_rows(30)
     x = x.float() / (1 + x.float().abs())
     for way in ("means", "gumbel"):
-        select = Select(2, 4.0, K, R, B, way=way)
+        select = SelectFeatures(2, 4.0, K, R, B, way=way)
         plan = pv.Plan(
             pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=(select,), examples=30
         )
@@ -267,11 +269,11 @@ def check_a_selection_before_training_is_in_the_price() -> None:
                           streams=pv.Streams.new(0))  # fmt: skip
         assert result.ledger.event == plan.event()
         with tempfile.TemporaryDirectory() as name:
-            out = bundle.publish(result, Path(name) / "model", delta=1e-5)
-            assert verification.verify(out).ok
+            out = publish.publish(result, Path(name) / "model", delta=1e-5)
+            assert verify.verify(out).ok
             assert "selection of 2 features" in (out / "README.md").read_text()
         settings = {"method": "dpsgd", **result.settings}
-        assert verification.described_run(settings) == plan.event()
+        assert verify.described_run(settings) == plan.event()
         ledger = Ledger()
         wrong = lambda plan=plan, ledger=ledger: pv.dpsgd(  # noqa: E731
             plan, torch.nn.Linear(2, 9), torch.nn.CrossEntropyLoss(reduction="none"), (x, y + 3), ledger=ledger

@@ -21,20 +21,19 @@ from torch import Tensor, nn
 from transcripts import require_alike, transcript
 
 import privlearn as pv
-from privlearn._json import digest
+from privlearn._storage import digest
 from privlearn.accounting import zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian, walk
-from privlearn.clipping import statistics as statistics_module
-from privlearn.clipping.rows import symmetric
-from privlearn.clipping.statistics import least_squares_sums
-from privlearn.encoders import FeatureFolder, Precomputed, encoder
-from privlearn.encoders.feature_folder import rows_digest
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import rows as statistics_module
+from privlearn.clipping.rows import least_squares_sums, symmetric
+from privlearn.descent.rules import usual_rate
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
-from privlearn.methods.features.least_squares import solved
-from privlearn.methods.train import usual_rate
-from privlearn.publishing import bundle, verification
+from privlearn.publishing import publish, verify
+from privlearn.statistics.fisher import solved
+from privlearn.transforms import FeatureFolder, Precomputed, encoder
+from privlearn.transforms.precomputed import rows_digest
 
 C = 0.5
 
@@ -110,7 +109,10 @@ def check_noise_of_least_squares_has_the_stated_scale() -> None:
             *empty, classes=40, norm=R, constant=C, adjacency=adjacency, noise_multiplier=3.0, ledger=ledger,
             stream=pv.Streams.new(1).noise, split=(0.6, 0.2),
         )  # fmt: skip
-        assert ledger.event == pv.Plan(pv.FullBatch(), epochs=1, schedule=pv.schedules.Constant(start=3.0)).event()
+        assert (
+            ledger.event
+            == pv.Plan(pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(start=3.0)).event()
+        )
         length = math.hypot(R, C)
         assert math.isclose(found.product_std, 3.0 * factors[0] * length / math.sqrt(0.75))
         assert math.isclose(found.gram_std, 3.0 * factors[1] * length**2 / math.sqrt(0.25))
@@ -129,8 +131,8 @@ def check_least_squares_is_what_it_says() -> None:
     x = torch.randn(400, 4, generator=generator, dtype=torch.float64) + 1
     y = (x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64) > 1.9).long() + 0
     norm = float(x.norm(dim=1).max()) + 1
-    plan = pv.FeaturesPlan(3, 4, 4, norm, purpose="least-squares", noise_multiplier=1e-4)
-    found = pv.least_squares(plan, (x, y), streams=pv.Streams.new(0))
+    plan = pv.statistics.FeaturesPlan(3, 4, 4, norm, purpose="least-squares", noise_multiplier=1e-4)
+    found = pv.statistics.least_squares(plan, (x, y), streams=pv.Streams.new(0))
     constant = norm / 4
     longer = torch.cat([x, torch.full((400, 1), constant, dtype=torch.float64)], 1)
     targets = (y[:, None] == torch.arange(3)).double()
@@ -149,26 +151,28 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
     made = encoder_checks.Scattering(1)(torch.from_numpy(data.x).float() / 255)
     numbers = math.prod(made.shape[1:])
     direct = replace(data, x=made, x_test=None, y_test=None, low=None, high=None)
-    for purpose, act in (("classifier", pv.fisher), ("least-squares", pv.least_squares)):
-        plan = pv.FeaturesPlan(3, numbers, numbers, math.sqrt(numbers), purpose=purpose).calibrate(rho=50.0)
+    for purpose, act in (("classifier", pv.statistics.fisher), ("least-squares", pv.statistics.least_squares)):
+        plan = pv.statistics.FeaturesPlan(3, numbers, numbers, math.sqrt(numbers), purpose=purpose).calibrate(rho=50.0)
         with tempfile.TemporaryDirectory() as folder:
-            ours = act(plan, pv.with_features(data, "scatter:J=1"), streams=pv.Streams.new(0))
+            ours = act(plan, pv.transforms.with_features(data, "scatter:J=1"), streams=pv.Streams.new(0))
             theirs = act(plan, direct, streams=pv.Streams.new(0))
             x = torch.from_numpy(data.x).float()
             torch.testing.assert_close(ours.model(x), theirs.model(made), rtol=1e-3, atol=1e-3)
-            out = bundle.publish(ours, Path(folder) / "model", delta=1e-5, model_spec="linear", classes=3)
+            out = publish.publish(ours, Path(folder) / "model", delta=1e-5, model_spec="linear", classes=3)
             settings = json.loads((out / "privacy.json").read_text())["settings"]
             assert settings["public_features"] == encoder_checks.Scattering(1).describe()
             assert "| public features | scatter:J=1" in (out / "README.md").read_text()
             assert pv.verify(out).ok
-            assert torch.equal(bundle.load(out)[0](x), ours.model(x))
+            assert torch.equal(publish.load(out)[0](x), ours.model(x))
             assert ours.ledger.event == plan.event()
             assert math.isclose(zcdp.rho(plan.event()), 50.0)
             settings["noise_multiplier"] *= 2
-            assert verification.described_run(settings) != ours.ledger.event
-    wrong = pv.FeaturesPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
+            assert verify.described_run(settings) != ours.ledger.event
+    wrong = pv.statistics.FeaturesPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
     ledger = pv.Ledger()
-    must_raise(BadInput, lambda: pv.fisher(wrong, pv.with_features(data, "scatter:J=1"), ledger=ledger))
+    must_raise(
+        BadInput, lambda: pv.statistics.fisher(wrong, pv.transforms.with_features(data, "scatter:J=1"), ledger=ledger)
+    )
     assert not list(walk(ledger.event))
 
 
@@ -176,7 +180,7 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
 
 
 def moments(noise: float = 3.0, norm: float = R) -> pv.Moments:
-    return pv.Moments(4, noise, norm)
+    return pv.transforms.Moments(4, noise, norm)
 
 
 def with_moments(noise: float = 3.0, adjacency: Adjacency = ADD) -> pv.Plan:
@@ -215,9 +219,9 @@ def check_moments_are_in_the_price() -> None:
     result = trained(plan, (x, y))
     assert result.ledger.event == plan.event()
     assert next(walk(plan.event())) == (Gaussian(3.0), 1)
-    assert verification.described_run({"method": "dpsgd", **result.settings}) == plan.event()
+    assert verify.described_run({"method": "dpsgd", **result.settings}) == plan.event()
     with tempfile.TemporaryDirectory() as name:
-        out = bundle.publish(result, Path(name) / "model", delta=1e-5, model_spec=None)
+        out = publish.publish(result, Path(name) / "model", delta=1e-5, model_spec=None)
         assert pv.verify(out).ok
         assert "means and variances of 4 features" in (out / "README.md").read_text()
         content = json.loads((out / "privacy.json").read_text())
@@ -238,7 +242,7 @@ def check_moments_have_the_stated_noise() -> None:
     """On no rows: sums and squares of noise alone, of z times the sensitivity over the root of the part of rho."""
     from unittest import mock
 
-    from privlearn.mechanisms import moments as module
+    from privlearn.transforms import moments as module
 
     seen: list[Any] = []
     real = module.release_statistics
@@ -249,7 +253,7 @@ def check_moments_have_the_stated_noise() -> None:
 
     for adjacency, factor in ((ADD, 1.0), (REPLACE, 2.0)):
         with mock.patch.object(module, "release_statistics", watched):
-            made = pv.Moments(20_000, 2.0, R)
+            made = pv.transforms.Moments(20_000, 2.0, R)
             made.run(torch.full((1, 20_000), math.nan), adjacency, pv.Ledger(), pv.Streams.new(2).noise)
         for values, stated, size in (
             (seen[-1].sums, seen[-1].sum_std, factor * R / math.sqrt(0.19)),
@@ -271,7 +275,7 @@ def check_neighbouring_runs_with_moments_look_the_same() -> None:
 
             def run(streams: Any, folder: Path) -> None:
                 result = trained(plan, data, streams=streams)
-                bundle.publish(result, folder / "model", delta=1e-5)
+                publish.publish(result, folder / "model", delta=1e-5)
 
             return run
 
@@ -297,7 +301,7 @@ def check_rates_know_rows_of_public_norm() -> None:
     behind = replace(plan, before=(moments(1e3),))
     assert math.isclose(rate(behind, data) / plain, 5.0 / 2 / 0.6)
     for normalisation, factor in (("of each example", 5.0 / 2 / 0.6), ("none", 1.0)):
-        encoding = pv.with_features(data, "norm:power=1").features
+        encoding = pv.transforms.with_features(data, "norm:power=1").features
         own = replace(data, features=replace(encoding, encoder=Precomputed("anything", "", normalisation)))
         assert math.isclose(rate(plan, own) / plain, factor)
 
@@ -310,7 +314,7 @@ def folder_of(path: Path, data: pv.Dataset, spec: str, **more: Any) -> FeatureFo
     found = encoder(spec)
     assert found is not None
     made = [found(torch.from_numpy(part).float() / 255).numpy() for part in (data.x, data.x_test)]
-    return pv.save_features(path, *made, encoder="a net of ours", of=data, **{"normalise": False} | more)
+    return pv.transforms.save_features(path, *made, encoder="a net of ours", of=data, **{"normalise": False} | more)
 
 
 @check
@@ -321,10 +325,10 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
         path, out = Path(name) / "features", Path(name) / "model"
         kept = folder_of(path, data, spec, sha256="ab" * 32)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        found = pv.with_features(data, str(path))
+        found = pv.transforms.with_features(data, str(path))
         assert found.low is None
         ours = encoder_checks.run(found)
-        theirs = encoder_checks.run(pv.with_features(data, spec))
+        theirs = encoder_checks.run(pv.transforms.with_features(data, spec))
         for key, value in theirs.model[-1].state_dict().items():  # type: ignore[index]
             torch.testing.assert_close(ours.model[-1].state_dict()[key], value, rtol=1e-4, atol=1e-5)  # type: ignore[index]
         pv.publish(ours, out, model_spec="linear", classes=3)
@@ -340,7 +344,7 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
         assert "a net of ours, weights with SHA-256 abab" in (out / "README.md").read_text()
         published = b"".join(file.read_bytes() for file in out.iterdir())
         assert not any(found.encode() in published for found in kept.rows.values())
-        model, _ = bundle.load(out)
+        model, _ = publish.load(out)
         assert torch.equal(model(torch.from_numpy(found.x[:5])), ours.model(torch.from_numpy(found.x[:5])))
 
 
@@ -375,13 +379,15 @@ def check_features_of_other_rows_are_refused() -> None:
         changed = data.x.copy()
         changed[5, 3, 3] ^= 1
         for x in (data.x[::-1], changed, data.x.astype(np.int16)):
-            must_raise(BadInput, lambda x=x: pv.with_features(replace(data, x=x), str(told)))  # type: ignore[misc]
-            assert pv.with_features(replace(data, x=x), str(untold)).x.shape == (12, 9)
+            must_raise(BadInput, lambda x=x: pv.transforms.with_features(replace(data, x=x), str(told)))  # type: ignore[misc]
+            assert pv.transforms.with_features(replace(data, x=x), str(untold)).x.shape == (12, 9)
         other = replace(data, x_test=changed[:6])
-        must_raise(BadInput, lambda: pv.with_features(other, str(told)))
+        must_raise(BadInput, lambda: pv.transforms.with_features(other, str(told)))
         for kept in (told, untold):
             few = replace(data, x=data.x[:11], y=data.y[:11])
-            assert "11" in str(must_raise(BadInput, lambda kept=kept, few=few: pv.with_features(few, str(kept))))  # type: ignore[misc]
+            assert "11" in str(
+                must_raise(BadInput, lambda kept=kept, few=few: pv.transforms.with_features(few, str(kept)))
+            )  # type: ignore[misc]
 
 
 @check
@@ -401,7 +407,7 @@ def check_a_folder_is_read_in_every_form() -> None:
         save_file({"x": expected.astype(np.float16)}, path / "train.safetensors")
         np.testing.assert_allclose(FeatureFolder.read(path).part("train"), expected, rtol=1e-3, atol=1e-3)
         (path / "test.npy").unlink()
-        found = pv.with_features(data, str(path))
+        found = pv.transforms.with_features(data, str(path))
         assert found.x_test is None
         assert found.y_test is None
         assert "test" in found.asides[-1]
@@ -415,14 +421,14 @@ def check_a_certificate_of_a_folder_names_its_encoder() -> None:
         with tempfile.TemporaryDirectory() as name, code(LINEAR) as spec:
             path, out = Path(name) / "features", Path(name) / "model"
             folder_of(path, data, spec, sha256="ab" * 32)
-            result = encoder_checks.run(pv.with_features(data, str(path)))
+            result = encoder_checks.run(pv.transforms.with_features(data, str(path)))
             pv.publish(result, out, model_spec="linear", classes=3)
             content = json.loads((out / "privacy.json").read_text())
             content["settings"]["public_features"] |= change
             content["digests"]["settings"] = digest(content["settings"])
             (out / "privacy.json").write_text(json.dumps(content))
             assert len(pv.verify(out).problems) == 1
-            must_raise(CertificateMismatch, lambda out=out: bundle.load(out))  # type: ignore[misc]
+            must_raise(CertificateMismatch, lambda out=out: publish.load(out))  # type: ignore[misc]
 
 
 def bad_folders() -> dict[str, tuple[Callable[[Path], Any], str]]:
@@ -475,16 +481,18 @@ def check_bad_folders_are_refused_in_one_message() -> None:
             path = Path(above) / "features"
             folder_of(path, data, spec)
             spoil(path)
-            assert said in str(must_raise(BadInput, lambda path=path: pv.with_features(data, str(path)))), name  # type: ignore[misc]
-    must_raise(BadInput, lambda: pv.with_features(data, "no/such/folder"))
+            assert said in str(must_raise(BadInput, lambda path=path: pv.transforms.with_features(data, str(path)))), (
+                name
+            )  # type: ignore[misc]
+    must_raise(BadInput, lambda: pv.transforms.with_features(data, "no/such/folder"))
     with tempfile.TemporaryDirectory() as above:
         good = np.zeros((12, 4), np.float32)
         for bad in (
-            lambda: pv.save_features(above, good, encoder="ours"),  # it is there already
-            lambda: pv.save_features(f"{above}/a", good[:, 0], encoder="ours"),
-            lambda: pv.save_features(f"{above}/b", good, good[:, :2], encoder="ours"),
-            lambda: pv.save_features(f"{above}/c", good[:3], encoder="ours", of=data),
-            lambda: pv.save_features(f"{above}/d", good, encoder=""),
+            lambda: pv.transforms.save_features(above, good, encoder="ours"),  # it is there already
+            lambda: pv.transforms.save_features(f"{above}/a", good[:, 0], encoder="ours"),
+            lambda: pv.transforms.save_features(f"{above}/b", good, good[:, :2], encoder="ours"),
+            lambda: pv.transforms.save_features(f"{above}/c", good[:3], encoder="ours", of=data),
+            lambda: pv.transforms.save_features(f"{above}/d", good, encoder=""),
         ):
             must_raise(BadInput, bad)
         assert not list(Path(above).iterdir())
@@ -500,7 +508,7 @@ def check_paid_components_are_no_encoder() -> None:
     assert result.settings["before"] == [{"kind": "pca", "components": 4, "noise_multiplier": 16.0}]
     assert "public_features" not in result.settings
     assert result.ledger.guarantee(1e-4).epsilon <= 3.0
-    assert "before" in str(must_raise(BadInput, lambda: pv.with_features(data, "pca:4")))
+    assert "before" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
     for bad in ("pca:", "pca", "pca:0", "pca:x", "pca:1.5"):
         must_raise(BadInput, lambda bad=bad: pv.train(data, epsilon=3.0, features=bad))  # type: ignore[misc]
 
@@ -510,8 +518,8 @@ def check_least_squares_refuses_what_it_can_not_do() -> None:
     for bad in ({"keep": 2}, {"features": 20_000, "keep": 20_000}):
         must_raise(BadInput, lambda bad=bad: settled(purpose="least-squares", **{"keep": 4} | bad))  # type: ignore[misc]
     plan = settled(purpose="least-squares", keep=4)
-    must_raise(BadInput, lambda: pv.fisher(plan, some_rows()))
-    must_raise(BadInput, lambda: pv.least_squares(settled(), some_rows()))
+    must_raise(BadInput, lambda: pv.statistics.fisher(plan, some_rows()))
+    must_raise(BadInput, lambda: pv.statistics.least_squares(settled(), some_rows()))
     for adjacency in Adjacency:
         plan = settled(purpose="least-squares", keep=4, adjacency=adjacency)
         found = release_squares(

@@ -17,19 +17,19 @@ from torch import Tensor
 
 import privlearn as pv
 from privlearn.accounting.events import walk
-from privlearn.mechanisms import features as mechanism
-from privlearn.mechanisms.features import Select, Statistics
-from privlearn.methods.features.plan import _FIELDS, from_description
-from privlearn.models import Keep
-from privlearn.publishing import bundle, verification
+from privlearn.models.networks import Keep
 from privlearn.publishing import features as published
+from privlearn.publishing import publish, verify
+from privlearn.statistics.plan import _FIELDS, from_description
+from privlearn.transforms import select as mechanism
+from privlearn.transforms.select import SelectFeatures, Statistics
 
 
 def named(x: Tensor, y: Tensor) -> pv.Dataset:
     return pv.Dataset(x.float(), y, classes=K, feature_names=("age|x", "blood", "cells", "dose"))
 
 
-def plans_that_choose() -> list[pv.FeaturesPlan]:
+def plans_that_choose() -> list[pv.statistics.FeaturesPlan]:
     return [plan for plan in EVERY_PLAN if plan.selects]
 
 
@@ -52,15 +52,15 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
             {"scores", "noise_std"} if plan.purpose == "classifier" else set()
         )
         with tempfile.TemporaryDirectory() as name:
-            out = bundle.publish(result, Path(name) / "model", delta=1e-5)
+            out = publish.publish(result, Path(name) / "model", delta=1e-5)
             assert json.loads((out / "privacy.json").read_text())["settings"]["chosen"] == chosen
             card = (out / "README.md").read_text()
             (row,) = [line for line in card.splitlines() if line.startswith("| chosen")]
             assert [int(part.split()[0]) for part in row.split(" | ")[-1].split("; ")] == kept
             assert ("Labels are declared public" in card) is (plan.purpose == "rows" and plan.labels == "public")
-            assert verification.verify(out).ok
-    assert "chosen" not in pv.fisher(settled(keep=4), data).settings
-    assert "chosen" not in pv.release_features(settled(keep=4, purpose="rows"), data).classifier().settings
+            assert verify.verify(out).ok
+    assert "chosen" not in pv.statistics.fisher(settled(keep=4), data).settings
+    assert "chosen" not in pv.statistics.release_features(settled(keep=4, purpose="rows"), data).classifier().settings
 
 
 @check
@@ -84,7 +84,7 @@ def check_scores_are_those_of_the_released_statistics() -> None:
     )
     x, y = torch.zeros(400, 2000), torch.arange(400) % 2
     x[::2] = 1.0
-    found = pv.select_features(plan, (x, y), streams=pv.Streams.new(0))
+    found = pv.statistics.select_features(plan, (x, y), streams=pv.Streams.new(0))
     assert found.scores is not None
     assert found.score_noise is not None
     assert found.scores.tolist() == sorted(found.scores.tolist(), reverse=True)
@@ -114,9 +114,9 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
     """Also of a run in pieces; the published network keeps those very features."""
     data = named(*some_rows(30))
     for before in (
-        (Select(2, 4.0, K, R, B),),
-        (Select(3, 4.0, K, R, B), pv.PCA(2, 4.0)),
-        (pv.PCA(3, 4.0), Select(2, 4.0, K, R, B)),
+        (SelectFeatures(2, 4.0, K, R, B),),
+        (SelectFeatures(3, 4.0, K, R, B), pv.transforms.PrivatePCA(2, 4.0)),
+        (pv.transforms.PrivatePCA(3, 4.0), SelectFeatures(2, 4.0, K, R, B)),
     ):
         plan = pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=before, examples=30)
         result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), data,
@@ -125,10 +125,10 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
         (chosen,) = [part["chosen"] for part in result.settings["before"] if "chosen" in part]
         names = {} if before[0].kind == "pca" else {"names": [data.feature_names[index] for index in kept]}
         assert chosen == {"indices": kept, **names}
-        assert verification.described_run({"method": "dpsgd", **result.settings}) == plan.event()
+        assert verify.described_run({"method": "dpsgd", **result.settings}) == plan.event()
         with tempfile.TemporaryDirectory() as name:
-            out = bundle.publish(result, Path(name) / "model", delta=1e-5)
-            assert verification.verify(out).ok
+            out = publish.publish(result, Path(name) / "model", delta=1e-5)
+            assert verify.verify(out).ok
             assert "| chosen, the best first |" in (out / "README.md").read_text()
         again = in_two_pieces(plan, data)
         assert again.settings == result.settings
@@ -162,7 +162,7 @@ def check_certificates_say_only_what_counts() -> None:
     ):
         for read, settings in (
             (published.described, settled().describe()),
-            (published.earlier, {"kind": "select", **vars(Select(2, 4.0, K, R, B))}),
+            (published.earlier, {"kind": "select", **vars(SelectFeatures(2, 4.0, K, R, B))}),
         ):
             read(settings | {"chosen": {"indices": [3, 1]}})
             must_raise(
@@ -193,10 +193,13 @@ def check_nobody_has_more_rows_than_are_protected() -> None:
     x, y = some_rows()
     for size, most in ((1, 1), (3, 2), (2, 2)):
         plan = settled(group_size=size)
-        found = pv.fisher(plan, pv.Dataset(x, y, groups=np.arange(40) // most), streams=pv.Streams.new(0))
-        usual = pv.fisher(plan, (x, y), streams=pv.Streams.new(0))
+        found = pv.statistics.fisher(plan, pv.Dataset(x, y, groups=np.arange(40) // most), streams=pv.Streams.new(0))
+        usual = pv.statistics.fisher(plan, (x, y), streams=pv.Streams.new(0))
         assert torch.equal(found.model(x.float()), usual.model(x.float()))
         assert found.ledger.unit.group_size == size
         ledger, more = pv.Ledger(), pv.Dataset(x, y, groups=np.arange(40) // (size + 1))
-        must_raise(pv.errors.BadInput, lambda plan=plan, more=more, ledger=ledger: pv.fisher(plan, more, ledger=ledger))  # type: ignore[misc]
+        must_raise(
+            pv.errors.BadInput,
+            lambda plan=plan, more=more, ledger=ledger: pv.statistics.fisher(plan, more, ledger=ledger),
+        )  # type: ignore[misc]
         assert not list(walk(ledger.event))

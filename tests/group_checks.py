@@ -15,8 +15,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import accountant, group_pairs, pld, zcdp
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting import accountant, pairs, pld, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     ZCDP,
@@ -32,13 +31,13 @@ from privlearn.accounting.events import (
     Selection,
     compose,
 )
-from privlearn.accounting.group_events import GroupSampled
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.trees import GroupSampled
 from privlearn.clipping import rows as row_sums
+from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Flat
-from privlearn.data import persons
+from privlearn.data import dataset
 from privlearn.errors import BadInput, BudgetExceeded
 
 KEY = b"0123456789abcdef"
@@ -92,7 +91,7 @@ def check_one_release_for_a_group_is_exact() -> None:
 def check_a_groups_masses_are_kept() -> None:
     for rate, sigma, k in ((0.01, 1.0, 3), (0.5, 20.0, 100), (0.2, 0.4, 5), (0.99, 2.0, 2), (1e-6, 0.5, 1000)):
         for tail in (1e-4, 1e-12):
-            pair = group_pairs.group_pair(rate, sigma, k, 2e-3, tail)
+            pair = pairs.group_pair(rate, sigma, k, 2e-3, tail)
             assert abs(pair.q.sum() + pair.q0 - 1) < 1e-9
             assert abs((pair.q * np.exp(pair.losses)).sum() + pair.p_inf - 1) < 1e-9
 
@@ -101,7 +100,7 @@ def check_a_groups_masses_are_kept() -> None:
 def check_rare_numbers_of_rows_are_paid_for() -> None:
     """What is left out of the mixture counts in full: a coarse tail is never below the truth."""
     for rate, sigma, k in ((0.05, 3.0, 10), (0.5, 20.0, 60)):
-        composed = pld.compose([group_pairs.group_pair(rate, sigma, k, 1e-3, 0.05)], [1], 1e-9)
+        composed = pld.compose([pairs.group_pair(rate, sigma, k, 1e-3, 0.05)], [1], 1e-9)
         for epsilon in (0.0, 0.5, 1.5):
             for ours, true in zip(composed.deltas(epsilon), mixture_deltas(rate, sigma, k, epsilon), strict=True):
                 assert ours >= true * (1 - 1e-9), (rate, sigma, k, epsilon, ours, true)
@@ -160,7 +159,13 @@ def check_ledgers_price_the_group() -> None:
 @check
 def check_units_never_mix() -> None:
     """Runs for one example, for groups of two sizes and for persons: a ledger holds one of these."""
-    units = [Unit(), Unit(2), Unit(5), Unit(rows_per_person=2), Unit(rows_per_person=5)]
+    units = [
+        PrivacyUnit(),
+        PrivacyUnit(2),
+        PrivacyUnit(5),
+        PrivacyUnit(rows_per_person=2),
+        PrivacyUnit(rows_per_person=5),
+    ]
     for unit in units:
         for other in units:
             ledger = Ledger()
@@ -176,11 +181,11 @@ def check_units_never_mix() -> None:
             assert ledger.spent(1e-5).unit == unit
         undeclared = Ledger()
         undeclared.charge(Gaussian(4.0), Adjacency.ADD_REMOVE)
-        if unit != Unit():
+        if unit != PrivacyUnit():
             must_raise(BadInput, lambda: undeclared.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, unit))  # noqa: B023
-    must_raise(BadInput, lambda: Ledger(Budget(rho=1.0), unit=Unit(2)))
+    must_raise(BadInput, lambda: Ledger(Budget(rho=1.0), unit=PrivacyUnit(2)))
     limited = Ledger(Budget(rho=1.0))
-    must_raise(BadInput, lambda: limited.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, Unit(2)))
+    must_raise(BadInput, lambda: limited.begin(Gaussian(4.0), Adjacency.ADD_REMOVE, PrivacyUnit(2)))
 
 
 def people(count: int = 12, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray[Any, Any]]:
@@ -212,8 +217,9 @@ def check_certificates_state_the_unit() -> None:
             assert {key: claim[key] for key in options} == options
             assert claim["epsilon"] == plan.guarantee(1e-3).epsilon
             for change in (
-                {"group_size": 2}, {"rows_per_person": 7}, {"group_size": 1}, {"group_size": True}, {"unit": str(Unit())},
-                {"unit": str(Unit(6))}, {"group_size": 6, "unit": str(Unit(6))},
+                {"group_size": 2}, {"rows_per_person": 7}, {"group_size": 1}, {"group_size": True},
+                {"unit": str(PrivacyUnit())},
+                {"unit": str(PrivacyUnit(6))}, {"group_size": 6, "unit": str(PrivacyUnit(6))},
             ):  # fmt: skip
                 path.write_text(json.dumps(certificate | {"claim": claim | change}))
                 said = " ".join(pv.verify(out).problems).replace("part 'claim' of privacy.json was changed", "")
@@ -224,10 +230,18 @@ def check_certificates_state_the_unit() -> None:
 def check_units_are_called_by_what_they_are() -> None:
     """In the sentence that explains a guarantee, on cards and in claims."""
     for unit, change, name in (
-        (Unit(), "one example is removed", "one example (one row of the training data)"),
-        (Unit(2), "examples of one person, up to 2 of them, are removed", "up to 2 examples of one person"),
-        (Unit(rows_per_person=1), "one person, with all their rows, is removed", "one person (any number of rows"),
-        (Unit(rows_per_person="all"), "one person, with all their rows, is removed", "one person (any number of rows"),
+        (PrivacyUnit(), "one example is removed", "one example (one row of the training data)"),
+        (PrivacyUnit(2), "examples of one person, up to 2 of them, are removed", "up to 2 examples of one person"),
+        (
+            PrivacyUnit(rows_per_person=1),
+            "one person, with all their rows, is removed",
+            "one person (any number of rows",
+        ),
+        (
+            PrivacyUnit(rows_per_person="all"),
+            "one person, with all their rows, is removed",
+            "one person (any number of rows",
+        ),
     ):
         assert unit.change("removed") == change
         assert str(unit).startswith(name)
@@ -240,7 +254,7 @@ def person_sums(
     x: Tensor, y: Tensor, ids: np.ndarray[Any, Any], rows: int = 4, clip: float = 0.5, **options: Any
 ) -> Any:
     """The clipped sum over all persons."""
-    table = torch.from_numpy(persons.rows_of_persons(ids, rows, KEY))
+    table = torch.from_numpy(dataset.rows_of_persons(ids, rows, KEY))
     clipper = ClippedGradients(small_net(), cross_entropy, Flat(clip), Adjacency.ADD_REMOVE, rows=table, **options)
     return clipper(one_sample(examples=len(table)), x, y)
 
@@ -270,7 +284,7 @@ def check_a_person_moves_the_sum_by_at_most_the_sensitivity() -> None:
 def check_a_persons_gradient_is_the_mean_of_their_rows() -> None:
     """Against one person after another: the mean over their rows, clipped once."""
     x, y, ids = people()
-    table = persons.rows_of_persons(ids, 4, KEY)
+    table = dataset.rows_of_persons(ids, 4, KEY)
 
     def mean_loss(output: Tensor, target: Tensor) -> Tensor:
         return cross_entropy(output, target).mean()
@@ -291,7 +305,7 @@ def check_a_persons_gradient_is_the_mean_of_their_rows() -> None:
 def check_a_person_has_only_their_own_rows() -> None:
     _, _, ids = people()
     for rows in (1, 2, 4, 12):
-        table = persons.rows_of_persons(ids, rows, KEY)
+        table = dataset.rows_of_persons(ids, rows, KEY)
         assert table.shape == (len(np.unique(ids)), rows)
         for person, own in zip(np.unique(ids), table, strict=True):
             mine = np.flatnonzero(ids == person)
@@ -305,15 +319,15 @@ def check_nobody_elses_rows_move() -> None:
     """A person is added at any place, or has other rows: what stands for everybody else stays."""
     _, _, ids = people()
     for kind in (ids, ids.astype(str)):
-        before = dict(zip(np.unique(kind), persons.rows_of_persons(kind, 3, KEY), strict=True))
+        before = dict(zip(np.unique(kind), dataset.rows_of_persons(kind, 3, KEY), strict=True))
         for new in (-1, 500, 5000):
             assert new not in ids
             more = np.concatenate([kind, np.full(7, new).astype(kind.dtype)])
-            after = dict(zip(np.unique(more), persons.rows_of_persons(more, 3, KEY), strict=True))
+            after = dict(zip(np.unique(more), dataset.rows_of_persons(more, 3, KEY), strict=True))
             assert len(after) == len(before) + 1
             assert all(np.array_equal(after[person], own) for person, own in before.items())
     many = np.zeros(60, dtype=int)
-    assert not np.array_equal(persons.rows_of_persons(many, 5, KEY), persons.rows_of_persons(many, 5, KEY[::-1]))
+    assert not np.array_equal(dataset.rows_of_persons(many, 5, KEY), dataset.rows_of_persons(many, 5, KEY[::-1]))
 
 
 @check
@@ -331,7 +345,7 @@ def check_a_row_that_is_not_finite_silences_its_person_only() -> None:
 @check
 def check_a_person_moves_the_second_moment_by_at_most_its_sensitivity() -> None:
     x, _, ids = people()
-    table = torch.from_numpy(persons.rows_of_persons(ids, 4, KEY))
+    table = torch.from_numpy(dataset.rows_of_persons(ids, 4, KEY))
     worst = 0.0
     for person in range(len(table)):
         changed = x.clone()

@@ -18,17 +18,18 @@ from torch import Tensor, nn
 from transcripts import require_alike, transcript
 
 import privlearn as pv
-from privlearn import cli, rng, sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import cli, sampling
+from privlearn import streams as streams_module
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import train as train_command
-from privlearn.clipping import styles
+from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
+from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import BadInput
 from privlearn.mechanisms import release as release_module
-from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.plan import Plan
-from privlearn.publishing import bundle
+from privlearn.publishing import publish
 
 # Data and their neighbours
 
@@ -54,7 +55,7 @@ PRICED = [
     (sampling.FullBatch(), Adjacency.ZERO_OUT),
     (sampling.FullBatch(), Adjacency.REPLACE_ONE),
 ]
-CLIPS = [styles.Flat(0.5), styles.PerLayer(0.5), styles.Automatic(0.5), styles.Quantile(0.5, rate=1.0)]
+CLIPS = [clips.Flat(0.5), clips.PerLayer(0.5), clips.Automatic(0.5), clips.Quantile(0.5, rate=1.0)]
 
 
 def data_with(row: str | None, adjacency: Adjacency, rows: int = 11, kind: torch.dtype = torch.float64) -> Any:
@@ -75,7 +76,7 @@ def network(inputs: int = 5, dropout: float = 0.0) -> nn.Module:
 def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **options: Any) -> Any:
     """A run of `dpsgd` for `transcript`, published into its folder."""
 
-    def run(streams: rng.Streams, folder: Path) -> None:
+    def run(streams: streams_module.Streams, folder: Path) -> None:
         steps: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         arguments = {"loss": cross_entropy, "optimizer": lambda p: torch.optim.SGD(p, lr=0.3), **options}
         result = dpsgd_module.dpsgd(
@@ -84,7 +85,7 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
         )  # fmt: skip
         steps.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         steps.append(("result", repr(result), result.settings, result.architecture))
-        bundle.publish(result, folder / "model", delta=1e-5)
+        publish.publish(result, folder / "model", delta=1e-5)
 
     return run
 
@@ -163,7 +164,7 @@ def check_neighbouring_runs_look_the_same_with_options() -> None:
             rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):
-        plan = settled(sampler, adjacency, styles.Flat(0.5), before=(pv.PCA(3, 2.0),))
+        plan = settled(sampler, adjacency, clips.Flat(0.5), before=(pv.transforms.PrivatePCA(3, 2.0),))
         require_neighbours_alike(plan, list(ROWS)[number % 3 :: 3], make=lambda: network(3))
 
 
@@ -171,7 +172,7 @@ def check_neighbouring_runs_look_the_same_with_options() -> None:
 def check_one_row_looks_like_none() -> None:
     """Data of a single row, and of none at all, where the number of rows is not public."""
     for sampler, adjacency in (PRICED[0], PRICED[3], PRICED[7]):
-        for clip in (styles.PerLayer(0.5), styles.Quantile(0.5)):
+        for clip in (clips.PerLayer(0.5), clips.Quantile(0.5)):
             require_neighbours_alike(settled(sampler, adjacency, clip), ("ordinary", "one NaN", "far"), count=0)
 
 
@@ -215,7 +216,7 @@ def check_what_a_model_does_on_some_rows_only_is_not_seen() -> None:
     rows = ("the only one of its class", "one NaN")  # both hold the 0.2
     for how in PICKY:
         for (sampler, adjacency), microbatch in ((PRICED[0], None), (PRICED[3], 2)):
-            plan = settled(sampler, adjacency, styles.Flat(0.5))
+            plan = settled(sampler, adjacency, clips.Flat(0.5))
             require_neighbours_alike(plan, rows, make=lambda how=how: Picky(how), microbatch=microbatch)
 
 
@@ -233,7 +234,7 @@ def check_what_a_loss_does_on_some_targets_only_is_not_seen() -> None:
 
     for loss in (raises, drops):
         for sampler, adjacency in (PRICED[3], PRICED[8]):
-            plan = settled(sampler, adjacency, styles.Quantile(0.5))
+            plan = settled(sampler, adjacency, clips.Quantile(0.5))
             require_neighbours_alike(plan, ("the only one of its class",), loss=loss)
 
 
@@ -241,7 +242,7 @@ def check_what_a_loss_does_on_some_targets_only_is_not_seen() -> None:
 def check_charges_come_first_and_every_release_draws() -> None:
     """Within each release: its charge (or, later in an epoch, none), then noise for every number, then nothing."""
     for sampler, adjacency in PRICED:
-        plan = settled(sampler, adjacency, styles.Flat(0.5), before=(pv.PCA(3, 2.0),))
+        plan = settled(sampler, adjacency, clips.Flat(0.5), before=(pv.transforms.PrivatePCA(3, 2.0),))
         found = transcript(training(plan, data_with("ordinary", adjacency), make=lambda: network(3)))
         charged, inside, drawn = 0, False, False
         for item in found.seen:
@@ -298,7 +299,7 @@ def check_no_sum_without_noise_is_left_behind() -> None:
 @check
 def check_generators_do_not_tell_batch_sizes() -> None:
     """PyTorch's own generator is where it was; and its numbers in a run follow from the run's seed."""
-    plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, styles.Flat(0.5))
+    plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
     weights = []
     for before in (1, 2):
         torch.manual_seed(before)
@@ -306,7 +307,7 @@ def check_generators_do_not_tell_batch_sizes() -> None:
         net = network(dropout=0.5)
         torch.manual_seed(before)
         dpsgd_module.dpsgd(
-            plan, net, cross_entropy, data_with("ordinary", Adjacency.ADD_REMOVE), streams=rng.Streams.new(1)
+            plan, net, cross_entropy, data_with("ordinary", Adjacency.ADD_REMOVE), streams=streams_module.Streams.new(1)
         )
         assert torch.equal(torch.get_rng_state(), at), "the generator of PyTorch moved as far as the batches were large"
         weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
@@ -330,14 +331,14 @@ def check_what_noise_cannot_be_added_to_is_not_charged() -> None:
             bounded(torch.zeros(3), 1.0, part.sample),
             noise_multiplier=1.0,
             ledger=ledger,
-            stream=rng.Streams.new(0).noise,
+            stream=streams_module.Streams.new(0).noise,
         )
 
 
 @check
 def check_steps_that_are_too_long_end_with_a_message() -> None:
     """On neighbouring data with the same one: that the weights are not finite follows from what was released."""
-    plan = Plan(sampling.Poisson(0.3), 4, pv.schedules.Constant(1.0), styles.Flat(100.0), examples=12)
+    plan = Plan(sampling.Poisson(0.3), 4, pv.schedules.Constant(1.0), clips.Flat(100.0), examples=12)
     long: Any = {"optimizer": lambda p: torch.optim.SGD(p, lr=1e308)}
     base = transcript(training(plan, data_with(None, plan.neighbours), **long))
     said = next((item for item in base.seen if item[0] == "error"), ("error", "", "nothing was said"))
@@ -374,7 +375,7 @@ COMMANDS = [
 
 
 def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows: int = 23) -> Any:
-    def run(streams: rng.Streams, folder: Path) -> None:
+    def run(streams: streams_module.Streams, folder: Path) -> None:
         class New:
             new = staticmethod(lambda *args, **kwargs: streams)
 

@@ -13,8 +13,6 @@ from adaptive_oracle import TOLERANCE, Game, Run, as_charges, as_run
 from checks import check, must_raise
 
 from privlearn.accounting import accountant, limits, zcdp
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     Event,
@@ -29,9 +27,10 @@ from privlearn.accounting.events import (
     tally,
 )
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, fits
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger, Releases
-from privlearn.accounting.pages import LISTED, Entry
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledger_state import LISTED, RunEntry
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 ADD = Adjacency.ADD_REMOVE
@@ -54,7 +53,7 @@ class Planned:
 
     events: Event
     neighbours: Adjacency = ADD
-    unit: Unit = Unit()  # noqa: RUF009 - a frozen value
+    unit: PrivacyUnit = PrivacyUnit()  # noqa: RUF009 - a frozen value
 
     def event(self) -> Any:
         return compose([self.events])
@@ -227,7 +226,7 @@ def check_groups_are_let_through_as_groups() -> None:
     assert math.isclose(zcdp.rho(single.limit), 9 * zcdp.rho(group.limit), rel_tol=1e-9)
     sampled = Ledger(Budget(8.0, DELTA, group_size=2))
     for steps in (100, 10):
-        sampled.begin(Repeated(STEP, steps), ADD, Unit(2))
+        sampled.begin(Repeated(STEP, steps), ADD, PrivacyUnit(2))
         sampled.charge(Repeated(STEP, steps), ADD)
         sampled.settle()
     assert sampled.guarantee(DELTA).epsilon <= 8.0 * (1 + 1e-12)
@@ -274,7 +273,7 @@ def check_a_guard_is_for_one_kind_of_neighbour() -> None:
 @check
 def check_a_file_that_would_be_too_large_is_not_written() -> None:
     """A write that no read would accept is refused, and the file stays as it was."""
-    from privlearn.accounting import book
+    from privlearn.accounting import ledger_file as book
 
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, create=True)
@@ -296,10 +295,10 @@ def check_very_many_entries_are_summed_up() -> None:
     path = Path(tempfile.mkdtemp()) / "ledger"
     ledger = Ledger.open(path, Budget(rho=10.0))
     ledger.charge(Gaussian(30.0), ADD)
-    book = Book(path)
+    book = LedgerFile(path)
     with book.editing() as pages:
         for n in range(2 * LISTED + 500):
-            pages.charge(pages.add(Entry.new("one of many")), Gaussian(40.0 + n % 3))
+            pages.charge(pages.add(RunEntry.new("one of many")), Gaussian(40.0 + n % 3))
     pages = book.read()
     assert LISTED <= len(pages.entries) <= 2 * LISTED + 2
     [summed] = [entry for entry in pages.entries if entry.id == "earlier"]
@@ -310,7 +309,7 @@ def check_very_many_entries_are_summed_up() -> None:
     assert sum(counts.values()) == 2 * LISTED + 501
     with book.editing() as pages:
         for n in range(2 * LISTED):
-            pages.charge(pages.add(Entry.new("one of many")), Gaussian(40.0 + n % 3))
+            pages.charge(pages.add(RunEntry.new("one of many")), Gaussian(40.0 + n % 3))
     assert sum(tally(book.read().event).values()) == 4 * LISTED + 501
     assert Ledger.open(path).limit == ledger.limit
     loose = Ledger.open(path)
@@ -322,7 +321,7 @@ def check_very_many_entries_are_summed_up() -> None:
 @check
 def check_ledgers_of_the_first_version_are_read_as_adaptive() -> None:
     """Which runs were fixed beforehand is not known of them, so their later runs count as chosen."""
-    from privlearn._json import digest
+    from privlearn._storage import digest
     from privlearn.accounting.event_json import to_json
 
     def entry(name: str, event: Event) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from mac_nets import ACTIVATIONS, TANH, derivatives, made_up, net, sample_of, va
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.methods.mac import coordinates as coordinates_module
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.mac.expansion import BINARY, SOFTMAX, SQUARED, Output, hidden_first, hidden_second
-from privlearn.methods.mac.network import layers_of
-from privlearn.methods.mac.objective import Surrogate
+from privlearn.mac import coordinates as coordinates_module
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.expansion import BINARY, SOFTMAX, SQUARED, Output, Surrogate, hidden_first, hidden_second
+from privlearn.mac.network import layers_of
 
 # Coefficients
 
@@ -61,7 +60,7 @@ def check_derivatives_are_those_of_the_weighted_objective() -> None:
     for output in (SQUARED, BINARY):
         model, (x, y) = net(5, 7, 6, 3, kind=nn.Softplus), made_up(9, 5, 3)
         layers = layers_of(model)
-        found = derivatives(model, pv.Derivatives(1e6), output, coordinates=Coordinates(1, 1.0, "sweep"))
+        found = derivatives(model, pv.mac.Derivatives(1e6), output, coordinates=Coordinates(1, 1.0, "sweep"))
         true = torch.autograd.grad(output.losses(model(x), y).sum(), list(model.parameters()))
         for mu, near in ((1e3, 1e-2), (1e6, 1e-5)):
             sums = values(found(sample_of(range(9)), x, y, mu))
@@ -228,7 +227,7 @@ def check_sweeps_end_where_the_objective_is_least() -> None:
 def check_stored_coordinates_stay_with_their_record() -> None:
     """What an example left is where it goes on, in whatever batch and place it comes again; others are as on a first visit."""
     model, (x, y) = net(4, 6, 3), made_up(10, 4, 3)
-    bound = pv.Derivatives(1e6)
+    bound = pv.mac.Derivatives(1e6)
 
     def after(*batches: list[int]) -> Any:
         found = derivatives(model, bound, coordinates=Coordinates(5, 0.3, "sgd", stored=True), examples=10)

@@ -11,13 +11,13 @@ from checks import one_sample
 from torch import Tensor, nn
 
 from privlearn import sampling
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.activations import RELU, SOFTPLUS, TANH, Activation
-from privlearn.clipping.layerwise import Layerwise
-from privlearn.methods.mac import batch as batch_module
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.mac.expansion import BINARY, Output
-from privlearn.methods.mac.network import layers_of
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.derivative_bounds import Layerwise
+from privlearn.mac import sums as batch_module
+from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.expansion import BINARY, Output
+from privlearn.mac.network import layers_of
 
 ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 

@@ -17,21 +17,22 @@ from mac_nets import ADD, REPLACE, derivatives, made_up, net, sample_of
 from transcripts import require_alike, transcript
 
 import privlearn as pv
-from privlearn import rng, sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import sampling
+from privlearn import streams as streams_module
 from privlearn.accounting.events import walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.derivatives import DerivativeSums, histogram
-from privlearn.clipping.layerwise import shares_of_parts
+from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import UnsupportedEvent
+from privlearn.mac import dpmac as dpmac_module
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.dpmac import MacSteps
+from privlearn.mac.expansion import BINARY
+from privlearn.mac.network import layers_of, with_ones
+from privlearn.mac.sums import DerivativeSums, histogram
 from privlearn.mechanisms import release as release_module
-from privlearn.methods import dpmac as dpmac_module
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.mac.expansion import BINARY
-from privlearn.methods.mac.network import layers_of, with_ones
-from privlearn.methods.mac.steps import MacSteps
-from privlearn.publishing import bundle, verification
+from privlearn.publishing import publish, verify
+from privlearn.runs.checkpoint import Checkpoint
 
 # The joint release
 
@@ -39,14 +40,18 @@ from privlearn.publishing import bundle, verification
 @check
 def check_the_joint_release_counts_every_layer() -> None:
     """Noise of sigma sqrt(M K) times each sensitivity, the output layer counted; or by any other split that adds up to one."""
-    for bound in (pv.Derivatives(0.3), pv.Derivatives((0.3, 0.1), 2.0), pv.Derivatives(0.3, shares=(1.0, 3.0))):
+    for bound in (
+        pv.mac.Derivatives(0.3),
+        pv.mac.Derivatives((0.3, 0.1), 2.0),
+        pv.mac.Derivatives(0.3, shares=(1.0, 3.0)),
+    ):
         model = net(60, 70, 60)
         found = derivatives(model, bound)
         shares = shares_of_parts(bound, 2)
         assert math.isclose(sum(share**2 for share in shares), 1.0)
         parts = found(sample_of(np.arange(0)), *made_up(1, 60, 60), 1.0)
         unit = math.sqrt(sum(share**2 for share in shares))
-        streams, ledger = rng.Streams.new(4), Ledger()
+        streams, ledger = streams_module.Streams.new(4), Ledger()
         steps = MacSteps(found, None, shares, ledger, streams)  # type: ignore[arg-type]
         released = steps._released(parts, 2.8, shares)
         for value, part, share in zip(released, parts, shares, strict=True):
@@ -68,7 +73,7 @@ def check_shares_are_at_most_the_whole() -> None:
         must_raise(
             pv.errors.BadInput,
             lambda own=own, shares=shares: release_module.release(  # type: ignore[misc]
-                *own, noise_multiplier=1.0, ledger=ledger, stream=rng.Streams.new(0).noise, shares=shares
+                *own, noise_multiplier=1.0, ledger=ledger, stream=streams_module.Streams.new(0).noise, shares=shares
             ),
         )
     assert not list(walk(ledger.event))
@@ -81,11 +86,11 @@ def _bounded_zeros() -> Any:
 @check
 def check_fixed_batches_are_not_amplified() -> None:
     """Batches in a fixed order cost what one release an epoch does, like shuffled ones; each row is in one of them."""
-    batches = [list(sample.indices) for sample in pv.FixedOrder(5).draw(12)]
+    batches = [list(sample.indices) for sample in pv.sampling.FixedOrder(5).draw(12)]
     assert batches == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
-    for sampler in (pv.FixedOrder(5), pv.Shuffle(5)):
+    for sampler in (pv.sampling.FixedOrder(5), pv.Shuffle(5)):
         plan = pv.Plan(sampler, epochs=4, schedule=pv.schedules.Constant(start=2.0))
-        one = pv.Plan(pv.FullBatch(), epochs=4, schedule=pv.schedules.Constant(start=2.0))
+        one = pv.Plan(pv.sampling.FullBatch(), epochs=4, schedule=pv.schedules.Constant(start=2.0))
         assert math.isclose(plan.guarantee(1e-5).epsilon, one.guarantee(1e-5).epsilon, rel_tol=1e-9)
 
 
@@ -96,7 +101,7 @@ def check_fixed_batches_are_not_amplified() -> None:
 def check_histograms_of_norms_are_bounded() -> None:
     """An example counts once in each, and once in all where it is not finite: not at all; replacing it moves sqrt(2)."""
     norms = torch.tensor([1e-9, 0.5, 2.0, 1e9, math.nan, math.inf])
-    edges = pv.Histogram(1.0, low=1e-3, high=1e3, bins=8).edges()
+    edges = pv.mac.Histogram(1.0, low=1e-3, high=1e3, bins=8).edges()
     assert len(edges) == 7
     for adjacency, moved in ((ADD, 1.0), (REPLACE, math.sqrt(2))):
         parts = histogram([norms, norms[:3]], edges, one_sample(), adjacency)
@@ -115,8 +120,8 @@ def check_histograms_of_norms_are_bounded() -> None:
 def check_thresholds_are_learned_and_paid_for() -> None:
     """They become the quantile that was asked for, layer by layer and kind by kind, for one event on all the data."""
     x, y = made_up(64, 5, 3)
-    learned = pv.Histogram(1e-4, after=1, quantile=0.5, low=1e-4, high=1e2, bins=602)
-    bound = pv.Derivatives(0.3, 0.3, learned=learned)
+    learned = pv.mac.Histogram(1e-4, after=1, quantile=0.5, low=1e-4, high=1e2, bins=602)
+    bound = pv.mac.Derivatives(0.3, 0.3, learned=learned)
     plan = pv.Plan(pv.Poisson(0.2), epochs=2, schedule=pv.schedules.Constant(start=1e6), clip=bound)
     result = pv.dpmac(plan, net(5, 6, 3), BINARY.name, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1e-12),
                       coordinates=Coordinates(5, 0.05, "adam"), mu=1.0, streams=pv.Streams.new(0))  # fmt: skip
@@ -135,7 +140,7 @@ def check_thresholds_are_learned_and_paid_for() -> None:
 
 
 def settled(sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip: Any = None, **more: Any) -> pv.Plan:
-    clip = clip or pv.Derivatives(0.3)
+    clip = clip or pv.mac.Derivatives(0.3)
     return pv.Plan(sampler, epochs=2, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, adjacency=adjacency,
                    examples=12, **more)  # fmt: skip
 
@@ -144,7 +149,13 @@ def settled(sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip:
 def check_a_batch_is_one_event() -> None:
     """However many layers there are, the ledger holds what the plan says: one event a batch, or an epoch."""
     x, y = made_up(12, 5, 3)
-    for sampler in (pv.Poisson(0.3), pv.Partition(4), pv.Shuffle(5), pv.FixedOrder(5), pv.FullBatch()):
+    for sampler in (
+        pv.Poisson(0.3),
+        pv.Partition(4),
+        pv.Shuffle(5),
+        pv.sampling.FixedOrder(5),
+        pv.sampling.FullBatch(),
+    ):
         for widths in ((5, 3), (5, 6, 4, 3)):
             plan = settled(sampler)
             result = pv.dpmac(
@@ -158,7 +169,7 @@ def check_a_batch_is_one_event() -> None:
 def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
     """A run of `dpmac` for `transcript`, published into its folder."""
 
-    def run(streams: rng.Streams, folder: Path) -> None:
+    def run(streams: streams_module.Streams, folder: Path) -> None:
         seen: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         result = dpmac_module.dpmac(
             plan, net(5, 4, 3), BINARY.name, data, streams=streams, optimizer=lambda p: torch.optim.SGD(p, lr=0.3),
@@ -166,7 +177,7 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
         )  # fmt: skip
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         seen.append(("result", repr(result), result.settings, result.architecture))
-        bundle.publish(result, folder / "model", delta=1e-5)
+        publish.publish(result, folder / "model", delta=1e-5)
 
     return run
 
@@ -174,9 +185,9 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
 @check
 def check_neighbouring_mac_runs_look_the_same() -> None:
     """By record and replay, for every sampler with every kind of neighbour, every bound, and rows of every kind."""
-    fixed = (pv.FixedOrder(5), Adjacency.ZERO_OUT)
-    learned = pv.Derivatives(0.3, 0.5, shares=(2.0, 1.0), learned=pv.Histogram(3.0))
-    bounds = [pv.Derivatives(0.3), learned, pv.Analytic(z_norm=1.0), pv.Analytic(z_norm=1.0, order=2)]
+    fixed = (pv.sampling.FixedOrder(5), Adjacency.ZERO_OUT)
+    learned = pv.mac.Derivatives(0.3, 0.5, shares=(2.0, 1.0), learned=pv.mac.Histogram(3.0))
+    bounds = [pv.mac.Derivatives(0.3), learned, pv.mac.Analytic(z_norm=1.0), pv.mac.Analytic(z_norm=1.0, order=2)]
     rows = list(ROWS)
     for number, (sampler, adjacency) in enumerate([*PRICED, fixed]):
         bound = bounds[number % 4]
@@ -196,8 +207,8 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
         pass
 
     x, y = made_up(20, 5, 3)
-    learned = pv.Derivatives(0.3, 0.5, learned=pv.Histogram(3.0, after=1))
-    for clip, before in ((learned, ()), (pv.Analytic(z_norm=1.0), (pv.PCA(3, 4.0),))):
+    learned = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0, after=1))
+    for clip, before in ((learned, ()), (pv.mac.Analytic(z_norm=1.0), (pv.transforms.PrivatePCA(3, 4.0),))):
         plan = pv.Plan(
             pv.Poisson(0.3), epochs=3, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, before=before
         )
@@ -240,7 +251,7 @@ def check_runs_without_noise_are_never_published() -> None:
         settled(pv.Poisson(0.3)), net(5, 4, 3), BINARY.name, (x, y), private=False, streams=pv.Streams.new(0)
     )
     with tempfile.TemporaryDirectory() as name:
-        must_raise(UnsupportedEvent, lambda: bundle.publish(result, Path(name) / "model", delta=1e-5))
+        must_raise(UnsupportedEvent, lambda: publish.publish(result, Path(name) / "model", delta=1e-5))
         assert not list(Path(name).iterdir())
 
 
@@ -248,27 +259,27 @@ def check_runs_without_noise_are_never_published() -> None:
 def check_mac_certificates_are_recomputed() -> None:
     """A published run verifies, its histogram included; leaving that out of the events is found."""
     x, y = made_up(20, 5, 3)
-    clip = pv.Derivatives(0.3, 0.5, learned=pv.Histogram(3.0))
-    plan = settled(pv.Poisson(0.3), clip=clip, before=(pv.PCA(4, 8.0),))
+    clip = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0))
+    plan = settled(pv.Poisson(0.3), clip=clip, before=(pv.transforms.PrivatePCA(4, 8.0),))
     result = pv.dpmac(plan, lambda shape: net(*shape, 4, 3), BINARY.name,
                       (x, y), streams=pv.Streams.new(0), coordinates=Coordinates(2))  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
-        out = bundle.publish(result, Path(name) / "model", delta=1e-5)
-        assert verification.verify(out).ok
+        out = publish.publish(result, Path(name) / "model", delta=1e-5)
+        assert verify.verify(out).ok
         assert "histogram" in (out / "README.md").read_text()
         settings = json.loads((out / "privacy.json").read_text())["settings"]
-    assert list(walk(verification.described_run(settings))) == list(walk(result.ledger.event))
+    assert list(walk(verify.described_run(settings))) == list(walk(result.ledger.event))
     settings["before"][1]["noise_multiplier"] = 0.5
-    assert list(walk(verification.described_run(settings))) != list(walk(result.ledger.event))
+    assert list(walk(verify.described_run(settings))) != list(walk(result.ledger.event))
 
 
 @check
 def check_sums_are_divided_by_a_public_number() -> None:
     """On an empty batch and on a full one, what was released moves the weights by the same factor: 1 / (2 q N)."""
     x, y = made_up(12, 5, 3)
-    for sampler in (pv.Poisson(0.5), pv.FullBatch()):
+    for sampler in (pv.Poisson(0.5), pv.sampling.FullBatch()):
         plan = pv.Plan(
-            sampler, epochs=1, schedule=pv.schedules.Constant(start=1.0), clip=pv.Derivatives(1e-9), examples=1000
+            sampler, epochs=1, schedule=pv.schedules.Constant(start=1.0), clip=pv.mac.Derivatives(1e-9), examples=1000
         )
         model = net(5, 3)
         before = layers_of(model)[0].weight()
@@ -288,10 +299,10 @@ def check_the_bias_counts_in_every_norm() -> None:
     model, (x, y) = net(4, 3), made_up(5, 4, 3)
     layer = layers_of(model)[0]
     assert with_ones(x, layer).shape == (5, 5)
-    found = derivatives(model, pv.Derivatives(1e-3))
+    found = derivatives(model, pv.mac.Derivatives(1e-3))
     (part,) = found(sample_of([0]), x * 1e-9, y, 1.0)  # nothing but the bias has a gradient
     assert abs(float(part.values[0].norm()) / 1e-3 - 1) < 1e-6
     assert part.values[0].shape == (3, 5)
-    bound = derivatives(model, pv.Analytic(z_norm=1.0, x_norm=1e-6)).limits()[0][0]
+    bound = derivatives(model, pv.mac.Analytic(z_norm=1.0, x_norm=1e-6)).limits()[0][0]
     true = float((torch.sigmoid(layer.linear.bias.detach()) - 1).norm())
     assert bound >= true > 0.1

@@ -13,21 +13,21 @@ from mac_nets import ADD, REPLACE, TANH, derivatives, made_up, net, sample_of, v
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.clipping import analytic
-from privlearn.clipping.activations import IDENTITY, RELU, SOFTPLUS, Activation
-from privlearn.clipping.derivatives import DerivativeSums, Products
-from privlearn.clipping.layerwise import Layerwise
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.mac.expansion import BINARY, OUTPUTS, SOFTMAX, SQUARED, hidden_first, hidden_second
+from privlearn.clipping.derivative_bounds import Layerwise
+from privlearn.mac import analytic
+from privlearn.mac.activations import IDENTITY, RELU, SOFTPLUS, Activation
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.expansion import BINARY, OUTPUTS, SOFTMAX, SQUARED, hidden_first, hidden_second
+from privlearn.mac.sums import DerivativeSums, Products
 
 # Sensitivities
 
 
 BOUNDS: list[Layerwise] = [
-    pv.Derivatives((0.3, 0.1, 0.5)),
-    pv.Derivatives(0.3, (0.2, 0.7, 0.1)),
-    pv.Analytic(z_norm=1.0, x_norm=1.5, y_norm=0.8),
-    pv.Analytic(z_norm=1.0, x_norm=1.5, y_norm=0.8, order=2),
+    pv.mac.Derivatives((0.3, 0.1, 0.5)),
+    pv.mac.Derivatives(0.3, (0.2, 0.7, 0.1)),
+    pv.mac.Analytic(z_norm=1.0, x_norm=1.5, y_norm=0.8),
+    pv.mac.Analytic(z_norm=1.0, x_norm=1.5, y_norm=0.8, order=2),
 ]
 
 
@@ -59,7 +59,7 @@ def check_one_example_moves_the_derivative_sums_by_at_most_the_sensitivity() -> 
                         moved = float((one.values[0] - two.values[0]).norm())
                         assert moved <= one.sensitivity * (1 + 1e-9), (bound, output.name, adjacency, number, extra)
                         reached[number] = max(reached[number], moved / one.sensitivity)
-                if isinstance(bound, pv.Derivatives) and adjacency is ADD:
+                if isinstance(bound, pv.mac.Derivatives) and adjacency is ADD:
                     assert min(reached) > 0.999, (bound, output.name, reached)
 
 
@@ -252,7 +252,7 @@ def check_softmax_derivatives_are_bounded() -> None:
 @check
 def check_suprema_of_softplus_are_above_every_value() -> None:
     """On points that are not the table's, up to each of many radii, tiny and huge ones included; to a relative 2e-6."""
-    from privlearn.clipping import activations
+    from privlearn.mac import activations
 
     radii = torch.cat([torch.tensor([0.0, 1e-9, 39.9995, 41.0, 1e3]), torch.logspace(-4, 2, 40)]).double()
     found = activations._softplus_suprema(radii)
@@ -286,7 +286,7 @@ def check_what_analytic_bounds_rest_on_is_projected() -> None:
     for output in (SQUARED, BINARY):
         for order in (1, 2):
             for kind in (nn.ReLU, nn.Softplus, nn.Tanh):
-                bound = pv.Analytic(z_norm=0.6, x_norm=0.9, y_norm=0.5, order=order)
+                bound = pv.mac.Analytic(z_norm=0.6, x_norm=0.9, y_norm=0.5, order=order)
                 model, (x, y) = net(4, 6, 5, 3, kind=kind), made_up(30, 4, 3)
                 x = x * 10 ** torch.linspace(-2, 4, 30, dtype=torch.float64)[:, None]
                 y = (y * 50 if output is SQUARED else y).clone()

@@ -13,14 +13,14 @@ import torch
 from checks import bounded, check, require_standard_deviation
 from scipy import stats
 
-from privlearn import rng
+from privlearn import streams as streams_module
 from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms import grid, noise, selection
 from privlearn.mechanisms.release import release
 
 
 def on_grid(value: torch.Tensor, multiplier: float = 1.0, sensitivity: float = 1.0, seed: int = 0) -> torch.Tensor:
-    stream = rng.Streams.new(seed, discrete=True).noise
+    stream = streams_module.Streams.new(seed, discrete=True).noise
     ((noisy,),) = release(
         bounded(value.clone(), sensitivity), noise_multiplier=multiplier, ledger=Ledger(), stream=stream
     )
@@ -31,7 +31,7 @@ class Script:
     """A noise stream that hands out given words, then those of a real one."""
 
     def __init__(self, words: list[int]) -> None:
-        self.first, self.then, self.asked = words, rng.Streams.new(0).noise, 0
+        self.first, self.then, self.asked = words, streams_module.Streams.new(0).noise, 0
 
     def words(self, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         self.asked += 1
@@ -70,7 +70,7 @@ def check_all_numbers_of_a_release_share_one_grid() -> None:
         part = bounded(torch.zeros(0))
         values = tuple(torch.full((size,), 0.3, dtype=torch.float64) for size in sizes)
         part = type(part)(values, 0.7, part.adjacency, part.sample)
-        stream = rng.Streams.new(0, discrete=True).noise
+        stream = streams_module.Streams.new(0, discrete=True).noise
         with mock.patch.object(grid, "rounded_gaussian", side_effect=grid.rounded_gaussian) as drawn:
             release(part, noise_multiplier=2.0, ledger=Ledger(), stream=stream)
         step = 2.0 ** math.floor(math.log2(0.7 * 2**-10 / math.sqrt(1000)))
@@ -88,7 +88,7 @@ def check_every_number_gets_noise_at_the_ends_of_blocks() -> None:
             part = bounded(torch.zeros(0))
             values = tuple(torch.zeros(size, dtype=dtype) for size in sizes)
             part = type(part)(values, 1.0, part.adjacency, part.sample)
-            stream = rng.Streams.new(0, discrete=discrete).noise
+            stream = streams_module.Streams.new(0, discrete=discrete).noise
             (noisy,) = release(part, noise_multiplier=1e3, ledger=Ledger(), stream=stream)
             for value in noisy:
                 assert bool((value[-200:] != 0).all()), (dtype, discrete, sizes)
@@ -138,7 +138,7 @@ def check_gumbel_draws_reach_the_far_tail() -> None:
                 true,
             )
     assert float(found[0]) > 45
-    drawn = selection.gumbel(50_000, rng.Streams.new(0).noise).numpy()
+    drawn = selection.gumbel(50_000, streams_module.Streams.new(0).noise).numpy()
     assert stats.kstest(drawn, "gumbel_r").pvalue > 1e-6
 
 
@@ -181,13 +181,13 @@ def check_rounded_draws_are_exact() -> None:
 @check
 def check_streams_go_on_where_they_were() -> None:
     for seed in (None, 3):
-        streams = rng.Streams.new(seed, discrete=True)
+        streams = streams_module.Streams.new(seed, discrete=True)
         streams.noise.words(7)
         streams.sampling.random(5)
         streams.sampling.integers(3, size=1, dtype=np.int32)  # leaves half a word
         state = json.loads(json.dumps(streams.state()))
         for _ in range(2):
-            again = rng.Streams.at(state)
+            again = streams_module.Streams.at(state)
             assert again.seeded == streams.seeded
             assert again.noise.discrete
         assert (again.noise.words(9) == streams.noise.words(9)).all()
@@ -200,7 +200,7 @@ def check_streams_go_on_where_they_were() -> None:
 
 @check
 def check_forked_processes_draw_other_numbers() -> None:
-    streams = rng.Streams.new(4)
+    streams = streams_module.Streams.new(4)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 import privlearn as pv
-from privlearn.data import named, recipes, volumes
-from privlearn.encoders import directions
-from privlearn.segmentation import Start, Training
+from privlearn.data import hippocampus as hippocampus_module
+from privlearn.data import named, recipes
+from privlearn.transforms import made_up_images
+from privlearn.volumes import Start, Training
 
 _ROWS, _TEST_ROWS = 300, 60
 #: Of the hippocampus volumes: records; the other parts are as large as they are.
@@ -58,7 +59,10 @@ def _dataset(x: NDArray[Any], y: NDArray[Any], name: str, classes: int, low: flo
 def hippocampus() -> pv.Dataset:
     """Few records, and as many public and test volumes as there are, on the grid that they are on: a block in two parts."""
     rng = np.random.default_rng(9)
-    y = np.zeros((_RECORDS + volumes.LABELLED + volumes.POOL + volumes.TEST, 20, 28, 20), np.uint8)
+    y = np.zeros(
+        (_RECORDS + hippocampus_module.LABELLED + hippocampus_module.POOL + hippocampus_module.TEST, 20, 28, 20),
+        np.uint8,
+    )
     for own in y:
         a, b, c = rng.integers(2, 8, 3)
         own[a : a + 6, b : b + 6, c : c + 5], own[a : a + 6, b + 6 : b + 12, c : c + 5] = 1, 2
@@ -157,7 +161,7 @@ def segments(names: dict[str, Any], folder: Path) -> None:
     for teacher in range(60):
         files.append(str(folder / f"teacher-{teacher}.npz"))
         np.savez(files[-1], predictions=maps[:80] + rng.normal(size=(80, 12)).astype(np.float32))
-    student = pv.Student(lambda shape: torch.nn.Linear(3, 12), "mse", epochs=2)
+    student = pv.teachers.Student(lambda shape: torch.nn.Linear(3, 12), "mse", epochs=2)
     assert names["segment"](pool, files, student).ledger.guarantee(1e-3).epsilon <= 8.0
 
 
@@ -207,7 +211,7 @@ SHORTER = {
 def small(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Put the stand-ins in place of the named data sets, and little in place of much that is made of nothing private."""
     patch.setattr(named, "_load_named", lambda name, data_dir: DATA[name]())
-    patch.setattr(directions, "_IMAGES", 400)
+    patch.setattr(made_up_images, "_IMAGES", 400)
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     defaults: Any = Start.learn.__func__  # type: ignore[attr-defined]
     quick = {"learning": Training(steps=3), "tuning": Training(steps=2, learning_rate=3e-3)}

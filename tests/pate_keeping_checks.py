@@ -20,20 +20,19 @@ from teachers_checks import private
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import reducers, teachers
-from privlearn.accounting.book import Book
+from privlearn import teachers
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.errors import BadInput
-from privlearn.methods import pate as pate_module
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.methods.ensemble import aggregator
-from privlearn.rng import Streams
-from privlearn.teachers import description
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.streams import Streams
+from privlearn.teachers import collection, recipes
+from privlearn.teachers import pate as pate_module
 
 POOL = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 VOTES = [(torch.arange(30) + number // 5) % 3 for number in range(6)]
 MAPS = [torch.randn(30, *SIZE, generator=torch.Generator().manual_seed(number)) for number in range(6)]
-VOTE_PLAN = pv.PatePlan(30, 6, pv.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
+VOTE_PLAN = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
 
 
 class Stopped(BaseException):
@@ -76,18 +75,18 @@ def mapper(shape: tuple[int, ...]) -> nn.Module:
 
 
 #: Plans with their teachers, reducers and networks.
-CASES: list[tuple[pv.PatePlan, Said, Any, Callable[[tuple[int, ...]], nn.Module]]] = [
+CASES: list[tuple[pv.teachers.PatePlan, Said, Any, Callable[[tuple[int, ...]], nn.Module]]] = [
     (VOTE_PLAN, Said(*VOTES), None, linear),
     (
-        pv.PatePlan(30, 6, pv.ConfidentVotes(3, 3.0, 9)).calibrate(epsilon=20.0, delta=1e-5),
+        pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 3.0, 9)).calibrate(epsilon=20.0, delta=1e-5),
         Said(*VOTES),
         None,
         linear,
     ),
     (
-        pv.PatePlan(30, 6, pv.Ball(2.0)).calibrate(epsilon=20.0, delta=1e-5),
+        pv.teachers.PatePlan(30, 6, pv.teachers.Ball(2.0)).calibrate(epsilon=20.0, delta=1e-5),
         Said(*MAPS),
-        reducers.PCA.fit(public(), 2),
+        teachers.PublicPCA.fit(public(), 2),
         mapper,
     ),
 ]
@@ -96,7 +95,9 @@ CASES: list[tuple[pv.PatePlan, Said, Any, Callable[[tuple[int, ...]], nn.Module]
 def go(case: Any, student: Any = None, said: Any = None, seed: int | None = 3, **more: Any) -> pv.Result:
     plan, own, reducer, make = case
     streams = more.pop("streams", None) or Streams.new(seed)
-    return pv.pate(plan, said or own, reducer, POOL, student or pv.Student(make, epochs=2), streams=streams, **more)
+    return pv.pate(
+        plan, said or own, reducer, POOL, student or pv.teachers.Student(make, epochs=2), streams=streams, **more
+    )
 
 
 def weights(result: pv.Result) -> Tensor:
@@ -108,12 +109,12 @@ def silent() -> Streams:
     return replace(Streams.new(9), noise=NoDraws())  # type: ignore[arg-type]
 
 
-def fails(answers: pv.Answers) -> nn.Module:
+def fails(answers: pv.teachers.Answers) -> nn.Module:
     raise Stopped
 
 
-def require_one_charge(path: Path, plan: pv.PatePlan) -> None:
-    entries = Book(path).read().entries
+def require_one_charge(path: Path, plan: pv.teachers.PatePlan) -> None:
+    entries = LedgerFile(path).read().entries
     assert [(entry.open, entry.spent) for entry in entries] == [(False, plan.event())], entries
 
 
@@ -146,7 +147,7 @@ def check_kept_answers_are_paid_for_once() -> None:
 @check
 def check_killed_while_asking_draws_the_same_noise() -> None:
     """In the midst of the releases, or just before the books are closed: the same sums, the same noise, one charge."""
-    release, settle = aggregator._released, Ledger.settle
+    release, settle = collection._released, Ledger.settle
     for case in CASES:
         whole = go(case)
         for last in (0, 4, 10**9):
@@ -165,7 +166,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
 
             with folder() as here:
                 path, keep = here / "ledger.json", here / "kept"
-                with mock.patch.object(aggregator, "_released", released), mock.patch.object(Ledger, "settle", settled):
+                with mock.patch.object(collection, "_released", released), mock.patch.object(Ledger, "settle", settled):
                     must_raise(Stopped, lambda: go(case, ledger=Ledger.open(path, case[0].budget), keep=keep))  # type: ignore[arg-type] # noqa: B023
                 assert keep.exists()
                 assert keep.stat().st_mode & 0o077 == 0
@@ -209,10 +210,10 @@ def check_kept_answers_belong_to_their_run() -> None:
         louder = replace(plan, noise_multiplier=2 * plan.noise)
         others: list[tuple[Any, ...]] = [
             (louder, said, None, POOL, here / "votes", ledger),
-            (replace(plan, adjacency=pv.Adjacency.REPLACE_ONE), said, None, POOL, here / "votes", ledger),
+            (replace(plan, adjacency=pv.accounting.Adjacency.REPLACE_ONE), said, None, POOL, here / "votes", ledger),
             (plan, said, None, POOL + 1, here / "votes", ledger),
             (plan, teachers.Trained(private(), described, 6), None, POOL, here / "votes", ledger),
-            (maps[0], said, reducers.PCA.fit(public(seed=1), 2), POOL, here / "maps", ledger),
+            (maps[0], said, teachers.PublicPCA.fit(public(seed=1), 2), POOL, here / "maps", ledger),
             (plan, said, None, POOL, here / "on-file", ledger),
             (plan, said, None, POOL, here / "on-file", Ledger.open(here / "two.json", create=True)),
             (plan, said, None, POOL, here / "votes", Ledger.open(here / "two.json", create=True)),
@@ -262,9 +263,9 @@ def check_teachers_of_another_recipe_are_not_taken() -> None:
         lambda x, y: lambda inputs: inputs[:, 3] + 1,
         lambda x, y: lambda inputs: inputs[:, 3] - 1,
     ]
-    found = [json.dumps(description.described(recipe)) for recipe in made]
+    found = [json.dumps(recipes.described(recipe)) for recipe in made]
     assert len(set(found)) == len(found), found
-    assert found == [json.dumps(description.described(recipe)) for recipe in made]
+    assert found == [json.dumps(recipes.described(recipe)) for recipe in made]
     assert not any(" at 0x" in text for text in found)
     data, asked = private(), torch.zeros(2, 4)
     with folder() as here:
@@ -296,19 +297,19 @@ class Counting(nn.Module):
         return out
 
 
-UNFIT: list[tuple[int, pv.Student]] = [
-    (0, pv.Student(lambda shape: nn.Linear(5, 3))),
-    (0, pv.Student(lambda shape: nn.Linear(4, 2))),
-    (0, pv.Student(lambda shape: nn.Linear(4, 4))),
-    (0, pv.Student(linear, "mse")),
-    (0, pv.Student(linear, "binary_cross_entropy")),
-    (0, pv.Student(lambda shape: nn.Linear(4, 1), nn.MSELoss(reduction="none"))),
-    (0, pv.Student(lambda shape: nn.Flatten)),  # type: ignore[arg-type,return-value]
-    (0, pv.Student(linear, augment=lambda inputs: inputs[:, :2])),
-    (2, pv.Student(linear)),
-    (2, pv.Student(lambda shape: nn.Linear(4, 6))),
-    (2, pv.Student(lambda shape: nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))), nn.MSELoss())),
-    (2, pv.Student(mapper, spread=pv.Spread())),
+UNFIT: list[tuple[int, pv.teachers.Student]] = [
+    (0, pv.teachers.Student(lambda shape: nn.Linear(5, 3))),
+    (0, pv.teachers.Student(lambda shape: nn.Linear(4, 2))),
+    (0, pv.teachers.Student(lambda shape: nn.Linear(4, 4))),
+    (0, pv.teachers.Student(linear, "mse")),
+    (0, pv.teachers.Student(linear, "binary_cross_entropy")),
+    (0, pv.teachers.Student(lambda shape: nn.Linear(4, 1), nn.MSELoss(reduction="none"))),
+    (0, pv.teachers.Student(lambda shape: nn.Flatten)),  # type: ignore[arg-type,return-value]
+    (0, pv.teachers.Student(linear, augment=lambda inputs: inputs[:, :2])),
+    (2, pv.teachers.Student(linear)),
+    (2, pv.teachers.Student(lambda shape: nn.Linear(4, 6))),
+    (2, pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 3), nn.Unflatten(1, (1, 3))), nn.MSELoss())),
+    (2, pv.teachers.Student(mapper, spread=pv.teachers.Spread())),
 ]
 
 
@@ -331,14 +332,14 @@ def check_trying_a_student_changes_nothing() -> None:
     """What it learns is what it learns without, to the last bit; generators are where they were."""
     for case in CASES:
         plan, said, reducer, make = case
-        asked = pv.ask_teachers(plan, said, reducer, POOL, streams=Streams.new(3))
-        for student in (pv.Student(make, epochs=2), pv.Student(make, epochs=1, seed=4)):
-            alone = pv.teach_student(asked, student)
+        asked = pv.teachers.ask_teachers(plan, said, reducer, POOL, streams=Streams.new(3))
+        for student in (pv.teachers.Student(make, epochs=2), pv.teachers.Student(make, epochs=1, seed=4)):
+            alone = pv.teachers.teach_student(asked, student)
             assert torch.equal(weights(go(case, student)), weights(alone))
-            assert torch.equal(weights(pv.teach_student(asked, student)), weights(alone))
+            assert torch.equal(weights(pv.teachers.teach_student(asked, student)), weights(alone))
     one = Counting()
     state = np.random.get_state()[1].copy(), random.getstate(), torch.get_rng_state()  # type: ignore[index,union-attr] # noqa: NPY002
-    go(CASES[0], pv.Student(lambda shape: one, epochs=1))
+    go(CASES[0], pv.teachers.Student(lambda shape: one, epochs=1))
     assert float(one.get_buffer("runs")) == 1.0, "the network that was tried is the one that is taught"
     assert np.array_equal(state[0], np.random.get_state()[1])  # type: ignore[index] # noqa: NPY002
     assert state[1] == random.getstate()
@@ -348,15 +349,16 @@ def check_trying_a_student_changes_nothing() -> None:
 @check
 def check_losses_follow_from_the_answers() -> None:
     """Cross-entropy for classes, squared errors for what is decoded; functions of their values' mean."""
-    told = [go(case, pv.Student(case[3], epochs=1)).settings["student"]["loss"] for case in CASES]
+    told = [go(case, pv.teachers.Student(case[3], epochs=1)).settings["student"]["loss"] for case in CASES]
     assert told == ["cross_entropy", "cross_entropy", "mse"]
     for number, name, function in ((0, "cross_entropy", nn.CrossEntropyLoss), (2, "mse", nn.MSELoss)):
         case = CASES[number]
         by_name, by_rows, whole = (
-            go(case, pv.Student(case[3], loss, epochs=2)) for loss in (name, function(reduction="none"), function())
+            go(case, pv.teachers.Student(case[3], loss, epochs=2))
+            for loss in (name, function(reduction="none"), function())
         )
         assert torch.allclose(weights(by_name), weights(by_rows), atol=1e-5)
         assert torch.equal(weights(by_name), weights(whole))
         assert by_rows.settings["student"]["loss"] == function.__name__
-    error = must_raise(BadInput, lambda: go(CASES[0], pv.Student(linear, "mse")))
+    error = must_raise(BadInput, lambda: go(CASES[0], pv.teachers.Student(linear, "mse")))
     assert "the answers are classes" in str(error)

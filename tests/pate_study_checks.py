@@ -14,14 +14,14 @@ from torch import Tensor
 
 from privlearn.accounting import zcdp
 from privlearn.data.named import load
-from privlearn.methods.ensemble.answers import Answers
-from privlearn.reproduce.pate import images as images_module
-from privlearn.reproduce.pate import pca, vector_runs, vote_runs
-from privlearn.reproduce.pate.images import Images
-from privlearn.reproduce.pate.kept import Kept
-from privlearn.reproduce.pate.vector_runs import VectorOutcome, VectorSetting
-from privlearn.reproduce.pate.vote_runs import VoteSetting
-from privlearn.rng import Streams
+from privlearn.streams import Streams
+from privlearn.teachers.answers import Answers
+from privlearn_studies.pate import images as images_module
+from privlearn_studies.pate import pca, vector_runs, vote_runs
+from privlearn_studies.pate.images import Images
+from privlearn_studies.pate.kept import Kept
+from privlearn_studies.pate.vector_runs import VectorOutcome, VectorSetting
+from privlearn_studies.pate.vote_runs import VoteSetting
 
 SMALL = VectorSetting(20, 3.0, queries=12, private=400, size=4, epochs=1)
 
@@ -128,10 +128,10 @@ def check_kept_answers_are_those_of_their_queries() -> None:
 def check_measured_losses_are_sums_over_pixels() -> None:
     """With hardly any noise what is lost is the variance in the directions that were left out."""
     parts = images_module.images(0)
-    from privlearn import Ball, Dataset, PatePlan
-    from privlearn.reducers import PCA
+    from privlearn import Dataset
+    from privlearn.teachers import Ball, PatePlan, PublicPCA
 
-    every = PCA.fit(Dataset(parts.public, parts.public, public=True))
+    every = PublicPCA.fit(Dataset(parts.public, parts.public, public=True))
     said = parts.pool[:50]
     quiet, loud = (PatePlan(50, 5, Ball(50.0), noise_multiplier=noise) for noise in (1e-6, 0.02))
     left = said - every.kept(8).decode(every.kept(8).encode(said))

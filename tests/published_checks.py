@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from checks import check
 
-from privlearn.reproduce.best import published
-from privlearn.reproduce.best.published import PUBLISHED, best_known
+from privlearn_studies.best import published
+from privlearn_studies.best.published import PUBLISHED, best_known
 
 
 @check

@@ -23,19 +23,20 @@ from checks import check, cross_entropy, must_raise, small_data
 from fuzz_json import places
 
 import privlearn as pv
-from privlearn import models, rng, sampling
-from privlearn._json import canonical
+from privlearn import sampling, streams
+from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
-from privlearn.publishing import bundle, certificate, folder, keys, network, signature
-from privlearn.publishing.verification import Verification, verify
+from privlearn.models import networks
+from privlearn.publishing import certificate, folder, keys, network, publish
+from privlearn.publishing.verify import Verification, verify
 
 
 @lru_cache(maxsize=2)
 def result(seed: int = 0) -> Any:
     """A small trained linear model, made once."""
     plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
-    build = lambda shape: models.build("linear", shape, 3, rng.Streams.new(seed).initialisation).double()  # noqa: E731
-    return pv.dpsgd(plan, build, cross_entropy, small_data(), streams=rng.Streams.new(seed))
+    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(seed).initialisation).double()  # noqa: E731
+    return pv.dpsgd(plan, build, cross_entropy, small_data(), streams=streams.Streams.new(seed))
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def workplace() -> Iterator[Path]:
 
 def published(place: Path, name: str = "model", **options: Any) -> Path:
     options = {"model_spec": "linear", "classes": 3, **options}
-    return bundle.publish(result(options.pop("seed", 0)), place / name, **options)
+    return publish.publish(result(options.pop("seed", 0)), place / name, **options)
 
 
 def key_in(place: Path, name: str = "key") -> Path:
@@ -184,13 +185,13 @@ def check_another_key_is_found() -> None:
         assert says(found, "and not with the one that was given")
         assert keys.read_public(f"{mine}.pub").fingerprint in found.problems[0]
         assert found.signed_by == keys.read_public(f"{theirs}.pub").fingerprint
-        must_raise(CertificateMismatch, lambda: bundle.load(out, key=f"{mine}.pub"))
-        bundle.load(out, key=f"{theirs}.pub")
+        must_raise(CertificateMismatch, lambda: publish.load(out, key=f"{mine}.pub"))
+        publish.load(out, key=f"{theirs}.pub")
         card = (out / "README.md").read_text()  # a certificate signed again, and a card that still names the old key
         (out / "README.md").write_text(card.replace(str(found.signed_by), keys.read_public(f"{mine}.pub").fingerprint))
         body = {name: value for name, value in body_of(out).items() if name != "signature"}
         forge(out, body)
-        store(out, signature.signed(body_of(out), keys.read_private(theirs)))
+        store(out, keys.sign(body_of(out), keys.read_private(theirs)))
         assert says(verify(out), "README.md does not begin with what is certified")
 
 
@@ -246,7 +247,7 @@ def check_signatures_have_one_spelling() -> None:
             # Signed as it stands by the holder of the key: what is unknown is refused all the same.
             body = {**original, "signature": {**original["signature"], **changes}}
             who = {name: value for name, value in body["signature"].items() if name != "value"}
-            value = keys.read_private(key).sign(signature._message(original, who))
+            value = keys.read_private(key).sign(keys._message(original, who))
             body["signature"]["value"] = base64.b64encode(value).decode()
             store(out, body)
             assert says(
@@ -339,31 +340,31 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = bundle.check
+    true_check = publish.check
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(bundle, "check", late)
+    return mock.patch.object(publish, "check", late)
 
 
 @check
 def check_what_is_loaded_is_what_was_checked() -> None:
     with workplace() as place:
         out = published(place)
-        truth = bundle.load(out)[0].state_dict()
+        truth = publish.load(out)[0].state_dict()
         weights = (out / "model.safetensors").read_bytes()
         other = weights[:-1] + bytes([weights[-1] ^ 0x40])
         with _swapped_after_the_check(lambda: (out / "model.safetensors").write_bytes(other) and None):
-            must_raise(CertificateMismatch, lambda: bundle.load(out))
+            must_raise(CertificateMismatch, lambda: publish.load(out))
         with _swapped_after_the_check((out / "model.safetensors").unlink):
-            must_raise(CertificateMismatch, lambda: bundle.load(out))
+            must_raise(CertificateMismatch, lambda: publish.load(out))
         (out / "model.safetensors").write_bytes(weights)
         config = (out / "config.json").read_text().replace('"linear"', '"mlp:3"')
         with _swapped_after_the_check(lambda: (out / "config.json").write_text(config) and None):
-            found, read = bundle.load(out)
+            found, read = publish.load(out)
         assert read["model"] == "linear"
         for name, value in found.state_dict().items():
             assert torch.equal(value, truth[name])
@@ -375,7 +376,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
     with workplace() as place:
         out = published(place)
         config = json.loads((out / "config.json").read_text())
-        true_build, devices = models.build, set()
+        true_build, devices = networks.build, set()
 
         def watched(*arguments: Any) -> Any:
             built = true_build(*arguments)

@@ -14,13 +14,13 @@ from checks import CHECKS
 
 from privlearn.accounting.ledger import Ledger
 from privlearn.plan import Plan
-from privlearn.reproduce import tasks
-from privlearn.reproduce.dpmac import mnist as dpmac_mnist
-from privlearn.reproduce.dpmac import runs as dpmac_runs
-from privlearn.reproduce.dpmac import settings as dpmac_settings
-from privlearn.reproduce.yu import runs as yu_runs
-from privlearn.reproduce.yu.runs import Setting
-from privlearn.reproduce.yu.settings import TABLE_2, mnist, uniform
+from privlearn_studies import tasks
+from privlearn_studies.dpmac import mnist as dpmac_mnist
+from privlearn_studies.dpmac import runs as dpmac_runs
+from privlearn_studies.dpmac import settings as dpmac_settings
+from privlearn_studies.yu import runs as yu_runs
+from privlearn_studies.yu.runs import Setting
+from privlearn_studies.yu.settings import TABLE_2, mnist, uniform
 
 DATA = Path(os.environ.get("PRIVLEARN_DATA") or Path(__file__).parents[2] / "shared" / "data")
 

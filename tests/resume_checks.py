@@ -22,15 +22,15 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import sampling
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, Gaussian, PoissonSampled, Repeated, compose, walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, PrivlearnError
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.rng import NoiseStream, Streams
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.streams import NoiseStream, Streams
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 STEP = PoissonSampled(0.1, Gaussian(2.0))
@@ -61,7 +61,7 @@ class Run:
     sampling: sampling.Sampler = POISSON
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5)
     clip: Any = FLAT
-    before: tuple[pv.PCA | pv.Select, ...] = ()
+    before: tuple[pv.transforms.PrivatePCA | pv.transforms.SelectFeatures, ...] = ()
     schedule: Any = FALLING
     discrete: bool = False
     epochs: int = 3
@@ -120,14 +120,14 @@ def weights(result: pv.Result) -> Tensor:
     return torch.cat([value.flatten().double() for value in result.model.state_dict().values()])
 
 
-SELECT = pv.Select(3, 4.0, 3, 1.0, 0.2, way="gumbel")
+SELECT = pv.transforms.SelectFeatures(3, 4.0, 3, 1.0, 0.2, way="gumbel")
 RUNS = [
     Run(),
     Run(optimizer=lambda p: torch.optim.Adam(p, lr=0.01), sampling=sampling.Partition(4)),
     Run(optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True), sampling=sampling.Shuffle(5)),
-    Run(clip=pv.Quantile(0.1), before=(pv.PCA(3, 4.0),)),
+    Run(clip=pv.clipping.Quantile(0.1), before=(pv.transforms.PrivatePCA(3, 4.0),)),
     Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True, before=(SELECT,)),
-    Run(sampling=sampling.FullBatch(), clip=pv.PerLayer(0.1)),
+    Run(sampling=sampling.FullBatch(), clip=pv.clipping.PerLayer(0.1)),
 ]
 
 
@@ -151,7 +151,7 @@ def check_an_interruption_between_epochs_gives_nothing_up() -> None:
     with folder() as here:
         for name in ("whole", "stopped"):
             Ledger.open(here / name, create=True)
-        with mock.patch("privlearn.methods.dpsgd.require_finite", side_effect=KeyboardInterrupt):
+        with mock.patch("privlearn.descent.dpsgd.require_finite", side_effect=KeyboardInterrupt):
             must_raise(KeyboardInterrupt, lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")))  # type: ignore[arg-type]
         assert (here / "run").exists()
         whole = run.go(ledger=Ledger.open(here / "whole"))
@@ -216,7 +216,7 @@ def check_a_checkpoint_stands_before_anything_is_drawn() -> None:
             must_raise(Stopped, lambda: run.go(path, every=1e9))
         assert path.exists()
         must_raise(Stopped, lambda: run.go(path, stop=1, every=1e9))
-        with mock.patch.object(pv.PCA, "run", side_effect=AssertionError("the PCA is made anew")):
+        with mock.patch.object(pv.transforms.PrivatePCA, "run", side_effect=AssertionError("the PCA is made anew")):
             result = run.go(path)
         assert torch.equal(weights(result), weights(run.go()))
 
@@ -324,7 +324,7 @@ def check_a_ledger_file_is_never_behind() -> None:
 
         def drawn(self: NoiseStream, size: int) -> Any:
             seen[0] += 1
-            [entry] = Book(here / "ledger").read().entries
+            [entry] = LedgerFile(here / "ledger").read().entries
             assert number(entry.spent) >= seen[0], "noise was drawn before the charge was on paper"
             assert entry.approved == run.plan().event()
             return draw(self, size)
@@ -333,7 +333,7 @@ def check_a_ledger_file_is_never_behind() -> None:
             result = run.go(ledger=Ledger.open(here / "ledger", create=True))
         assert seen[0] == number(run.plan().event())
         assert result.ledger.event == run.plan().event()
-        [entry] = Book(here / "ledger").read().entries
+        [entry] = LedgerFile(here / "ledger").read().entries
         assert (entry.open, entry.spent) == (False, run.plan().event())
 
 
@@ -344,7 +344,7 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
         book, other = (Ledger.open(here / name, create=True) for name in ("ledger", "other"))
         result = run.by_pieces(here / "run", ledger=book, stop=2)
         assert result.ledger.event == run.plan().event()
-        assert len(Book(here / "ledger").read().entries) == 1
+        assert len(LedgerFile(here / "ledger").read().entries) == 1
         # Interrupted between its end and its publishing: the same again, and nothing more is charged.
         again = run.go(here / "run", ledger=Ledger.open(here / "ledger"))
         assert torch.equal(weights(again), weights(result))
@@ -381,17 +381,17 @@ def check_charges_on_paper_run_ahead_and_are_settled() -> None:
         ledger.begin(whole, ADD_REMOVE)
         writes = 0
         for _ in range(60):
-            before = Book(here / "ledger").read().entries[0].spent
+            before = LedgerFile(here / "ledger").read().entries[0].spent
             ledger.charge(STEP, ADD_REMOVE)
-            writes += before != Book(here / "ledger").read().entries[0].spent
+            writes += before != LedgerFile(here / "ledger").read().entries[0].spent
         assert writes < 10
-        paper = number(Book(here / "ledger").read().entries[0].spent)
+        paper = number(LedgerFile(here / "ledger").read().entries[0].spent)
         assert 60 <= paper <= 100
         again = Ledger.open(here / "ledger")
         again.resume(ledger.run, whole, ADD_REMOVE)
         for _ in range(7):
             again.charge(STEP, ADD_REMOVE)
-        assert number(Book(here / "ledger").read().entries[0].spent) == paper
+        assert number(LedgerFile(here / "ledger").read().entries[0].spent) == paper
         again.settle()
         assert number(again.event) == paper
         must_raise(BadInput, lambda: again.resume(ledger.run, whole, ADD_REMOVE))
@@ -517,7 +517,7 @@ def check_a_full_disk_stops_before_the_draw() -> None:
             if full_after == 2:  # the ledger's two files, and nothing else
                 assert not list(here.glob("run2*"))
             if book.exists():
-                pages = Book(book).read()
+                pages = LedgerFile(book).read()
                 assert number(pages.event) >= seen[0]
             if path.exists():
                 result = run.go(path, ledger=Ledger.open(book, create=True))

@@ -18,30 +18,19 @@ from pate_checks import Said
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data import volumes
+from privlearn.data import hippocampus
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble import aggregator
-from privlearn.methods.ensemble.answers import Answers
-from privlearn.reproduce.pate import scans, segmentation_baselines, segmentation_runs
-from privlearn.reproduce.pate.scans import Settings
-from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
-from privlearn.reproduce.pate.segmentation_runs import SegmentationSetting
-from privlearn.rng import Streams
-from privlearn.segmentation import (
-    Corrections,
-    MapStudent,
-    Pairs,
-    Seen,
-    Start,
-    Training,
-    Warp,
-    dice,
-    map_losses,
-    maps_of,
-)
+from privlearn.streams import Streams
+from privlearn.teachers import collection
+from privlearn.teachers.answers import Answers
+from privlearn.volumes import Corrections, MapStudent, Pairs, Seen, Start, Training, Warp, dice, map_losses, maps_of
+from privlearn_studies.pate import scans, segmentation_baselines, segmentation_runs
+from privlearn_studies.pate.scans import Settings
+from privlearn_studies.pate.segmentation_baselines import GradientSetting
+from privlearn_studies.pate.segmentation_runs import SegmentationSetting
 
 SIDE, CLASSES = 8, 3
 SHORT = Training(steps=6)
@@ -89,8 +78,8 @@ def stored_volumes(brightest: float = 1.0) -> dict[str, bytes]:
 
 def stored(brightest: float = 1.0) -> pv.Dataset:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(volumes, "GRID", (4, 4, 4))
-        return volumes.hippocampus(stored_volumes(brightest))
+        patch.setattr(hippocampus, "GRID", (4, 4, 4))
+        return hippocampus.hippocampus(stored_volumes(brightest))
 
 
 def on_files(folder: Path, patch: pytest.MonkeyPatch) -> list[str]:
@@ -135,7 +124,7 @@ def check_a_volume_is_prepared_by_itself() -> None:
 def check_volumes_are_in_one_part() -> None:
     """180, 8, 40 and 32 volumes, none twice; the pool's masks are not handed out, and tests are not public."""
     data = stored()
-    parts = volumes.split(data)
+    parts = hippocampus.split(data)
     rows = [bytes(np.ascontiguousarray(row)) for part in vars(parts).values() for row in part.x]
     everything = [bytes(row) for row in np.concatenate([data.x, data.x_test])]
     assert [len(part.x) for part in vars(parts).values()] == [180, 8, 40, 32]
@@ -143,24 +132,26 @@ def check_volumes_are_in_one_part() -> None:
     assert parts.pool.y is None
     assert np.asarray(parts.labelled.y).any()
     assert [part.public for part in vars(parts).values()] == [False, True, True, False]
-    assert len(volumes.split(data, 3).labelled.x) == 3
+    assert len(hippocampus.split(data, 3).labelled.x) == 3
 
 
 @check
 def check_grids_keep_the_middle() -> None:
     """Padding and cropping are about the middle, and masks are those of most voxels of a block."""
-    found = volumes.on_grid(np.arange(1, 6), [2])
+    found = hippocampus.on_grid(np.arange(1, 6), [2])
     assert found.tolist() == [2, 3]
-    assert volumes.on_grid(np.arange(1, 3), [6]).tolist() == [0, 0, 1, 2, 0, 0]
+    assert hippocampus.on_grid(np.arange(1, 3), [6]).tolist() == [0, 0, 1, 2, 0, 0]
     mask = np.zeros((2, 2, 2), np.uint8)
     mask[0] = 2
     mask[1, 0, 0] = 2
-    image, halved = volumes.prepared(np.arange(8.0).reshape(2, 2, 2), mask, (2, 2, 2), CLASSES)
+    image, halved = hippocampus.prepared(np.arange(8.0).reshape(2, 2, 2), mask, (2, 2, 2), CLASSES)
     assert halved.tolist() == [[[2]]]
     assert image.shape == (1, 1, 1, 1)
     assert float(image.squeeze()) == pytest.approx(0.5)
     # Channels are scaled each by itself, and whole volumes stay whole.
-    two, same = volumes.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2, 2), CLASSES,
+    two, same = hippocampus.prepared(np.stack([np.arange(8.0), 90 * np.arange(8.0)]).reshape(2, 2, 2, 2), mask, (4, 2,
+                                                                                                                 2),
+                                     CLASSES,
                                  halve=False)  # fmt: skip
     assert two.shape == (2, 4, 2, 2)
     assert np.allclose(two[0], two[1])
@@ -221,7 +212,7 @@ def check_copies_of_a_volume_are_one_example() -> None:
     """Whatever the copies, one volume adds at most the clip of every layer, and the price is that without copies."""
     data, pairs = scans_of(1, 5), Pairs(CLASSES)
     rows, targets = pairs.rows(*data.tensors())
-    clip = pv.PerLayer(1e-3)
+    clip = pv.clipping.PerLayer(1e-3)
     moved = pairs.moved(Warp(), 3)
     clipper = ClippedGradients(pairs.network(small_net()), pairs.losses, clip, Adjacency.ADD_REMOVE, augmentation=moved)
     found = clipper(one_sample(examples=1), rows, targets)
@@ -238,7 +229,7 @@ def check_copies_of_a_volume_are_one_example() -> None:
 @check
 def check_the_papers_noise_is_on_each_layer() -> None:
     """Of Fay et al.: on each layer's sum 4 sqrt(6); 118 epochs cost 8 if one layer is released, and 52 with all nine."""
-    from privlearn.reproduce.pate import segmentation as study
+    from privlearn_studies.pate import segmentation as study
 
     network = pv.models.build("unet", (1, 20, 28, 20), CLASSES, np.random.default_rng(0))
     assert segmentation_baselines.layers_of(network) == 9
@@ -303,7 +294,7 @@ def check_one_teacher_moves_codes_by_the_diameter() -> None:
     assert plan.aggregate.sensitivity == pytest.approx(2 * start.radius)
 
     def sums(last: Any) -> Tensor:
-        found, _ = aggregator.collect(
+        found, _ = collection.collect(
             plan, start.correcting(Said(*usual[:2], last)), start.reducer, start.inputs, Streams.new(0)
         )
         return found.sums
@@ -366,7 +357,7 @@ def check_training_what_a_start_gives_leaves_it_public() -> None:
         scans_of(2, 1, public=True), scans_of(5, 2, public=True), given, learning=Training(steps=20), tuning=SHORT
     )
     before = {name: value.clone() for name, value in start.network.state_dict().items()}
-    plan = pv.Plan(pv.Poisson(0.5), epochs=1, clip=pv.PerLayer(1.0)).calibrate(epsilon=8.0, delta=1e-3)
+    plan = pv.Plan(pv.Poisson(0.5), epochs=1, clip=pv.clipping.PerLayer(1.0)).calibrate(epsilon=8.0, delta=1e-3)
     for private in (start.network, given):
         start.tuning(private, *(scans_of(4).tensors()[0], maps_of(scans_of(4).tensors()[1], CLASSES)))
     result = pv.dpsgd(plan, start.network, map_losses, scans_of(9), optimizer=lambda p: torch.optim.SGD(p, 1.0),
@@ -407,7 +398,7 @@ def check_a_students_ledger_is_its_plans() -> None:
 @contextmanager
 def small_study(private_seed: int = 0) -> Iterator[None]:
     """The study's volumes, made up and small; only the private ones follow `private_seed`."""
-    made = volumes.Parts(
+    made = hippocampus.Parts(
         scans_of(9, private_seed), scans_of(8, 11, public=True), scans_of(5, 12, public=True), scans_of(4, 13)
     )
     truth = torch.cat([made.pool.tensors()[1], made.pool.tensors()[1].flip(1)])

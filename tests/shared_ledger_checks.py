@@ -13,13 +13,15 @@ from typing import Any
 from checks import check, cross_entropy, must_raise, small_data
 
 import privlearn as pv
-from privlearn import models, rng
+from privlearn import streams
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Gaussian, compose, tally
 from privlearn.errors import BadInput
-from privlearn.publishing import bundle, certificate, folder, shared, verification
+from privlearn.models import networks
+from privlearn.publishing import certificate, folder, publish, verify
+from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import CARD, CERTIFICATE
-from privlearn.publishing.verification import Verification
+from privlearn.publishing.verify import Verification
 
 BUDGET = pv.Budget(5.0, 1e-5)
 
@@ -32,8 +34,8 @@ FIRST, SECOND = plan(4.0), plan(3.0)
 
 
 def train(which: pv.Plan, ledger: pv.Ledger) -> Any:
-    build = lambda shape: models.build("linear", shape, 3, rng.Streams.new(0).initialisation).double()  # noqa: E731
-    return pv.dpsgd(which, build, cross_entropy, small_data(), ledger=ledger, streams=rng.Streams.new(0))
+    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation).double()  # noqa: E731
+    return pv.dpsgd(which, build, cross_entropy, small_data(), ledger=ledger, streams=streams.Streams.new(0))
 
 
 @lru_cache(maxsize=1)
@@ -53,9 +55,9 @@ def results() -> dict[str, Any]:
 def published(name: str) -> tuple[dict[str, Any], Verification, str]:
     """The claim, what verifying says, and the card."""
     with tempfile.TemporaryDirectory() as place:
-        out = bundle.publish(results()[name], Path(place) / "model", delta=1e-5)
+        out = publish.publish(results()[name], Path(place) / "model", delta=1e-5)
         claim = certificate.parse((out / CERTIFICATE).read_bytes())["claim"]
-        return claim, verification.verify(out), (out / CARD).read_text()
+        return claim, verify.verify(out), (out / CARD).read_text()
 
 
 @check
@@ -64,8 +66,8 @@ def check_a_run_that_was_chosen_later_claims_the_limit() -> None:
     own = SECOND.guarantee(1e-5)
     assert found.ok, found.problems
     assert math.isclose(claim["epsilon"], 5.0, rel_tol=1e-9)
-    assert found.runs == shared.ADAPTIVE
-    assert "may have been chosen after earlier results" in shared.ADAPTIVE
+    assert found.runs == claim_module.ADAPTIVE
+    assert "may have been chosen after earlier results" in claim_module.ADAPTIVE
     assert found.run_epsilon == claim["ledger"]["run_epsilon"] == own.epsilon < 5.0
     assert "may have been chosen after earlier results" in card and "by itself costs" in card  # noqa: PT018
     assert found.warnings == ["the run used a fixed seed: whoever knows the seed can take the noise off the weights, and "
@@ -78,7 +80,7 @@ def check_runs_that_were_approved_beforehand_are_claimed_as_fixed() -> None:
     both = accountant.guarantee(compose([FIRST.event(), SECOND.event()]), FIRST.neighbours, 1e-5)
     assert found.ok, found.problems
     assert claim["epsilon"] == both.epsilon < 5.0
-    assert found.runs == shared.FIXED
+    assert found.runs == claim_module.FIXED
     assert found.run_epsilon == SECOND.guarantee(1e-5).epsilon
     assert "all fixed before the first release" in card
 
@@ -88,7 +90,7 @@ def check_a_run_on_a_record_claims_itself_alone() -> None:
     claim, found, card = published("on a record")
     assert found.ok, found.problems
     assert claim["epsilon"] == SECOND.guarantee(1e-5).epsilon
-    assert found.runs == shared.ALONE
+    assert found.runs == claim_module.ALONE
     assert any("for this run alone" in warning for warning in found.warnings)
     assert "there is none for all of them together" in card
 
@@ -97,29 +99,40 @@ def check_a_run_on_a_record_claims_itself_alone() -> None:
 def check_a_first_run_says_nothing_of_others() -> None:
     ledger = pv.Ledger(BUDGET)
     with tempfile.TemporaryDirectory() as place:
-        out = bundle.publish(train(FIRST, ledger), Path(place) / "model", delta=1e-5)
+        out = publish.publish(train(FIRST, ledger), Path(place) / "model", delta=1e-5)
         claim = certificate.parse((out / CERTIFICATE).read_bytes())["claim"]
-        found = verification.verify(out)
+        found = verify.verify(out)
         assert found.ok and found.runs is None and "ledger" not in claim  # noqa: PT018
         assert claim["epsilon"] == FIRST.guarantee(1e-5).epsilon
         # Published after another run was made, it claims the limit, too.
         first = train(FIRST, second := pv.Ledger(BUDGET))
         train(SECOND, second)
-        later = bundle.publish(first, Path(place) / "later", delta=1e-5)
-        assert math.isclose(verification.verify(later).epsilon or 0.0, 5.0, rel_tol=1e-9)
+        later = publish.publish(first, Path(place) / "later", delta=1e-5)
+        assert math.isclose(verify.verify(later).epsilon or 0.0, 5.0, rel_tol=1e-9)
 
 
 @check
 def check_what_is_said_of_other_runs_is_compared() -> None:
     """A careful forger, who mends all digests."""
     edits: dict[str, list[Any]] = {
-        "chosen later": [("runs", shared.FIXED), ("runs", shared.ALONE), ("runs", "none"), ("run_epsilon", 0.1), None],
-        "approved beforehand": [("runs", shared.ADAPTIVE), ("runs", shared.ALONE), ("run_epsilon", 0.1), None],
-        "on a record": [("runs", shared.ADAPTIVE), ("run_method", "rdp")],
+        "chosen later": [
+            ("runs", claim_module.FIXED),
+            ("runs", claim_module.ALONE),
+            ("runs", "none"),
+            ("run_epsilon", 0.1),
+            None,
+        ],
+        "approved beforehand": [
+            ("runs", claim_module.ADAPTIVE),
+            ("runs", claim_module.ALONE),
+            ("run_epsilon", 0.1),
+            None,
+        ],
+        "on a record": [("runs", claim_module.ADAPTIVE), ("run_method", "rdp")],
     }
     for name, changes in edits.items():
         with tempfile.TemporaryDirectory() as place:
-            out = bundle.publish(results()[name], Path(place) / "model", delta=1e-5)
+            out = publish.publish(results()[name], Path(place) / "model", delta=1e-5)
             text = (out / CERTIFICATE).read_text()
             for change in changes:
                 body = json.loads(text)
@@ -141,7 +154,7 @@ def check_what_is_said_of_other_runs_is_compared() -> None:
 def checked(out: Path, body: dict[str, Any]) -> Verification:
     body["digests"] = {part: certificate.digest(body[part]) for part in certificate.PARTS}
     (out / CERTIFICATE).write_text(json.dumps(body))
-    return verification.check(folder.read(out))
+    return verify.verify_contents(folder.read(out))
 
 
 @check
@@ -151,4 +164,4 @@ def check_only_what_was_charged_is_published() -> None:
     result.ledger.charge(Gaussian(40.0), FIRST.neighbours)
     assert tally(result.ledger.event) == {Gaussian(40.0): 1}
     with tempfile.TemporaryDirectory() as place:
-        must_raise(BadInput, lambda: bundle.publish(result, Path(place) / "model", delta=1e-5))
+        must_raise(BadInput, lambda: publish.publish(result, Path(place) / "model", delta=1e-5))

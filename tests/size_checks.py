@@ -21,11 +21,11 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import encoding
+from privlearn.descent import rules as train_module
 from privlearn.errors import BadInput
-from privlearn.methods import train as train_module
-from privlearn.publishing import bundle
+from privlearn.publishing import publish
 from privlearn.sampling import Sampler
 
 ADD, EMPTY = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT
@@ -193,8 +193,8 @@ def check_runs_in_python_divide_by_the_declared_number() -> None:
     runs: list[Callable[[pv.Dataset], Any]] = [
         lambda data: pv.train(data, epsilon=250.0, delta=1e-3, examples=ROWS),
         *(by(pv.Plan(sampler, **steep), pv.dpsgd, cross_entropy)  # type: ignore[arg-type]
-          for sampler in (pv.Poisson(0.3), pv.Partition(5), pv.FullBatch())),
-        by(pv.Plan(pv.Poisson(0.3), clip=pv.Derivatives(0.3), **steep), pv.dpmac, "binary_cross_entropy"),  # type: ignore[arg-type]
+          for sampler in (pv.Poisson(0.3), pv.Partition(5), pv.sampling.FullBatch())),
+        by(pv.Plan(pv.Poisson(0.3), clip=pv.mac.Derivatives(0.3), **steep), pv.dpmac, "binary_cross_entropy"),  # type: ignore[arg-type]
     ]  # fmt: skip
     for method in runs:
         one, other = (method(dataset(number)) for number in (ROWS, ROWS - 1))
@@ -234,7 +234,7 @@ def check_an_undeclared_number_of_examples_is_public() -> None:
 def check_add_remove_needs_a_declared_number() -> None:
     """Refused where a plan is made, and on the command line before anything is read, begun or written."""
     data = dataset()
-    for sampler in (pv.Poisson(0.3), pv.Partition(4), pv.FullBatch()):
+    for sampler in (pv.Poisson(0.3), pv.Partition(4), pv.sampling.FullBatch()):
         for name in (ADD, "add_remove"):
             error = must_raise(BadInput, lambda s=sampler, n=name: pv.Plan(s, adjacency=n))  # type: ignore[misc,arg-type]
             assert "examples=N (--examples N)" in str(error)
@@ -257,8 +257,8 @@ def check_add_remove_needs_a_declared_number() -> None:
 def check_the_usual_kind_of_neighbour_follows_from_what_is_declared() -> None:
     """Zero-out costs what add/remove does, for samples and partitions; with other batches nothing depends on it."""
     usual: list[tuple[Sampler, Adjacency]] = [
-        (pv.Poisson(0.1), ADD), (pv.Partition(10), ADD), (pv.Shuffle(4), EMPTY), (pv.FixedOrder(4), EMPTY),
-        (pv.FullBatch(), EMPTY),
+        (pv.Poisson(0.1), ADD), (pv.Partition(10), ADD), (pv.Shuffle(4), EMPTY), (pv.sampling.FixedOrder(4), EMPTY),
+        (pv.sampling.FullBatch(), EMPTY),
     ]  # fmt: skip
     for sampler, declared in usual:
         for more in ({}, {"group_size": 3}):
@@ -276,10 +276,10 @@ def check_certificates_of_undeclared_numbers_claim_no_add_remove() -> None:
     """One that does, as they were once made, is refused: its neighbours would have other certificates."""
     result = pv.train(dataset(), epsilon=3.0, delta=1e-3, examples=ROWS)
     with tempfile.TemporaryDirectory() as there:
-        made = bundle.publish(result, Path(there) / "model", delta=1e-3)
+        made = publish.publish(result, Path(there) / "model", delta=1e-3)
         assert pv.verify(made).ok
         undeclared = replace(result, settings=result.settings | {"examples_declared": False})
-        made = bundle.publish(undeclared, Path(there) / "other", delta=1e-3)
+        made = publish.publish(undeclared, Path(there) / "other", delta=1e-3)
         problems = pv.verify(made).problems
         assert len(problems) == 1, problems
         assert "claims add_remove" in problems[0], problems

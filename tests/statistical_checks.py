@@ -26,15 +26,15 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import styles
-from privlearn.mechanisms import pca
+from privlearn.clipping import clips
+from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.mechanisms.grid import add_on_grid
 from privlearn.mechanisms.noise import add_gaussian
-from privlearn.methods import dpsgd as dpsgd_module
 from privlearn.plan import Plan
-from privlearn.rng import Streams
+from privlearn.streams import Streams
+from privlearn.transforms import pca
 
 FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 20, 400
 #: The smallest p-value that passes.
@@ -261,7 +261,7 @@ def require_noisy_training(patches: dict[str, Any] | None = None) -> None:
             return self.one(x) + self.other(x)
 
     epochs, k = 3, 0.5
-    plan = Plan(sampling.Partition(5), epochs, pv.schedules.Exponential(k=k, start=3.0), styles.Flat(0.25), examples=50)
+    plan = Plan(sampling.Partition(5), epochs, pv.schedules.Exponential(k=k, start=3.0), clips.Flat(0.25), examples=50)
     data = torch.full((50, 2), math.nan), torch.zeros(50)
     with _patched(dpsgd_module, patches):
         dpsgd_module.dpsgd(
@@ -291,7 +291,9 @@ def require_pca_noise(patches: dict[str, Any] | None = None) -> None:
 
     with mock.patch.object(torch.linalg, "eigh", seen), _patched(pca, patches):
         for _ in range(60):
-            pv.PCA(2, multiplier).run(torch.zeros(3, features), Adjacency.ADD_REMOVE, Ledger(), stream)
+            pv.transforms.PrivatePCA(2, multiplier).run(
+                torch.zeros(3, features), Adjacency.ADD_REMOVE, Ledger(), stream
+            )
     matrices = np.stack(found) / multiplier
     assert (matrices == matrices.transpose(0, 2, 1)).all(), "the noise is not symmetric"
     diagonal = np.diagonal(matrices, axis1=1, axis2=2)

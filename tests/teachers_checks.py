@@ -23,18 +23,17 @@ from scipy import stats
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import reducers, teachers
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import teachers
 from privlearn.accounting.events import walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble import aggregator
-from privlearn.methods.ensemble import plan as plan_module
-from privlearn.publishing import shared
-from privlearn.reducers import activation
-from privlearn.rng import Streams
-from privlearn.segmentation import Seen
+from privlearn.publishing import claim
+from privlearn.streams import Streams
+from privlearn.teachers import collection, reducers
+from privlearn.teachers import plan as plan_module
 from privlearn.teachers import recipes as recipes_module
-from privlearn.teachers import shards as shards_module
+from privlearn.teachers import trained as shards_module
+from privlearn.volumes import Seen
 
 # Teachers
 
@@ -70,28 +69,28 @@ def check_each_record_is_with_one_teacher() -> None:
 @check
 def check_persons_are_protected_where_they_are_known() -> None:
     """At the price of a record, if the data say whose each row is; and nowhere by plans that draw rows."""
-    rows = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    rows = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
     plan = replace(rows, persons=True)
     assert plan.event() == rows.event()
     assert plan.guarantee(1e-5).epsilon == rows.guarantee(1e-5).epsilon
     assert str(plan.guarantee(1e-5).unit).startswith("one person")
     assert plan.unit != rows.unit
     said = teachers.Trained(private(), lambda x, y: lambda inputs: inputs[:, 0], 6)
-    must_raise(BadInput, lambda: aggregator.collect(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
+    must_raise(BadInput, lambda: collection.collect(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
     known = teachers.Trained(private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6)
-    aggregator.collect(plan, known, None, torch.zeros(2, 4), Streams.new(0))
+    collection.collect(plan, known, None, torch.zeros(2, 4), Streams.new(0))
     must_raise(BadInput, lambda: replace(plan, group_size=2))
     must_raise(BadInput, lambda: pv.Plan(pv.Poisson(0.1), rows_per_person="all"))  # type: ignore[arg-type]
-    must_raise(BadInput, lambda: pv.Unit(rows_per_person="most"))
+    must_raise(BadInput, lambda: pv.accounting.PrivacyUnit(rows_per_person="most"))
 
 
 @check
 def check_sites_are_not_for_replaced_records() -> None:
     """A record that is replaced by one of another site would move two teachers."""
     at_sites = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], sites=np.arange(60) % 3)  # type: ignore[arg-type,return-value]
-    plan = pv.PatePlan(2, 3, pv.Votes(3), noise_multiplier=5.0, adjacency=REPLACE)
-    must_raise(BadInput, lambda: aggregator.collect(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
-    aggregator.collect(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
+    plan = pv.teachers.PatePlan(2, 3, pv.teachers.Votes(3), noise_multiplier=5.0, adjacency=REPLACE)
+    must_raise(BadInput, lambda: collection.collect(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
+    collection.collect(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
 
 
 @check
@@ -103,17 +102,17 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
         def recipe(x: Tensor, y: Tensor) -> Any:
             return lambda inputs: torch.full((len(inputs),), len(x) % 2)
 
-        counts, _ = aggregator.collect(
+        counts, _ = collection.collect(
             plan, teachers.Trained(private(groups=groups), recipe, 8), None, torch.zeros(2, 4), Streams.new(5)
         )
         return counts.bounded(0, one_sample(), ADD).values[0]
 
-    plan = pv.PatePlan(2, 8, pv.Votes(3), noise_multiplier=5.0)
+    plan = pv.teachers.PatePlan(2, 8, pv.teachers.Votes(3), noise_multiplier=5.0)
     moved = max(float((votes(ids) - votes(np.array([other, *ids[1:]]))).norm()) for other in range(20))
     assert math.isclose(moved, 2 * plan.aggregate.sensitivity), "so it is one teacher: why is it refused?"
     known = teachers.Trained(private(groups=ids), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
     through = Seen(known, lambda said: said)
-    inputs, student = torch.zeros(2, 4), pv.Student(lambda shape: nn.Linear(4, 3))
+    inputs, student = torch.zeros(2, 4), pv.teachers.Student(lambda shape: nn.Linear(4, 3))
     for size in (1, 2):
         replaced = replace(plan, adjacency=REPLACE, group_size=size)
         for said in (known, through):
@@ -121,11 +120,11 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
             must_raise(BadInput, lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b))  # type: ignore[misc]
             assert ledger.event.events == ()
         for adjacency in (ADD, Adjacency.ZERO_OUT):
-            aggregator.collect(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
-    aggregator.collect(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
+            collection.collect(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
+    collection.collect(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
     rows = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
     assert (rows.describe()["assigned_by"], through.describe()["assigned_by"]) == ("row", "person")
-    aggregator.collect(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
+    collection.collect(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
 
 
 @check
@@ -136,8 +135,10 @@ def check_certificates_say_that_a_record_changes_one_teacher() -> None:
         return lambda inputs: torch.zeros(len(inputs), dtype=torch.int64)
 
     def published(groups: Any, settings: dict[str, Any], **plan: Any) -> pv.Verification:
-        own = pv.PatePlan(30, 6, pv.Votes(3), **plan).calibrate(epsilon=20.0, delta=1e-5)
-        student = pv.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
+        own = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3), **plan).calibrate(epsilon=20.0, delta=1e-5)
+        student = pv.teachers.Student(
+            lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1
+        )
         result = pv.pate(own, teachers.Trained(private(groups=groups), recipe, 6), None, torch.zeros(30, 4), student)
         result = replace(result, settings=result.settings | {"teacher": result.settings["teacher"] | settings})
         with tempfile.TemporaryDirectory() as folder:
@@ -203,8 +204,8 @@ def check_a_teacher_that_fails_says_nothing() -> None:
             raise RuntimeError("a secret")
         return lambda inputs: torch.zeros(len(inputs))
 
-    plan = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
-    counts, silent = aggregator.collect(
+    plan = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
+    counts, silent = collection.collect(
         plan, teachers.Trained(cursed, recipe, 6), None, torch.zeros(2, 4), Streams.new(0)
     )
     assert silent == 1
@@ -229,10 +230,10 @@ def check_a_teacher_of_fewer_classes_says_nothing() -> None:
 
     data = private()
     few = replace(data, y=np.where(shards_module.drawn(data, 6, Streams.new(0).sampling) == 2, data.y % 2, data.y))
-    plan = pv.PatePlan(2, 6, pv.Votes(3), noise_multiplier=5.0)
+    plan = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        counts, silent = aggregator.collect(
+        counts, silent = collection.collect(
             plan, teachers.Trained(few, knows, 6), None, torch.zeros(2, 4), Streams.new(0)
         )
     assert silent == 1
@@ -243,7 +244,7 @@ def check_a_teacher_of_fewer_classes_says_nothing() -> None:
         return lambda inputs: fitted.predict_proba(inputs.numpy())
 
     wrong = teachers.Trained(data, in_its_own_columns, 6)
-    error = must_raise(BadInput, lambda: aggregator.collect(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
+    error = must_raise(BadInput, lambda: collection.collect(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
     assert "made-up rows of two classes" in str(error)
     recipe = teachers.Estimator(lambda: LogisticRegression(), classes=5)
     for labels in ([1, 3], [-1, 3], [3, 9]):
@@ -328,9 +329,9 @@ def check_one_teacher_is_held_at_a_time() -> None:
 
         return predict
 
-    plan = pv.PatePlan(5, 12, pv.Ball(1.0), noise_multiplier=5.0)
+    plan = pv.teachers.PatePlan(5, 12, pv.teachers.Ball(1.0), noise_multiplier=5.0)
     trained = teachers.Trained(private(), recipe, 12)
-    aggregator.collect(plan, trained, reducers.Identity(SIZE), torch.zeros(5, 4), Streams.new(0))
+    collection.collect(plan, trained, teachers.Identity(SIZE), torch.zeros(5, 4), Streams.new(0))
     assert len(held) == 13
     assert max(held) <= 1, held
 
@@ -357,9 +358,9 @@ def check_given_predictions_are_read_one_by_one() -> None:
 @check
 def check_reducers_are_fitted_on_public_data() -> None:
     for data in (replace(public(), public=False), (torch.zeros(4, 2), torch.zeros(4, 3))):
-        must_raise(BadInput, lambda d=data: reducers.PCA.fit(d))  # type: ignore[misc,arg-type]
-        must_raise(BadInput, lambda d=data: reducers.Autoencoder.fit(d, 2, 0.1, epochs=1))  # type: ignore[misc,arg-type]
-        must_raise(BadInput, lambda d=data: reducers.Identity(SIZE).radius(d))  # type: ignore[misc,arg-type]
+        must_raise(BadInput, lambda d=data: teachers.PublicPCA.fit(d))  # type: ignore[misc,arg-type]
+        must_raise(BadInput, lambda d=data: teachers.Autoencoder.fit(d, 2, 0.1, epochs=1))  # type: ignore[misc,arg-type]
+        must_raise(BadInput, lambda d=data: teachers.Identity(SIZE).radius(d))  # type: ignore[misc,arg-type]
     must_raise(BadInput, lambda: teachers.Spreading(private(), 3))
 
 
@@ -367,7 +368,7 @@ def check_reducers_are_fitted_on_public_data() -> None:
 def check_components_are_chosen_by_the_noise() -> None:
     """Golden 32: losses 9.6, 5.2, 2.8, 2.4, 2.5, 3.0 for eigenvalues 5, 3, 1, .5, .1 and noise variance .6: three."""
     data = public(200, (5,))
-    found = replace(reducers.PCA.fit(data), eigenvalues=torch.tensor([5, 3, 1, 0.5, 0.1], dtype=torch.float64))
+    found = replace(teachers.PublicPCA.fit(data), eigenvalues=torch.tensor([5, 3, 1, 0.5, 0.1], dtype=torch.float64))
     std = math.sqrt(0.6)
     losses = [found.loss(std, kept) for kept in range(6)]
     assert np.allclose(losses, [9.6, 5.2, 2.8, 2.4, 2.5, 3.0]), losses
@@ -382,7 +383,7 @@ def check_components_are_chosen_by_the_noise() -> None:
 def check_the_closed_form_loss_is_what_is_measured() -> None:
     """Targets of the fitted distribution, encoded, with noise, decoded: to a twentieth."""
     data = public(4000, (8,))
-    pca, made_up = reducers.PCA.fit(data), torch.Generator().manual_seed(1)
+    pca, made_up = teachers.PublicPCA.fit(data), torch.Generator().manual_seed(1)
     fresh = public(4000, (8,), seed=5).y
     for kept in (1, 4, 8):
         for std in (0.2, 1.0):
@@ -400,10 +401,10 @@ def check_the_activation_fills_the_unit_ball() -> None:
     assert math.isclose(float(np.abs(logistic - stats.norm.cdf(grid)).max()), 0.0176712, abs_tol=1e-6)
     far = torch.zeros(1, 65)
     far[0, 0], far[0, 1] = -60.0, 3.0
-    assert math.isclose(float(activation.unit_ball(far).norm()), 0.224017, rel_tol=1e-5)
+    assert math.isclose(float(reducers.unit_ball(far).norm()), 0.224017, rel_tol=1e-5)
     for size in (1, 2, 8, 64):
         drawn = torch.randn(20_000, size + 1, generator=torch.Generator().manual_seed(size))
-        z = activation.unit_ball(drawn)
+        z = reducers.unit_ball(drawn)
         radii = z.double().norm(dim=1).numpy()
         assert radii.max() <= 1 + 1e-6
         assert stats.kstest(radii**size, "uniform").statistic < 0.03
@@ -412,7 +413,7 @@ def check_the_activation_fills_the_unit_ball() -> None:
         for first in (-1e30, -60.0, 0.0, 1e30):
             wild = torch.full((1, 5), value)
             wild[0, 0] = first
-            z = activation.unit_ball(wild)
+            z = reducers.unit_ball(wild)
             assert bool(z.isfinite().all()), (value, first)
             assert float(z.norm()) <= 1 + 1e-6, (value, first)
 
@@ -421,7 +422,7 @@ def check_the_activation_fills_the_unit_ball() -> None:
 def check_autoencoders_code_into_the_ball() -> None:
     """Codes within norm 1 for any targets, so a ball of radius 1 clips nothing; they are trained with noise."""
     data = public(200)
-    learned = {noise: reducers.Autoencoder.fit(data, 3, noise, epochs=15, learning_rate=3e-3) for noise in (0.0, 0.6)}
+    learned = {noise: teachers.Autoencoder.fit(data, 3, noise, epochs=15, learning_rate=3e-3) for noise in (0.0, 0.6)}
     targets = torch.cat([data.y, 1e6 * data.y])
     for each in learned.values():
         assert float(each.encode(targets).norm(dim=1).max()) <= 1 + 1e-6
@@ -448,8 +449,8 @@ def check_neighbours_leave_the_same_traces() -> None:
         replace(data, y=np.where(np.arange(60) == 7, 2**40, data.y)),
     ]
     made_up = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
-    plan = pv.PatePlan(10, 6, pv.Votes(3)).calibrate(epsilon=5.0, delta=1e-5)
-    student = pv.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
+    plan = pv.teachers.PatePlan(10, 6, pv.teachers.Votes(3)).calibrate(epsilon=5.0, delta=1e-5)
+    student = pv.teachers.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1)
 
     def recipe(x: Tensor, y: Tensor) -> Any:
         if not bool(x.isfinite().all()):
@@ -476,17 +477,17 @@ def check_neighbours_leave_the_same_traces() -> None:
 
 
 def run(aggregate: Any = None, **more: Any) -> pv.Result:
-    plan = pv.PatePlan(30, 6, aggregate or pv.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
+    plan = pv.teachers.PatePlan(30, 6, aggregate or pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
     votes = [torch.arange(30) % 3] * 6
     made_up = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
-    student = pv.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=2)
+    student = pv.teachers.Student(lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=2)
     return pv.pate(plan, Said(*votes), None, made_up, student, **{"streams": Streams.new(0), **more})
 
 
 @check
 def check_what_is_published_is_what_was_asked() -> None:
     """Certificates verify; settings that speak of more queries, or of less noise, than the events do not."""
-    for aggregate in (pv.Votes(3), pv.ConfidentVotes(3, 4.0, 10)):
+    for aggregate in (pv.teachers.Votes(3), pv.teachers.ConfidentVotes(3, 4.0, 10)):
         result = run(aggregate)
         assert list(walk(result.ledger.event)) == list(walk(plan_module.from_description(result.settings).event()))
         assert (result.settings["epochs"], result.settings["steps"], result.settings["noise_multipliers"]) == (
@@ -501,15 +502,15 @@ def check_what_is_published_is_what_was_asked() -> None:
                 "teachers_without_answers" not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
             )
             settings = json.loads((out / "privacy.json").read_text())["settings"]
-            more = pv.Votes(3) if isinstance(aggregate, pv.Votes) else replace(aggregate, answers=20)
+            more = pv.teachers.Votes(3) if isinstance(aggregate, pv.teachers.Votes) else replace(aggregate, answers=20)
             lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": {"kind": more.kind, **vars(more)}}
-            if isinstance(aggregate, pv.Votes):
+            if isinstance(aggregate, pv.teachers.Votes):
                 lies = {"noise_multiplier": 0.1, "queries": 60}
             for name, value in lies.items():
                 lie = replace(result, settings={**result.settings, name: value})
                 to = Path(folder) / f"lie-{name}"
                 must_raise(BadInput, lambda: pv.publish(lie, to, model_spec="linear", classes=3))  # noqa: B023
-                with mock.patch.object(shared, "_among", return_value=True):
+                with mock.patch.object(claim, "_among", return_value=True):
                     pv.publish(lie, to, model_spec="linear", classes=3)
                 assert not pv.verify(to).ok, name
             assert settings["method"] == "pate"

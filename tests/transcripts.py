@@ -26,16 +26,16 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from privlearn import rng
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import streams as streams_module
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms import pca
+from privlearn.descent import dpsgd as dpsgd_module
+from privlearn.descent import epoch_noise
+from privlearn.mac import dpmac
 from privlearn.mechanisms import release as release_module
-from privlearn.methods import dpsgd as dpsgd_module
-from privlearn.methods import validating
-from privlearn.methods.features import rows as feature_rows
-from privlearn.methods.mac import steps
+from privlearn.statistics import release as feature_rows
+from privlearn.transforms import pca
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64
@@ -76,12 +76,12 @@ class Stream:
         return call
 
 
-def transcript(run: Callable[[rng.Streams, Path], Any], *, replay: Transcript | None = None) -> Transcript:
+def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Transcript | None = None) -> Transcript:
     """Run `run` on watched streams, in an empty folder, with the releases of `replay` if it is given."""
     record = Transcript()
     seen = record.seen
-    real = rng.Streams.new(3)
-    streams = rng.Streams(
+    real = streams_module.Streams.new(3)
+    streams = streams_module.Streams(
         Stream("sampling", real.sampling, seen, rows=True),  # type: ignore[arg-type]
         Stream("noise", real.noise, seen),  # type: ignore[arg-type]
         Stream("initialisation", real.initialisation, seen),  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (release_module, dpsgd_module, steps, pca, validating, feature_rows):
+        for module in (release_module, dpsgd_module, dpmac, pca, epoch_noise, feature_rows):
             stack.enter_context(mock.patch.object(module, "release", release))
         yield
 

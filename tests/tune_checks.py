@@ -26,9 +26,9 @@ from torch import nn
 from transcripts import Transcript, require_alike, transcript
 
 import privlearn as pv
-from privlearn import cli, rng, sampling
+from privlearn import cli, sampling
+from privlearn import streams as streams_module
 from privlearn.accounting import accountant, pld, rdp, repeat, zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     Event,
@@ -41,26 +41,27 @@ from privlearn.accounting.events import (
     Selection,
     compose,
 )
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import predictions
-from privlearn.clipping.predictions import Scores
+from privlearn.clipping import evaluation
+from privlearn.clipping.evaluation import CandidateScores
 from privlearn.data import Dataset
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
-from privlearn.mechanisms import repetitions, selection
-from privlearn.methods import tune as tune_module
-from privlearn.publishing import bundle
+from privlearn.mechanisms import selection
+from privlearn.publishing import publish
+from privlearn.tuning import tune as tune_module
 
 ADD, EMPTY, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 Train = Callable[..., Any]
 
 
-def stream(seed: int = 0) -> rng.NoiseStream:
-    return rng.Streams.new(seed).noise
+def stream(seed: int = 0) -> streams_module.NoiseStream:
+    return streams_module.Streams.new(seed).noise
 
 
-def candidates(rates: tuple[float, ...] = (0.1, 0.2, 0.3), **more: Any) -> tuple[pv.Candidate, ...]:
+def candidates(rates: tuple[float, ...] = (0.1, 0.2, 0.3), **more: Any) -> tuple[pv.tuning.Candidate, ...]:
     plan = {"sampling": pv.Poisson(0.4), "epochs": 2, "clip": pv.Flat(0.5), **more}
-    return tuple(pv.Candidate(f"rate {rate:g}", pv.Plan(**plan), settings={"rate": rate}) for rate in rates)
+    return tuple(pv.tuning.Candidate(f"rate {rate:g}", pv.Plan(**plan), settings={"rate": rate}) for rate in rates)
 
 
 def network() -> nn.Module:
@@ -68,7 +69,7 @@ def network() -> nn.Module:
     return nn.Linear(5, 3).double()
 
 
-def train(candidate: pv.Candidate, rows: Dataset, ledger: Ledger, streams: rng.Streams) -> pv.Result:
+def train(candidate: pv.tuning.Candidate, rows: Dataset, ledger: Ledger, streams: streams_module.Streams) -> pv.Result:
     return pv.dpsgd(
         candidate.plan, network(), cross_entropy, rows,
         optimizer=lambda p: torch.optim.SGD(p, lr=candidate.settings["rate"]), ledger=ledger, streams=streams,
@@ -83,9 +84,9 @@ def both_ways(epsilon: float = 3.0) -> list[Any]:
     return [
         plan.calibrate(epsilon=epsilon, delta=1e-5)
         for plan in (
-            pv.Blocks(candidates(examples=60)),
-            pv.Blocks(candidates(examples=60), retrain=True),
-            pv.RandomStopping(candidates(examples=60), mean=3.0),
+            pv.tuning.Blocks(candidates(examples=60)),
+            pv.tuning.Blocks(candidates(examples=60), retrain=True),
+            pv.tuning.RandomStopping(candidates(examples=60), mean=3.0),
         )
     ]
 
@@ -105,7 +106,7 @@ class Counting:
 
 def chances(values: list[float], adjacency: Adjacency, epsilon: float, times: int = 15_000) -> Any:
     """How often each is selected, on one ledger."""
-    scores = Scores(torch.tensor(values, dtype=torch.float64), 1.0, adjacency is not REPLACE, adjacency)
+    scores = CandidateScores(torch.tensor(values, dtype=torch.float64), 1.0, adjacency is not REPLACE, adjacency)
     noise, ledger = stream(), Counting()
     found = np.bincount(
         [selection.select(scores, epsilon=epsilon, ledger=ledger, stream=noise) for _ in range(times)], minlength=3
@@ -143,7 +144,9 @@ def check_selection_is_within_its_range() -> None:
         low, high = 0.0, 100.0
         for _ in range(60):
             middle = (low + high) / 2
-            moved = Scores(torch.tensor([0.0, middle], dtype=torch.float64), 1.0, one_way, ADD if one_way else REPLACE)
+            moved = CandidateScores(
+                torch.tensor([0.0, middle], dtype=torch.float64), 1.0, one_way, ADD if one_way else REPLACE
+            )
             with mock.patch("privlearn.mechanisms.selection.gumbel", return_value=torch.tensor([0.0, 1.0]).double()):
                 taken = selection.select(moved, epsilon=0.8, ledger=Counting(), stream=stream())
             low, high = (middle, high) if taken == 1 else (low, middle)
@@ -158,7 +161,7 @@ def check_selection_is_within_its_range() -> None:
 
 @check
 def check_selection_is_charged_before_it_is_drawn() -> None:
-    scores = Scores(torch.zeros(2, dtype=torch.float64), 1.0, True, ADD)
+    scores = CandidateScores(torch.zeros(2, dtype=torch.float64), 1.0, True, ADD)
     refusing = Ledger(Budget(epsilon=0.1, delta=1e-5))
     must_raise(BudgetExceeded, lambda: selection.select(scores, epsilon=5.0, ledger=refusing, stream=NoDraws()))  # type: ignore[arg-type]
     paid = Ledger.allowing(Selection(0.5), ADD)
@@ -212,7 +215,7 @@ def check_one_example_moves_each_count_by_at_most_one() -> None:
                         Dataset(*each.tensors(), groups=np.append(7, groups)[-len(each.x) :])
                         for each in (without, having)
                     )
-                one, other = (predictions.wrong_predictions(judged(), each, adjacency) for each in (without, having))
+                one, other = (evaluation.wrong_predictions(judged(), each, adjacency) for each in (without, having))
                 moved = other.values - one.values
                 assert one.one_way
                 assert one.sensitivity == 1.0
@@ -224,10 +227,10 @@ def check_one_example_moves_each_count_by_at_most_one() -> None:
                 sample = next(iter(sampling.FullBatch().draw(1)))
                 for model in judged()[:-1]:
                     counts = [
-                        predictions.right_predictions(model, each, sample, adjacency) for each in (without, having)
+                        evaluation.right_predictions(model, each, sample, adjacency) for each in (without, having)
                     ]
                     assert abs(float(counts[1].values[0] - counts[0].values[0])) <= counts[0].sensitivity == 1.0
-    assert not predictions.wrong_predictions([network()], Dataset.of(data()), REPLACE).one_way
+    assert not evaluation.wrong_predictions([network()], Dataset.of(data()), REPLACE).one_way
 
 
 @check
@@ -235,14 +238,14 @@ def check_a_person_counts_for_one() -> None:
     """However many rows somebody has, wrong in all of them is one error."""
     x, y = data(30)
     everybody = Dataset(x, y, groups=np.arange(30) // 10)
-    total = float(predictions.wrong_predictions([None], everybody, ADD).values)
+    total = float(evaluation.wrong_predictions([None], everybody, ADD).values)
     assert math.isclose(total, 3.0)
 
 
 @check
 def check_counts_leave_the_model_as_it_is() -> None:
     model = Coupled().train()
-    predictions.wrong_predictions([model], Dataset.of(data()), ADD)
+    evaluation.wrong_predictions([model], Dataset.of(data()), ADD)
     assert float(model.get_buffer("asked")) == 0.0
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -270,7 +273,7 @@ def check_the_number_of_runs_follows_its_law() -> None:
         law = textbook(k, g)
         assert math.isclose(float(law @ k), mean, rel_tol=1e-6)
         noise, event = stream(5), RepeatAndSelect(Gaussian(9.0), mean, shape)
-        draws = np.array([repetitions.draw(event, noise) for _ in range(4000)])
+        draws = np.array([selection.draw_repetitions(event, noise) for _ in range(4000)])
         if mean == 1.0:
             assert (draws == 1).all()
             continue
@@ -286,9 +289,9 @@ def check_the_number_of_runs_has_no_cap() -> None:
     event = RepeatAndSelect(Gaussian(9.0), 4.0, 1.0)
     ones = mock.Mock(words=lambda number: np.full(number, -1, dtype=np.int64))
     zeros = mock.Mock(words=lambda number: np.zeros(number, dtype=np.int64))
-    assert repetitions.draw(event, ones) == math.ceil(-257 * math.log(2) / math.log(0.75))
-    assert repetitions.draw(event, zeros) == 1
-    assert repetitions.draw(RepeatAndSelect(Gaussian(9.0), 4.0, math.inf), zeros) == 0
+    assert selection.draw_repetitions(event, ones) == math.ceil(-257 * math.log(2) / math.log(0.75))
+    assert selection.draw_repetitions(event, zeros) == 1
+    assert selection.draw_repetitions(RepeatAndSelect(Gaussian(9.0), 4.0, math.inf), zeros) == 0
 
 
 @check
@@ -411,8 +414,8 @@ def check_everything_is_charged_before_the_first_candidate() -> None:
             seen.append(ledger.event)
             return train(*args)
 
-        result = pv.tune(plan, watched, data(), ledger=ledger, streams=rng.Streams.new(3))
-        before = compose([plan.choosing()]) if isinstance(plan, pv.Blocks) else plan.event()
+        result = pv.tune(plan, watched, data(), ledger=ledger, streams=streams_module.Streams.new(3))
+        before = compose([plan.choosing()]) if isinstance(plan, pv.tuning.Blocks) else plan.event()
         assert seen[0] == before
         assert seen[-1] == plan.event()  # the retraining is charged before it begins
         assert result.ledger is ledger
@@ -429,7 +432,7 @@ def check_over_budget_nothing_is_touched() -> None:
     rows = Untouchable(*data())
     for plan in both_ways(3.0):
         small = Ledger(Budget(epsilon=2.9, delta=1e-5))
-        streams = mock.Mock(spec=rng.Streams, noise=NoDraws(), sampling=NoDraws(), initialisation=NoDraws())
+        streams = mock.Mock(spec=streams_module.Streams, noise=NoDraws(), sampling=NoDraws(), initialisation=NoDraws())
         must_raise(BudgetExceeded, lambda: pv.tune(plan, train, rows, ledger=small, streams=streams))  # noqa: B023
         assert small.event == compose([])
 
@@ -448,7 +451,9 @@ class Around(nn.Module):
 BASE = nn.Linear(5, 3).double().requires_grad_(False)
 
 
-def on_a_frozen_base(candidate: pv.Candidate, rows: Dataset, ledger: Ledger, streams: rng.Streams) -> pv.Result:
+def on_a_frozen_base(
+    candidate: pv.tuning.Candidate, rows: Dataset, ledger: Ledger, streams: streams_module.Streams
+) -> pv.Result:
     """Trains a new layer on top of weights that are public, and that all calls share."""
     model = nn.Sequential(Around(BASE.weight, trained=False), nn.Linear(3, 3).double())
     with mock.patch.dict(train.__globals__, network=lambda: model):
@@ -458,7 +463,7 @@ def on_a_frozen_base(candidate: pv.Candidate, rows: Dataset, ledger: Ledger, str
 @check
 def check_losing_models_are_not_kept() -> None:
     """What is remembered to recognise models holds none of them, nor their weights, in memory."""
-    trainer = tune_module._Trainer(train, rng.Streams.new(0))
+    trainer = tune_module._Trainer(train, streams_module.Streams.new(0))
     (candidate, *_) = both_ways()[-1].candidates
     for _ in range(3):
         result = trainer.attempt(candidate, data())
@@ -492,11 +497,11 @@ def check_candidates_are_held_to_their_plan() -> None:
 
     def louder(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         plan = pv.Plan(candidate.plan.sampling, epochs=2, schedule=pv.schedules.Constant(0.1), clip=candidate.plan.clip)
-        return train(pv.Candidate("louder", plan, settings=candidate.settings), rows, ledger, streams)
+        return train(pv.tuning.Candidate("louder", plan, settings=candidate.settings), rows, ledger, streams)
 
     def shorter(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         plan = pv.Plan(candidate.plan.sampling, epochs=1, schedule=candidate.plan.schedule, clip=candidate.plan.clip)
-        return train(pv.Candidate("shorter", plan, settings=candidate.settings), rows, ledger, streams)
+        return train(pv.tuning.Candidate("shorter", plan, settings=candidate.settings), rows, ledger, streams)
 
     kept = network()
 
@@ -521,26 +526,35 @@ def check_candidates_are_held_to_their_plan() -> None:
     earlier: list[nn.Parameter] = []
 
     def refused_by(plan: Any, departing: Train, ledger: Ledger) -> None:
-        must_raise(PrivlearnError, lambda: pv.tune(plan, departing, data(), ledger=ledger, streams=rng.Streams.new(0)))
+        must_raise(
+            PrivlearnError,
+            lambda: pv.tune(plan, departing, data(), ledger=ledger, streams=streams_module.Streams.new(0)),
+        )
 
-    with mock.patch.object(repetitions, "draw", return_value=2):
+    with mock.patch.object(selection, "draw", return_value=2):
         for plan in both_ways():
             for departing in (in_place, in_another_module, frozen_inside):
                 earlier.clear()
                 refused_by(plan, departing, Ledger(plan.budget))
-            assert pv.tune(plan, on_a_frozen_base, data(), streams=rng.Streams.new(0)).ledger.event == plan.event()
+            assert (
+                pv.tune(plan, on_a_frozen_base, data(), streams=streams_module.Streams.new(0)).ledger.event
+                == plan.event()
+            )
     for plan in both_ways():
         for departing in (greedy, twice, elsewhere, both, louder, shorter):
             ledger = Ledger(plan.budget)
             refused_by(plan, departing, ledger)
-            assert ledger.event in (plan.event(), compose([plan.choosing()]) if isinstance(plan, pv.Blocks) else None)
+            assert ledger.event in (
+                plan.event(),
+                compose([plan.choosing()]) if isinstance(plan, pv.tuning.Blocks) else None,
+            )
 
 
 @check
 def check_what_a_candidate_may_spend_is_held_before_it_is_drawn() -> None:
     """The charge itself is refused: not a release later, by comparing events, when a failure would have hidden it."""
 
-    def fails_after(*events: Callable[[pv.Candidate], Event]) -> Train:
+    def fails_after(*events: Callable[[pv.tuning.Candidate], Event]) -> Train:
         def spends(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
             for event in events:
                 ledger.charge(event(candidate), candidate.plan.neighbours)
@@ -556,7 +570,7 @@ def check_what_a_candidate_may_spend_is_held_before_it_is_drawn() -> None:
     ]
     for plan in both_ways():
         for spends in louder:
-            must_raise(BudgetExceeded, lambda: pv.tune(plan, spends, data(), streams=rng.Streams.new(3)))  # noqa: B023
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, spends, data(), streams=streams_module.Streams.new(3)))  # noqa: B023
 
     def loud_again(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         if len(rows.x) == 60:  # the retraining, on all the rows
@@ -564,7 +578,7 @@ def check_what_a_candidate_may_spend_is_held_before_it_is_drawn() -> None:
         return train(candidate, rows, ledger, streams)
 
     again = both_ways()[1]
-    must_raise(BudgetExceeded, lambda: pv.tune(again, loud_again, data(), streams=rng.Streams.new(3)))
+    must_raise(BudgetExceeded, lambda: pv.tune(again, loud_again, data(), streams=streams_module.Streams.new(3)))
 
 
 @check
@@ -581,14 +595,14 @@ def check_choosing_is_held_to_what_was_paid() -> None:
 
     def twice(parts: Any, **options: Any) -> Any:
         true_release(parts, **options)
-        return true_release(predictions.right_predictions(network(), Dataset.of(data()), everybody(), ADD), **options)
+        return true_release(evaluation.right_predictions(network(), Dataset.of(data()), everybody(), ADD), **options)
 
     def everybody() -> Any:
         return next(iter(sampling.FullBatch().draw(60)))
 
     for plan, name, wrong in ((blocks, "select", exact), (stopping, "release", quiet), (stopping, "release", twice)):
         with mock.patch.object(tune_module, name, wrong):
-            must_raise(BudgetExceeded, lambda: pv.tune(plan, train, data(), streams=rng.Streams.new(3)))  # noqa: B023
+            must_raise(BudgetExceeded, lambda: pv.tune(plan, train, data(), streams=streams_module.Streams.new(3)))  # noqa: B023
 
 
 @check
@@ -617,9 +631,12 @@ def check_tuning_meets_its_target() -> None:
     falling = candidates((0.1, 0.2), schedule=pv.schedules.Exponential(k=0.4), epochs=4)
     mixed = (*candidates((0.3, 0.4)), *falling)
     plans: list[Any] = [
-        pv.Blocks(mixed), pv.Blocks(mixed, selection_epsilon=1.0), pv.Blocks(mixed, retrain=True, share=0.3),
-        pv.RandomStopping(mixed, mean=5.0, shape=0.0), pv.RandomStopping(mixed, mean=5.0, shape=math.inf, score_noise=12.0),
-        pv.Blocks(candidates(group_size=3), retrain=True), pv.RandomStopping(candidates(group_size=2), mean=2.0),
+        pv.tuning.Blocks(mixed), pv.tuning.Blocks(mixed, selection_epsilon=1.0), pv.tuning.Blocks(mixed, retrain=True,
+                                                                                                  share=0.3),
+        pv.tuning.RandomStopping(mixed, mean=5.0, shape=0.0), pv.tuning.RandomStopping(mixed, mean=5.0, shape=math.inf,
+                                                                                       score_noise=12.0),
+        pv.tuning.Blocks(candidates(group_size=3), retrain=True), pv.tuning.RandomStopping(candidates(group_size=2),
+                                                                                           mean=2.0),
     ]  # fmt: skip
     for plan in plans:
         settled = plan.calibrate(epsilon=2.0, delta=1e-5)
@@ -630,26 +647,26 @@ def check_tuning_meets_its_target() -> None:
         for name in ("selection_epsilon", "score_noise"):
             assert getattr(plan, name, None) in (None, getattr(settled, name, None))
     partition = candidates(sampling=pv.Partition(4))
-    by_rho = pv.Blocks(partition, retrain=True).calibrate(rho=0.2)
+    by_rho = pv.tuning.Blocks(partition, retrain=True).calibrate(rho=0.2)
     assert 0.2 * (1 - 0.003) <= zcdp.rho(by_rho.event()) <= 0.2
-    must_raise(UnsupportedEvent, lambda: pv.Blocks(candidates()).calibrate(rho=0.2))
-    must_raise(UnsupportedEvent, lambda: pv.RandomStopping(partition, mean=2.0).calibrate(rho=0.2))
+    must_raise(UnsupportedEvent, lambda: pv.tuning.Blocks(candidates()).calibrate(rho=0.2))
+    must_raise(UnsupportedEvent, lambda: pv.tuning.RandomStopping(partition, mean=2.0).calibrate(rho=0.2))
 
 
 @check
 def check_scores_and_retraining_are_paid_for() -> None:
     trainings = [each.plan.event() for each in candidates()]
-    stopping = pv.RandomStopping(candidates(), mean=3.0, score_noise=7.0)
+    stopping = pv.tuning.RandomStopping(candidates(), mean=3.0, score_noise=7.0)
     assert stopping.event() == compose([RepeatAndSelect(compose([trainings[0], Gaussian(7.0)]), 3.0, 1.0)])
-    blocks = pv.Blocks(candidates(), selection_epsilon=0.7, retrain=True)
+    blocks = pv.tuning.Blocks(candidates(), selection_epsilon=0.7, retrain=True)
     assert blocks.event() == compose([Parallel((*trainings, Selection(0.7))), trainings[0]])
-    longer = pv.Candidate("longer", pv.Plan(pv.Poisson(0.4), epochs=9))
+    longer = pv.tuning.Candidate("longer", pv.Plan(pv.Poisson(0.4), epochs=9))
     either: Event = OneOf((trainings[0], longer.plan.event()))
     first = candidates()[0]
-    assert pv.Blocks((first, longer), selection_epsilon=0.7, retrain=True).event() == compose(
+    assert pv.tuning.Blocks((first, longer), selection_epsilon=0.7, retrain=True).event() == compose(
         [Parallel((trainings[0], longer.plan.event(), Selection(0.7))), either]
     )
-    assert pv.RandomStopping((first, longer), 2.0, score_noise=7.0).event() == compose(
+    assert pv.tuning.RandomStopping((first, longer), 2.0, score_noise=7.0).event() == compose(
         [RepeatAndSelect(compose([either, Gaussian(7.0)]), 2.0, 1.0)]
     )
 
@@ -663,13 +680,13 @@ def check_the_divisor_on_blocks_is_public() -> None:
         seen.append((candidate.plan.examples, len(rows.x)))
         return train(candidate, rows, ledger, streams)
 
-    plan = pv.Blocks(candidates(examples=100), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
-    result = pv.tune(plan, watched, data(60), streams=rng.Streams.new(3))
+    plan = pv.tuning.Blocks(candidates(examples=100), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
+    result = pv.tune(plan, watched, data(60), streams=streams_module.Streams.new(3))
     assert [share for share, _ in seen] == [25, 25, 25, 100]
     assert seen[-1][1] == 60
     assert sum(rows for _, rows in seen[:3]) < 60
     assert result.settings["examples_declared"] is True
-    undeclared = pv.tune(pv.Blocks(candidates()).calibrate(epsilon=3.0, delta=1e-5), train, data(60))
+    undeclared = pv.tune(pv.tuning.Blocks(candidates()).calibrate(epsilon=3.0, delta=1e-5), train, data(60))
     assert undeclared.settings["examples_declared"] is False
 
 
@@ -692,13 +709,16 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
     """One that fails while it trains loses silently, and all examples count as its errors; one that refuses is heard."""
     for plan in both_ways(300.0):
         try:
-            results = [pv.tune(plan, failing("later", 0.2), data(), streams=rng.Streams.new(seed)) for seed in range(5)]
+            results = [
+                pv.tune(plan, failing("later", 0.2), data(), streams=streams_module.Streams.new(seed))
+                for seed in range(5)
+            ]
         except RuntimeError as error:
             raise AssertionError("a failure was heard") from error
         assert all(result.settings["tuning"]["chosen"] in (0, 2) for result in results)
         error = must_raise(RuntimeError, lambda: pv.tune(plan, failing("at once", 0.1, 0.2, 0.3), data()))  # noqa: B023
         assert "secret" in str(error)
-    hopeless = pv.Blocks(candidates((0.2, 0.3), examples=60)).calibrate(epsilon=3.0, delta=1e-5)
+    hopeless = pv.tuning.Blocks(candidates((0.2, 0.3), examples=60)).calibrate(epsilon=3.0, delta=1e-5)
 
     def never(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         train(candidate, rows, ledger, streams)
@@ -707,17 +727,19 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
     error = must_raise(BadInput, lambda: pv.tune(hopeless, never, data()))
     assert "no model came out" in str(error)
     assert "secret" not in f"{error}{error.__cause__}{error.__context__}"
-    empty = predictions.wrong_predictions([None, network()], Dataset.of(data(30)), ADD)
+    empty = evaluation.wrong_predictions([None, network()], Dataset.of(data(30)), ADD)
     assert float(empty.values[0]) == 30.0
 
 
 @check
 def check_no_run_at_all_is_an_outcome() -> None:
     """A Poisson number of runs may be 0: nothing is trained, and nothing comes out."""
-    plan = pv.RandomStopping(candidates(examples=60), mean=1.0, shape=math.inf, score_noise=5.0)
+    plan = pv.tuning.RandomStopping(candidates(examples=60), mean=1.0, shape=math.inf, score_noise=5.0)
     ledger = Ledger()
-    with mock.patch.object(repetitions, "draw", return_value=0):
-        must_raise(BadInput, lambda: pv.tune(plan, NoDraws(), data(), ledger=ledger, streams=rng.Streams.new(0)))  # type: ignore[arg-type]
+    with mock.patch.object(selection, "draw", return_value=0):
+        must_raise(
+            BadInput, lambda: pv.tune(plan, NoDraws(), data(), ledger=ledger, streams=streams_module.Streams.new(0))
+        )  # type: ignore[arg-type]
     assert ledger.event == plan.event()
 
 
@@ -742,13 +764,13 @@ def replayed(record: Transcript, replay: Transcript | None) -> Any:
 
 
 def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> Any:
-    def run(streams: rng.Streams, folder: Path) -> None:
+    def run(streams: streams_module.Streams, folder: Path) -> None:
         seen: list[Any] = streams.noise._seen  # type: ignore[attr-defined]
         record = Transcript(seen=seen)
         holder["record"] = record
         with replayed(record, replay):
             # The patched release of the transcript serves here, too.
-            from privlearn.methods import dpsgd as dpsgd_module
+            from privlearn.descent import dpsgd as dpsgd_module
 
             with mock.patch.object(tune_module, "release", dpsgd_module.release):
                 result = pv.tune(
@@ -756,7 +778,7 @@ def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> A
                 )
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
         seen.append(("result", repr(result), result.settings, result.architecture))
-        bundle.publish(result, folder / "model", delta=1e-5)
+        publish.publish(result, folder / "model", delta=1e-5)
 
     return run
 
@@ -767,9 +789,9 @@ def check_neighbouring_tuned_runs_look_the_same() -> None:
     for adjacency in (ADD, EMPTY):
         each = candidates((0.1, 0.2), adjacency=adjacency, examples=30)
         for plan in (
-            pv.Blocks(each, selection_epsilon=1.0),
-            pv.Blocks(each, selection_epsilon=1.0, retrain=True),
-            pv.RandomStopping(each, mean=2.0, score_noise=3.0),
+            pv.tuning.Blocks(each, selection_epsilon=1.0),
+            pv.tuning.Blocks(each, selection_epsilon=1.0, retrain=True),
+            pv.tuning.RandomStopping(each, mean=2.0, score_noise=3.0),
         ):
             first: dict[str, Any] = {}
             base = transcript(tuned(plan, data_with(None, adjacency, 29), first))
@@ -815,9 +837,11 @@ def check_losers_leave_no_trace() -> None:
     released: list[float] = []
     trained: list[Any] = []
 
-    def marked(models: Any, rows: Any, adjacency: Any) -> Scores:
+    def marked(models: Any, rows: Any, adjacency: Any) -> CandidateScores:
         real = real_counts(models, rows, adjacency)
-        return Scores(torch.tensor(_MARKS, dtype=torch.float64), real.sensitivity, real.one_way, real.adjacency)
+        return CandidateScores(
+            torch.tensor(_MARKS, dtype=torch.float64), real.sensitivity, real.one_way, real.adjacency
+        )
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         found = real_release(*args, **kwargs)
@@ -887,12 +911,12 @@ def check_losers_leave_no_trace() -> None:
 def check_tuned_certificates_are_recomputed() -> None:
     """Settings must be those of the chosen candidate, and amount to the events that are certified."""
     plan = pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5), examples=60)
-    longer = pv.Candidate("longer", plan, settings={"rate": 0.1})
-    unlike = pv.Blocks((*candidates((0.1, 0.2), examples=60), longer)).calibrate(epsilon=3.0, delta=1e-5)
+    longer = pv.tuning.Candidate("longer", plan, settings={"rate": 0.1})
+    unlike = pv.tuning.Blocks((*candidates((0.1, 0.2), examples=60), longer)).calibrate(epsilon=3.0, delta=1e-5)
     for plan in (*both_ways(), unlike):
-        result = pv.tune(plan, train, data(), streams=rng.Streams.new(1))
+        result = pv.tune(plan, train, data(), streams=streams_module.Streams.new(1))
         with tempfile.TemporaryDirectory() as folder:
-            out = bundle.publish(result, Path(folder) / "model", delta=1e-5)
+            out = publish.publish(result, Path(folder) / "model", delta=1e-5)
             assert pv.verify(out).ok, pv.verify(out).problems
             assert "other releases" not in (out / "README.md").read_text()
         for change in (
@@ -908,8 +932,8 @@ def check_tuned_certificates_are_recomputed() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "model"
                 with (
-                    mock.patch.object(bundle.tuned, "card_lines", return_value=[]),
+                    mock.patch.object(publish.tuned, "card_lines", return_value=[]),
                     contextlib.suppress(PrivlearnError),
                 ):
-                    bundle.publish(pv.Result(**{**vars(result), "settings": settings}), out, delta=1e-5)
+                    publish.publish(pv.Result(**{**vars(result), "settings": settings}), out, delta=1e-5)
                 assert not out.exists() or not pv.verify(out).ok

@@ -23,10 +23,9 @@ from resume_checks import Run, folder, in_a_child, weights
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import rng, sampling
-from privlearn._json import digest
+from privlearn import sampling, streams
+from privlearn._storage import digest
 from privlearn.accounting import accountant, filters, rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     Event,
@@ -40,13 +39,14 @@ from privlearn.accounting.events import (
     compose,
     walk,
 )
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.answers import Answers
+from privlearn.clipping.evaluation import RightAnswers
+from privlearn.descent import dpsgd as dpsgd_module
+from privlearn.descent.epoch_noise import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.methods import dpsgd as dpsgd_module
-from privlearn.methods.pace import Reacting
 from privlearn.plan import Plan
-from privlearn.publishing import card, certificate, verification
+from privlearn.publishing import card, certificate, verify
 from privlearn.schedules import Schedule, Validation
 
 SAMPLERS = [sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(5), sampling.FullBatch()]
@@ -67,7 +67,7 @@ def network() -> nn.Module:
 
 
 def train(plan: Plan, validation: pv.Dataset | None = None, **options: Any) -> pv.Result:
-    arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "streams": rng.Streams.new(4), **options}
+    arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "streams": streams.Streams.new(4), **options}
     data = arguments.pop("data", None) or small_data()
     model = arguments.pop("model", None) or network()
     return dpsgd_module.dpsgd(plan, model, cross_entropy, data, validation=validation, **arguments)
@@ -165,7 +165,7 @@ def check_table_two_of_yu_by_validation() -> None:
     assert (plan.epochs, plan.filter) == (156, GaussianFilter(rho=0.78125))  # 156 epochs at 10 would take 0.78
     ledger, noise = Ledger(plan.budget), [10.0] * 29 + [7.0] * 20 + [4.9] * 10 + [3.43] * 9
     with mock.patch.object(Validation, "after", lambda self, accuracies: noise[len(accuracies)]):
-        pace = Reacting(plan, plan.schedule, lambda *_: 0.0, [], {})  # type: ignore[arg-type]
+        pace = ReactingNoise(plan, plan.schedule, lambda *_: 0.0, [], {})  # type: ignore[arg-type]
         account = pace.begin(ledger)
         for _, sigma in pace:
             account.charge(plan.epoch_event(sigma), plan.neighbours)
@@ -185,7 +185,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
     made_up = random.Random(2)
     for sampler in SAMPLERS:
         for noise in (None, 6.0):
-            for before in ((), (pv.PCA(2, 9.0),)):
+            for before in ((), (pv.transforms.PrivatePCA(2, 9.0),)):
                 for _ in range(6):
                     schedule = Validation(
                         made_up.choice([0.3, 0.7, 0.98]), threshold=0.02, start=made_up.uniform(6, 12), noise=noise
@@ -194,7 +194,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
                     assert BUDGET.spent(plan.event(), plan.neighbours) <= BUDGET.limit
                     curve = iter(lambda: made_up.choice([0.0, 0.5, 1.0, made_up.random()]), None)
                     spent: list[Event] = []
-                    pace = Reacting(plan, schedule, lambda *_, curve=curve: next(curve), [], {})
+                    pace = ReactingNoise(plan, schedule, lambda *_, curve=curve: next(curve), [], {})
                     account = pace.begin(Ledger(BUDGET))
                     for _, sigma in pace:
                         step, times = next(walk(sampler.epoch_event(Gaussian(sigma))))
@@ -273,7 +273,7 @@ def check_a_run_that_reacts_is_charged_its_limit() -> None:
     """All of it, once, before the first release; every release is charged to the filter, and nothing else is."""
     for sampler in SAMPLERS:
         for noise in (None, 8.0):
-            for before in ((), (pv.PCA(3, 9.0),)):
+            for before in ((), (pv.transforms.PrivatePCA(3, 9.0),)):
                 plan = settled(sampler, Validation(0.6, start=7.0, noise=noise), before=before)
                 make = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
                 with charges() as seen:
@@ -317,7 +317,7 @@ def check_limits_meet_their_budget() -> None:
             ):
                 if budget.rho is not None and isinstance(sampler, sampling.Poisson):
                     continue
-                for before in ((), (pv.PCA(4, 300.0),)):
+                for before in ((), (pv.transforms.PrivatePCA(4, 300.0),)):
                     plan = Plan(sampler, 20, Validation(0.7, noise=900.0), before=before, group_size=k)
                     plan = plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
                     assert plan.filter is not None
@@ -411,7 +411,7 @@ def check_one_example_moves_a_count_by_at_most_its_sensitivity() -> None:
     """And a wrong row that becomes a right one by exactly that; whatever else it holds."""
     x, y = small_data(20)
     net = network()
-    right = Answers(net)
+    right = RightAnswers(net)
     answers = right(x, y) == 1
     with torch.no_grad():
         assert torch.equal(answers, net.eval()(x).argmax(1) == y)
@@ -470,9 +470,9 @@ def check_private_rows_do_not_meet_in_a_validation() -> None:
                 alone.append(1 if net(x[row : row + 1]).argmax(1) == y[row] else -1)
             except ValueError:
                 alone.append(0)
-        assert Answers(net)(x, y).tolist() == alone, how
-        assert Answers(net, at_once=7)(x, y).tolist() == alone, how
-    assert Answers(Coupled("mean"), apart=False)(x, y).tolist() != Answers(Coupled("mean"))(x, y).tolist()
+        assert RightAnswers(net)(x, y).tolist() == alone, how
+        assert RightAnswers(net, at_once=7)(x, y).tolist() == alone, how
+    assert RightAnswers(Coupled("mean"), apart=False)(x, y).tolist() != RightAnswers(Coupled("mean"))(x, y).tolist()
 
 
 class Splitting(nn.Module):
@@ -503,7 +503,7 @@ def check_rows_that_fail_change_no_other_answer() -> None:
             changed = x.clone()
             changed[bad] = 77  # not in the table, and not among the made-up rows
             torch.manual_seed(1)
-            return Answers(net, at_once=at_once)(changed, y)
+            return RightAnswers(net, at_once=at_once)(changed, y)
 
         for at_once in (256, 7, 1):
             usual = answers(slice(0), at_once)
@@ -526,14 +526,14 @@ def check_an_example_of_several_rows_counts_once() -> None:
     """A person with all their rows moves the count by at most what one example does."""
     x, y = small_data(12)
     table = torch.arange(12).view(4, 3)
-    right = Answers(network())
+    right = RightAnswers(network())
     each = right(x, y).double().view(4, 3).mean(1) / 2
     found = right.count(one_sample(examples=4), x, y, Adjacency.ADD_REMOVE, table)
     assert math.isclose(float(found.values[0]), float(each.sum()), abs_tol=1e-12)
     assert found.sensitivity == 0.5
     data = pv.Dataset(x, y, groups=torch.arange(12).numpy() % 4)
     plan = Plan(sampling.Poisson(0.5), schedule=Validation(0.7, noise=1e6, start=3.0), rows_per_person=2, examples=4)
-    with mock.patch.object(Answers, "count", autospec=True, side_effect=Answers.count) as counted:
+    with mock.patch.object(RightAnswers, "count", autospec=True, side_effect=RightAnswers.count) as counted:
         train(plan.within(BUDGET, most=1), data=data)
     (call,) = counted.call_args_list
     assert call.args[5].shape == (4, 2)
@@ -598,9 +598,9 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
 
     for sampler, noise, stop, options in (
         (SAMPLERS[0], None, 2, {}),
-        (SAMPLERS[0], 7.0, 5, {"before": (pv.PCA(3, 9.0),)}),
+        (SAMPLERS[0], 7.0, 5, {"before": (pv.transforms.PrivatePCA(3, 9.0),)}),
         (SAMPLERS[1], 7.0, 3, {"discrete": True}),
-        (SAMPLERS[2], None, 2, {"before": (pv.PCA(3, 9.0),)}),
+        (SAMPLERS[2], None, 2, {"before": (pv.transforms.PrivatePCA(3, 9.0),)}),
         (SAMPLERS[3], 7.0, 2, {}),
     ):
         reacts = Reacts(sampler, noise, **options)
@@ -707,7 +707,7 @@ PLAIN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def _certified(result: pv.Result, settings: dict[str, Any], out: Path) -> pv.Verification:
     """What `verify` says if `settings` are certified in place of the result's own, by whoever has all of privlearn."""
     ledger = Ledger()
-    ledger.charge(verification.described_run(settings), result.adjacency)
+    ledger.charge(verify.described_run(settings), result.adjacency)
 
     def head(found: Any, *_: Any, **__: Any) -> str:
         return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)

@@ -21,10 +21,10 @@ from publishing_checks import published
 from torch import nn, zeros
 
 import privlearn as pv
-from privlearn import cli, reducers
+from privlearn import cli, teachers
 from privlearn.cli import maps, training
 from privlearn.publishing import keys
-from privlearn.publishing.verification import verify
+from privlearn.publishing.verify import verify
 
 SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
@@ -71,11 +71,11 @@ def key_of_others(place: Path) -> str:
 
 
 def components_below_the_noise(place: Path) -> str:
-    plan = pv.PatePlan(30, 4, pv.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-5)
-    student = pv.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), epochs=1)
+    plan = pv.teachers.PatePlan(30, 4, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-5)
+    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), epochs=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        pv.pate(plan, Said(*[zeros(30, 2, 3)] * 4), reducers.PCA.fit(public()), public().x, student,
+        pv.pate(plan, Said(*[zeros(30, 2, 3)] * 4), teachers.PublicPCA.fit(public()), public().x, student,
                 streams=pv.Streams.new(0))  # fmt: skip
     return " ".join(str(each.message) for each in caught)
 
@@ -84,7 +84,9 @@ def maps_that_bring_nothing(place: Path) -> str:
     """A student no better than the public network that it began as."""
     start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
     data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1))
-    result = pv.Result(nn.Identity(), pv.Ledger(), pv.Adjacency.ADD_REMOVE, None, None, "pate", {}, {}, False, None)  # type: ignore[arg-type]
+    result = pv.Result(
+        nn.Identity(), pv.Ledger(), pv.accounting.Adjacency.ADD_REMOVE, None, None, "pate", {}, {}, False, None
+    )  # type: ignore[arg-type]
     asides = io.StringIO()
     answer = {"plan": {"teachers": 2, "queries": 3}}
     with contextlib.redirect_stderr(asides), mock.patch.object(training, "test_metrics", return_value={"dice": 0.5}):
@@ -93,7 +95,7 @@ def maps_that_bring_nothing(place: Path) -> str:
 
 
 def noisy_maps(place: Path) -> str:
-    plan = pv.PatePlan(1000, 2, pv.Ball(1.0)).calibrate(epsilon=0.5, delta=1e-5)
+    plan = pv.teachers.PatePlan(1000, 2, pv.teachers.Ball(1.0)).calibrate(epsilon=0.5, delta=1e-5)
     return " ".join(maps._warnings(plan, 1000))
 
 

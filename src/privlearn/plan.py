@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, final, get_args
 
-from privlearn._validate import count
+from privlearn._checks import count
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.budget import Budget
-from privlearn.accounting.calibrate import largest, solve_noise, solve_rate
+from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -22,19 +20,19 @@ from privlearn.accounting.events import (
     require_adjacency,
 )
 from privlearn.accounting.filters import Limit, fits, share
-from privlearn.accounting.limits import widest
-from privlearn.accounting.unit import Unit
-from privlearn.clipping.layerwise import Derivatives, Layerwise
-from privlearn.clipping.styles import Clip, Flat
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.limits import largest_filter
+from privlearn.clipping.clips import Clip, Flat
+from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
-from privlearn.mechanisms.features import Select
-from privlearn.mechanisms.moments import Moments
-from privlearn.mechanisms.pca import PCA
 from privlearn.sampling import Partition, Poisson, Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
+from privlearn.transforms.moments import Moments
+from privlearn.transforms.pca import PrivatePCA
+from privlearn.transforms.select import SelectFeatures
 
 #: A release that comes before training, and says what stands in front of the network.
-Earlier = PCA | Select | Moments
+Earlier = PrivatePCA | SelectFeatures | Moments
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
@@ -107,7 +105,9 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
         if not isinstance(self.before, tuple) or not all(isinstance(release, Earlier) for release in self.before):
-            raise BadInput(f"before is {self.before!r}: expected a tuple of releases, such as (pv.PCA(60, 16.0),)")
+            raise BadInput(
+                f"before is {self.before!r}: expected a tuple of releases, such as (pv.transforms.PrivatePCA(60, 16.0),)"
+            )
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(
                 f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
@@ -116,13 +116,15 @@ class Plan:
         if self.examples is not None:
             count("examples", self.examples)
         self._settle_adjacency()
-        Unit(self.group_size, self.rows_per_person)
+        PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and not all(isinstance(release, PCA) for release in self.before):
+        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.before):
             raise BadInput(
-                "features are selected and standardised by rows, and the plan's examples are persons: leave out pv.Select "
-                "(--select) and pv.Moments (--normalise), or protect up to K rows of one person together, with group_size=K "
+                "features are selected and standardised by rows, and the plan's examples are persons: leave out "
+                "pv.transforms.SelectFeatures "
+                "(--select) and pv.transforms.Moments (--normalise), or protect up to K rows of one person "
+                "together, with group_size=K "
                 "(--group-size K) and data without person ids"
             )
         if self.budget is not None:
@@ -131,9 +133,9 @@ class Plan:
             self._require_own_filter(self.filter)
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
-        return Unit(self.group_size, self.rows_per_person)
+        return PrivacyUnit(self.group_size, self.rows_per_person)
 
     @property
     def neighbours(self) -> Adjacency:
@@ -247,7 +249,7 @@ class Plan:
         schedule, limit = self.schedule, None
         if isinstance(schedule, Validation):
             epoch = self.epoch_event(schedule.start)
-            limit = widest(budget, self._earlier(), epoch, self.neighbours)
+            limit = largest_filter(budget, self._earlier(), epoch, self.neighbours)
 
         def last(epochs: int) -> bool:
             if limit is not None:
@@ -271,7 +273,7 @@ class Plan:
         """Itself with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell."""
         if shape.noise is not None:
             paid = Gaussian(shape.noise)
-            if share(widest(budget, self._earlier(), paid, self.neighbours), Repeated(paid, self.epochs)) >= 1:
+            if share(largest_filter(budget, self._earlier(), paid, self.neighbours), Repeated(paid, self.epochs)) >= 1:
                 raise BadInput(
                     f"{self.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give them "
                     "more noise (noise= of the schedule), or use fewer epochs"
@@ -280,7 +282,11 @@ class Plan:
         def at(factor: float) -> tuple[Validation, Limit, Event]:
             schedule = shape.scaled(factor)
             epoch = replace(self, schedule=schedule, filter=None).epoch_event(schedule.start)
-            return schedule, widest(budget, self._earlier(), epoch, self.neighbours), Repeated(epoch, self.epochs)
+            return (
+                schedule,
+                largest_filter(budget, self._earlier(), epoch, self.neighbours),
+                Repeated(epoch, self.epochs),
+            )
 
         def taken(factor: float) -> float:
             _, limit, all_epochs = at(factor)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, NoReturn, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._validate import count, probability
-from privlearn.accounting.adjacency import Adjacency, require_same
+from privlearn._checks import count, probability
 from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
 
@@ -28,7 +28,7 @@ Indices = NDArray[np.int64]
 _ONE_AT_A_TIME = threading.RLock()
 
 
-class _Unit:
+class _EpochCharge:
     """What is charged at once: a single batch, or an epoch at its first batch."""
 
     def __init__(self, event: Callable[[Gaussian], Event]) -> None:
@@ -65,7 +65,7 @@ class Sample:
         indices: the rows that were drawn; private, like the data.
     """
 
-    def __init__(self, indices: Indices, unit: _Unit) -> None:
+    def __init__(self, indices: Indices, unit: _EpochCharge) -> None:
         self.indices = indices
         self._unit = unit
         self._used = False
@@ -170,7 +170,7 @@ class Poisson(Sampler):
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
             chosen = np.flatnonzero(rng.random(examples) < self.sampling_rate)
-            yield Sample(chosen, _Unit(self.event))
+            yield Sample(chosen, _EpochCharge(self.event))
 
 
 @final
@@ -205,7 +205,7 @@ class Partition(Sampler):
         bins = rng.integers(self.batches, size=examples)
         order = np.argsort(bins, kind="stable")
         ends = np.cumsum(np.bincount(bins, minlength=self.batches))[:-1]
-        unit = _Unit(self.event)
+        unit = _EpochCharge(self.event)
         for rows in np.split(order, ends):
             yield Sample(rows, unit)
 
@@ -233,7 +233,7 @@ class _FixedSize(Sampler):
         return FixedBatches(mechanism)
 
     def _cut(self, order: Indices) -> Iterator[Sample]:
-        unit = _Unit(self.event)
+        unit = _EpochCharge(self.event)
         for start in range(0, len(order), self.batch_size):
             yield Sample(order[start : start + self.batch_size], unit)
 
@@ -286,7 +286,7 @@ class FullBatch(Sampler):
 
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield all rows, once."""
-        yield Sample(np.arange(examples), _Unit(self.event))
+        yield Sample(np.arange(examples), _EpochCharge(self.event))
 
 
 def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:

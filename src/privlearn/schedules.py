@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Self, final
 
-from privlearn._validate import between, count, parse_spec, positive
+from privlearn._checks import between, count, parse_spec, positive
 from privlearn.errors import BadInput
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 
 from privlearn import cli
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book
 from privlearn.accounting.events import Event, walk
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.mechanisms import release
 
 TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
@@ -94,7 +94,7 @@ def main(folder: Path, most: int, options: list[str]) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         kills += status == -signal.SIGKILL
         if ledger.exists():
-            entries = Book(ledger).read().entries
+            entries = LedgerFile(ledger).read().entries
             paper = max((sum(times for _, times in walk(entry.spent)) for entry in entries), default=0)
             behind += paper < int.from_bytes(drawn[:8], "little")
         if checkpoint.exists() and not checkpoint_of_whole.exists() and "--seed" not in options:

@@ -170,14 +170,16 @@ def test_files_that_nobody_certified_are_named(capsys: pytest.CaptureFixture[str
 def test_ranges_below_zero_keep_zero() -> None:
     low, high = torch.tensor([-4.0, 0.0, -1.0]), torch.tensor([2.0, 10.0, 1.0])
     rows = torch.tensor([[-4.0, 5.0, 0.0], [0.0, 0.0, -9.0], [2.0, 99.0, 1.0]])
-    scaled = pv.models.Scale(low, high)(rows)
+    scaled = pv.models.networks.Scale(low, high)(rows)
     assert scaled.tolist() == [[-1.0, 0.5, 0.0], [0.0, 0.0, -1.0], [0.5, 1.0, 1.0]]
 
 
 def test_in_python_with_any_optimizer(tmp_path: Path) -> None:
     made_up = torch.Generator().manual_seed(0)
     x, y = torch.randn(300, 6, generator=made_up), torch.randint(2, (300,), generator=made_up)
-    plan = pv.Plan(pv.Partition(batches=6), epochs=4, schedule=pv.schedules.Exponential(k=0.1), clip=pv.PerLayer(1.0))
+    plan = pv.Plan(
+        pv.Partition(batches=6), epochs=4, schedule=pv.schedules.Exponential(k=0.1), clip=pv.clipping.PerLayer(1.0)
+    )
     plan = plan.calibrate(epsilon=2.0, delta=1e-5)
     ledger = pv.Ledger(budget=plan.budget)
     loss = torch.nn.CrossEntropyLoss(reduction="none")

@@ -8,12 +8,12 @@ import pytest
 
 from privlearn import schedules
 from privlearn.accounting import accountant, pld, rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import FixedBatches, Gaussian, PoissonSampled, Repeated, compose
-from privlearn.mechanisms.pca import PCA
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle
+from privlearn.transforms.pca import PrivatePCA
 
 FOUR_HUNDRED_EPOCHS = Repeated(FixedBatches(Gaussian(6.0)), 400)
 SAMPLED = Repeated(PoissonSampled(0.01, Gaussian(6.0)), 40_000)
@@ -114,7 +114,7 @@ def test_schedules_calibrated_under_sampling(schedule: schedules.Schedule, root:
 def test_pca_prices() -> None:
     """rho = 1 / (2 sigma^2) for sigma 4, 8, 16 (Yu et al. 2019, section V-B)."""
     for sigma, rho in ((4.0, 0.03125), (8.0, 0.0078125), (16.0, 0.001953125)):
-        assert zcdp.rho(PCA(60, sigma).event()) == rho
+        assert zcdp.rho(PrivatePCA(60, sigma).event()) == rho
 
 
 def test_dp_accounting_agrees() -> None:

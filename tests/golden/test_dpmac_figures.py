@@ -9,10 +9,10 @@ import torch
 
 import privlearn as pv
 from privlearn.accounting import accountant, rdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, Gaussian, PoissonSampled, Repeated, compose
-from privlearn.clipping import activations, analytic
-from privlearn.clipping.layerwise import shares_of_parts
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.derivative_bounds import shares_of_parts
+from privlearn.mac import activations, analytic
 
 DELTA = 1e-5
 
@@ -25,7 +25,7 @@ def figure(event: Event, method: str, adjacency: Adjacency = Adjacency.ADD_REMOV
 def test_the_classifiers_sigmas_without_pca(sigma: float, epochs: int, by_rdp: float) -> None:
     """Harder et al. 2019, Table 2: MNIST, batches of 1000 out of 60,000 [maths]. With the PCA: `test_dpmac_settings`."""
     plan = pv.Plan(
-        pv.Poisson(1 / 60), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.Derivatives(0.3)
+        pv.Poisson(1 / 60), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.mac.Derivatives(0.3)
     )
     assert rdp.epsilon(plan.event(), DELTA) == pytest.approx(by_rdp, rel=1e-2)
 
@@ -48,14 +48,14 @@ def test_the_autoencoders_sigmas(sigma: float, batch: int, by_rdp: float, by_mom
 def test_fixed_batches_cost_what_they_cost(sigma: float, epochs: int, pca: float, by_zcdp: float) -> None:
     """The released code's batches in fixed order, claimed 8, 2 and 0.5: zCDP, conversion of 2016, zero-out [maths]."""
     plan = pv.Plan(
-        pv.FixedOrder(1000), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.Derivatives(0.3),
-        before=(pv.PCA(60, pca),),
+        pv.sampling.FixedOrder(1000), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.mac.Derivatives(0.3),
+        before=(pv.transforms.PrivatePCA(60, pca),),
     )  # fmt: skip
     assert plan.neighbours is Adjacency.ZERO_OUT
     assert figure(plan.event(), "zcdp-2016", Adjacency.ZERO_OUT) == pytest.approx(by_zcdp, abs=1e-3)
     assert plan.guarantee(DELTA).epsilon < by_zcdp
     with pytest.raises(pv.errors.UnsupportedEvent):
-        pv.Plan(pv.FixedOrder(1000), adjacency=Adjacency.ADD_REMOVE)
+        pv.Plan(pv.sampling.FixedOrder(1000), adjacency=Adjacency.ADD_REMOVE)
 
 
 def test_sensitivities_at_zero_weights() -> None:
@@ -94,14 +94,14 @@ def test_softplus_constants() -> None:
 
 def test_noise_of_the_joint_release() -> None:
     """Threshold 0.3, two layers, sigma 2.8: 1.187939 on a sum, 5.939697e-4 after division by 2 x 1000 [maths]."""
-    share = shares_of_parts(pv.Derivatives(0.3), 2)[0]
+    share = shares_of_parts(pv.mac.Derivatives(0.3), 2)[0]
     assert 2.8 * 0.3 / share == pytest.approx(1.187939, abs=1e-6)
     assert 2.8 * 0.3 / share / 2000 == pytest.approx(5.939697e-4, abs=1e-10)
 
 
 def test_pca_and_training_are_one_guarantee() -> None:
     """At the paper's sigma for epsilon 2, by privacy loss distributions: 1.1003 [maths]."""
-    plan = pv.Plan(pv.Poisson(1 / 60), epochs=30, schedule=pv.schedules.Constant(start=2.8), clip=pv.Derivatives(0.3),
-                   before=(pv.PCA(60, 8.0),))  # fmt: skip
+    plan = pv.Plan(pv.Poisson(1 / 60), epochs=30, schedule=pv.schedules.Constant(start=2.8), clip=pv.mac.Derivatives(0.3),
+                   before=(pv.transforms.PrivatePCA(60, 8.0),))  # fmt: skip
     assert plan.event() == compose([Gaussian(8.0), Repeated(PoissonSampled(1 / 60, Gaussian(2.8)), 1800)])
     assert plan.guarantee(DELTA).epsilon == pytest.approx(1.1003, rel=2e-3)

@@ -11,10 +11,9 @@ from scipy.special import ndtr
 import privlearn as pv
 from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import Gaussian, compose
-from privlearn.accounting.selection import draw_epsilon, gumbel_scale
-from privlearn.mechanisms.features import Select
+from privlearn.accounting.events import Gaussian, compose, draw_epsilon, gumbel_scale
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.transforms.select import SelectFeatures
 
 
 def test_the_published_constant_beside_the_exact_one() -> None:
@@ -31,7 +30,7 @@ def test_gumbel_noise_of_one_shot_selection() -> None:
     assert epsilon == pytest.approx(0.1264911, abs=1e-7)
     assert gumbel_scale(1 / 500, epsilon) == pytest.approx(0.0316228, abs=1e-7)
     assert gumbel_scale(1 / 500, epsilon) == pytest.approx(math.sqrt(50 / (2 * 0.1)) / 500)
-    select = Select(50, math.sqrt(0.5 / 0.1), 2, 1.0, 1.0, way="gumbel", split=(1e-6, 0.5, 0.5))
+    select = SelectFeatures(50, math.sqrt(0.5 / 0.1), 2, 1.0, 1.0, way="gumbel", split=(1e-6, 0.5, 0.5))
     assert select.draw_epsilon == pytest.approx(epsilon)
 
 
@@ -48,9 +47,9 @@ def test_a_ledger_of_three_statistics() -> None:
     assert zcdp.epsilon_bun_steinke(0.16, 1e-5) == pytest.approx(2.874456, abs=1e-6)
     assert zcdp.epsilon_of_rho(0.16, 1e-5) == pytest.approx(2.484070, abs=1e-6)
     assert guarantee(event, Adjacency.ADD_REMOVE, 1e-5).epsilon == pytest.approx(2.288387, abs=1e-6)
-    plan = pv.FeaturesPlan(2, 9, 9, 1.0).calibrate(rho=0.16)
+    plan = pv.statistics.FeaturesPlan(2, 9, 9, 1.0).calibrate(rho=0.16)
     assert plan.guarantee(1e-5).epsilon == pytest.approx(2.288387, rel=3e-3)
-    gumbel = pv.FeaturesPlan(2, 9, 3, 1.0, 0.1, way="gumbel").calibrate(rho=0.16)
+    gumbel = pv.statistics.FeaturesPlan(2, 9, 3, 1.0, 0.1, way="gumbel").calibrate(rho=0.16)
     assert 2.288387 < gumbel.guarantee(1e-5).epsilon <= 2.484070
 
 

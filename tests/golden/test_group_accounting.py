@@ -10,18 +10,10 @@ import pytest
 from group_checks import mixture_deltas
 
 from privlearn import schedules
-from privlearn.accounting import accountant, groups, pld, rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import (
-    Event,
-    FixedBatches,
-    Gaussian,
-    Partitioned,
-    PoissonSampled,
-    Repeated,
-    compose,
-)
-from privlearn.accounting.group_events import GroupSampled
+from privlearn.accounting import accountant, pld, rdp, zcdp
+from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.trees import GroupSampled
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson
@@ -79,7 +71,7 @@ def test_partitions_in_steps_are_never_below_the_pair_that_is_known(sigma: float
     for epsilon in (0.1, 0.5, 1.0, 2.0):
         true = max(both_deltas(p, q, epsilon))
         if true > 1e-6:
-            for figure in (groups.by_pld, groups.by_rdp):
+            for figure in (accountant.by_pld, accountant.by_rdp):
                 assert figure(event, true, 2) >= epsilon - 1e-4, (sigma, epsilon, figure)
 
 
@@ -141,7 +133,7 @@ def test_laws_of_groups(rate: float, sigma: float, steps: int) -> None:
     prices = [price(event, k) for k in sizes]
     assert prices == sorted(prices)
     for k, found in zip(sizes, prices, strict=True):
-        for in_steps in (groups.pld_in_steps, groups.rdp_in_steps):
+        for in_steps in (accountant.pld_in_steps, accountant.rdp_in_steps):
             assert found <= in_steps(event, DELTA, k) * (1 + 1e-3)
         # Less is given away by one release of at least one example, and more without sampling.
         once = Repeated(PoissonSampled(-math.expm1(k * math.log1p(-rate)), Gaussian(sigma)), steps)
@@ -152,7 +144,7 @@ def test_laws_of_groups(rate: float, sigma: float, steps: int) -> None:
             together = Repeated(PoissonSampled(rate**k, Gaussian(sigma / k)), steps)
             assert pld.epsilon(together, DELTA) <= found * (1 + 1e-3)
         # The Renyi bound is coarser, and never below.
-        assert groups.by_rdp(event, DELTA, k) >= found * (1 - 1e-3)
+        assert accountant.by_rdp(event, DELTA, k) >= found * (1 - 1e-3)
 
 
 def test_renyi_bound_is_above_the_divergence() -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from privlearn.accounting import accountant, partition, pld, shuffle, zcdp
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting import accountant, comparisons, partition, pld, zcdp
 from privlearn.accounting.events import FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.partition import _by_doubling, _by_fourier
 from privlearn.plan import Plan
 from privlearn.sampling import Partition
@@ -170,7 +170,7 @@ def test_the_interval_for_shuffling(
     sigma: float, batches: int, count: int, least: float, exact: float, by_zcdp: float
 ) -> None:
     event = Repeated(FixedBatches(Gaussian(sigma)), count)
-    assert shuffle.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=6e-3)
+    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=6e-3)
     mu = zcdp.gaussian_mu(event)
     assert mu is not None
     assert zcdp.gaussian_epsilon(mu, 1e-5) == pytest.approx(exact, abs=1e-3)
@@ -181,7 +181,7 @@ def test_the_interval_for_shuffling(
 def test_shufflings_lower_bound_over_one_epoch(sigma: float, batches: int, least: float) -> None:
     """Chua et al. 2024, in closed form."""
     event = FixedBatches(Gaussian(sigma))
-    assert shuffle.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=3e-3)
+    assert comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5) == pytest.approx(least, abs=3e-3)
 
 
 def test_hostile_partitions() -> None:

@@ -7,10 +7,18 @@ import math
 import pytest
 from scipy.optimize import brentq
 
-from privlearn.accounting import accountant, levels, pld, rdp, shuffle, zcdp
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.events import FixedBatches, Gaussian, PoissonSampled, Repeated, Selection, compose
-from privlearn.accounting.selection import draw_epsilon, gumbel_scale
+from privlearn.accounting import accountant, comparisons, pld, rdp, trees, zcdp
+from privlearn.accounting.events import (
+    FixedBatches,
+    Gaussian,
+    PoissonSampled,
+    Repeated,
+    Selection,
+    compose,
+    draw_epsilon,
+    gumbel_scale,
+)
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.schedules import Constant
@@ -63,7 +71,7 @@ def test_a_realised_divisor_would_give_away_its_scale() -> None:
 @pytest.mark.parametrize(("sigma", "batches", "count"), [(0.3, 100, 3), (0.2, 10_000, 3), (0.3, 2, 30), (0.5, 100, 20)])
 def test_a_lower_bound_stays_below_the_upper_one(sigma: float, batches: int, count: int) -> None:
     event = Repeated(FixedBatches(Gaussian(sigma)), count)
-    least = shuffle.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5)
+    least = comparisons.lower_bound(event, batches, Adjacency.ZERO_OUT, 1e-5)
     assert 0 < least < zcdp.gaussian_epsilon(math.sqrt(count) / sigma, 1e-5)
 
 
@@ -76,6 +84,6 @@ def test_hardly_any_noise_has_a_finite_price() -> None:
 def test_many_noise_levels_are_priced_from_above(monkeypatch: pytest.MonkeyPatch) -> None:
     event = compose(PoissonSampled(0.01, Gaussian(5 * math.exp(-0.002 * i))) for i in range(500))
     few = pld.epsilon(event, 1e-5), rdp.epsilon(event, 1e-5)
-    monkeypatch.setattr(levels, "_MOST", 1000)
+    monkeypatch.setattr(trees, "_MOST", 1000)
     for coarse, fine in zip(few, (pld.epsilon(event, 1e-5), rdp.epsilon(event, 1e-5)), strict=True):
         assert fine <= coarse <= fine * 1.01

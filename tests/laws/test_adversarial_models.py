@@ -17,14 +17,14 @@ from torch.nn import functional as F
 from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.augmentation import Augmentation, Transform
+from privlearn.clipping.clips import Automatic, Clip, Flat, Quantile
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.kernels import _OneDNN
-from privlearn.clipping.styles import Automatic, Clip, Flat, Quantile
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.noise import add_gaussian
-from privlearn.rng import Streams
+from privlearn.streams import Streams
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

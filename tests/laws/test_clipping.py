@@ -7,9 +7,9 @@ import torch
 from checks import cross_entropy, one_sample, small_data, small_net
 from torch import Tensor, nn
 
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Flat
 from privlearn.errors import NotPerExample
 
 

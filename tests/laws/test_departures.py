@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from privlearn.accounting import accountant
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     ZCDP,
@@ -24,6 +23,7 @@ from privlearn.accounting.events import (
     tally,
     walk,
 )
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import PrivlearnError
 

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from privlearn.accounting import accountant
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import _KINDS, from_json, to_json
 from privlearn.accounting.events import (
     ZCDP,
@@ -33,6 +32,7 @@ from privlearn.accounting.events import (
     require_adjacency,
     tally,
 )
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
 PRICED: dict[str, Event] = {

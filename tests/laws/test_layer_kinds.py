@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, rnn
 from torch.utils.checkpoint import checkpoint
 
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping import scratch
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import kernels
+from privlearn.clipping.bounded import kept
+from privlearn.clipping.clips import Clip, Flat, PerLayer
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.rounding import kept
-from privlearn.clipping.styles import Clip, Flat, PerLayer
 from privlearn.errors import BadInput, PrivlearnError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -37,13 +37,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 @pytest.fixture(autouse=True)
 def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also small tensors use memory again, and what was not written first is seen."""
-    monkeypatch.setattr(scratch, "_LEAST", 0)
-    empty = scratch.Scratch.empty
+    monkeypatch.setattr(kernels, "_LEAST", 0)
+    empty = kernels.Scratch.empty
 
-    def spoilt(self: scratch.Scratch, shape: Any, like: Tensor) -> Tensor:
+    def spoilt(self: kernels.Scratch, shape: Any, like: Tensor) -> Tensor:
         return empty(self, shape, like).fill_(math.nan)
 
-    monkeypatch.setattr(scratch.Scratch, "empty", spoilt)
+    monkeypatch.setattr(kernels.Scratch, "empty", spoilt)
 
 
 #: Together with the micro-batches 1, 2, 3 and 7 and the batches 4, 5 and 6, every batch size up to this one is met, and

@@ -17,7 +17,7 @@ from leak_checks import (
 
 import privlearn as pv
 from privlearn import sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 
 
 @pytest.mark.nightly
@@ -33,7 +33,7 @@ def test_neighbouring_runs_look_the_same(pair: tuple[sampling.Sampler, Adjacency
 @pytest.mark.parametrize("pair", PRICED, ids=str)
 def test_neighbouring_runs_with_two_releases_before_look_the_same(pair: tuple[sampling.Sampler, Adjacency]) -> None:
     sampler, adjacency = pair
-    before = (pv.PCA(4, 3.0), pv.PCA(2, 2.0))
+    before = (pv.transforms.PrivatePCA(4, 3.0), pv.transforms.PrivatePCA(2, 2.0))
     for clip in CLIPS:
         require_neighbours_alike(settled(sampler, adjacency, clip, before=before), make=lambda: network(2))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,43 +17,45 @@ from privlearn.errors import PrivlearnError
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: in `target` ("module:function" or "module:Class.method"), `old` becomes `new`.
+    """A bug: in `target` (a function, method or property), `old` becomes `new`.
 
     `caught_by` is the named check that must fail.
     """
 
     name: str
-    target: str
+    target: Any
     old: str
     new: str
     caught_by: str
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        module_name, _, path = self.target.partition(":")
-        module = importlib.import_module(module_name)
-        *outer, name = path.split(".")
-        owner: Any = module
-        for part in outer:
-            owner = getattr(owner, part)
-        found = inspect.getattr_static(owner, name)
-        kind = type(found) if isinstance(found, classmethod | staticmethod | property) else None
-        function = found.fget if kind is property else (found.__func__ if kind else found)
+        function, owner, name = self._place()
         source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) >= 1, f"{self.name}: {self.old!r} is not in {self.target} any more"
+        assert source.count(self.old) >= 1, f"{self.name}: {self.old!r} is not in {function.__qualname__} any more"
+        module = sys.modules[function.__module__]
         namespace: dict[str, Any] = {}
         changed_source = "from __future__ import annotations\n" + source.replace(self.old, self.new)
         code = compile(changed_source, f"<mutant {self.name}>", "exec", dont_inherit=True)
         exec(code, vars(module), namespace)
         changed = namespace[name]
+        replaced = getattr(owner, name) if owner is module else None
         patch.setattr(owner, name, changed)
-        if not outer:
-            _replace_imports(patch, function, changed)
+        if owner is module:
+            _replace_imports(patch, replaced, changed)
+
+    def _place(self) -> tuple[Any, Any, str]:
+        """The plain function (or class), and where it is to be replaced: a module or class, and the name in it."""
+        target = self.target.fget if isinstance(self.target, property) else self.target
+        target = inspect.unwrap(getattr(target, "__func__", target))
+        owner: Any = sys.modules[target.__module__]
+        *outer, name = target.__qualname__.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        return target, owner, name
 
 
 def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
     """Where other modules imported the function by name, they get the mutant too."""
-    import sys
-
     for name, module in list(sys.modules.items()):
         if (name.endswith("checks") or name.startswith("privlearn")) and module is not None:
             for key, value in list(vars(module).items()):

@@ -8,11 +8,11 @@ from pathlib import Path
 import certificate_checks
 import pytest
 
+from privlearn.publishing import keys, verify
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn.publishing."
-V = P + "verification:"
 DIGESTED, COMPARED = (
     "check_every_value_of_a_certificate_is_digested",
     "check_every_value_that_a_guarantee_follows_from_is_compared",
@@ -23,31 +23,31 @@ SIGNED, MESSAGE = (
     "check_what_is_signed_is_what_the_documentation_says",
 )
 MUTANTS = [
-    Mutant("the last part's digest is passed over", V + "_changed_parts", "for part in PARTS\n", "for part in PARTS[:-1]\n",
+    Mutant("the last part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[:-1]\n",
            DIGESTED),
-    Mutant("the first part's digest is passed over", V + "_changed_parts", "for part in PARTS\n", "for part in PARTS[1:]\n",
+    Mutant("the first part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[1:]\n",
            DIGESTED),
-    Mutant("rho is not compared", V + "_contradictions", 'if claim["rho"] != found.rho and not (', "if False and not (",
+    Mutant("rho is not compared", verify._contradictions, 'if claim["rho"] != found.rho and not (', "if False and not (",
            COMPARED),
-    Mutant("a rho where there is none passes", V + "_contradictions", "found.rho is not None and _agrees",
+    Mutant("a rho where there is none passes", verify._contradictions, "found.rho is not None and _agrees",
            "found.rho is None or _agrees", COMPARED),
-    Mutant("the method is not compared", V + "_contradictions", '"method": found.method', '"method": claim["method"]',
+    Mutant("the method is not compared", verify._contradictions, '"method": found.method', '"method": claim["method"]',
            COMPARED),
-    Mutant("the unit is not compared", V + "_contradictions", '{"unit": str(found.unit), ', "{", COMPARED),
-    Mutant("a percent of epsilon passes", V + "_agrees", "rel_tol=_AGREE", "rel_tol=1e-2", COMPARED),
-    Mutant("the configuration is not hashed", V + "_changed_files", "for name in (WEIGHTS, CONFIG, CARD)\n",
+    Mutant("the unit is not compared", verify._contradictions, '{"unit": str(found.unit), ', "{", COMPARED),
+    Mutant("a percent of epsilon passes", verify._agrees, "rel_tol=_AGREE", "rel_tol=1e-2", COMPARED),
+    Mutant("the configuration is not hashed", verify._changed_files, "for name in (WEIGHTS, CONFIG, CARD)\n",
            "for name in (WEIGHTS, CARD)\n", COMPARED),
-    Mutant("events may lack what the settings describe", V + "_other_releases", "others + unfollowed", "unfollowed",
+    Mutant("events may lack what the settings describe", verify._other_releases, "others + unfollowed", "unfollowed",
            COMPARED),
-    Mutant("reacting runs are not followed", V + "_other_releases", "*_unfollowed(settings, found.adjacency)", "", COMPARED),
-    Mutant("a schedule need not be what ran", V + "_inconsistent", "if schedule is not None and", "if False and", FOLLOWS),
-    Mutant("any number of epochs", V + "_inconsistent", 'follows["epochs"] = len(sigmas)', "pass", FOLLOWS),
-    Mutant("any noise of votes", V + "_inconsistent", "follows = ensemble.derived(settings)", "pass", FOLLOWS),
-    Mutant("the public key is not in the message", P + "signature:_message", "canonical({**certificate, \"signature\": who})",
+    Mutant("reacting runs are not followed", verify._other_releases, "*_unfollowed(settings, found.adjacency)", "", COMPARED),
+    Mutant("a schedule need not be what ran", verify._inconsistent, "if schedule is not None and", "if False and", FOLLOWS),
+    Mutant("any number of epochs", verify._inconsistent, 'follows["epochs"] = len(sigmas)', "pass", FOLLOWS),
+    Mutant("any noise of votes", verify._inconsistent, "follows = ensemble.derived(settings)", "pass", FOLLOWS),
+    Mutant("the public key is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"public_key\": \"\"}})", MESSAGE),
-    Mutant("the algorithm is not in the message", P + "signature:_message", "canonical({**certificate, \"signature\": who})",
+    Mutant("the algorithm is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"algorithm\": \"\"}})", MESSAGE),
-    Mutant("randomness is not signed", P + "signature:_message", "{**certificate, ",
+    Mutant("randomness is not signed", keys._message, "{**certificate, ",
            '{**certificate, "randomness": "", "digests": "", ', SIGNED),
 ]  # fmt: skip
 

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import feature_source_checks  # noqa: F401 - registers the checks
 
+from privlearn.clipping import rows
+from privlearn.descent import rules
+from privlearn.mechanisms import squares
+from privlearn.models import networks
+from privlearn.publishing import features, verify
+from privlearn.statistics import fisher, opening, plan
+from privlearn.transforms import moments, precomputed
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn."
-SUMS, MOMENTS = P + "clipping.statistics:least_squares_sums", P + "mechanisms.moments:Moments."
-FOLDER, MADE = P + "encoders.feature_folder:", P + "encoders.precomputed:"
 MOVES = "check_one_row_moves_least_squares_by_at_most_the_sensitivity"
 NOISE = "check_noise_of_least_squares_has_the_stated_scale"
 SOLVED = "check_least_squares_is_what_it_says"
@@ -22,66 +27,76 @@ TRAINS = "check_a_folder_trains_what_its_encoder_trains"
 
 MUTANTS = [
     # Least squares
-    Mutant("the constant is not in the bound", SUMS, "math.hypot(positive(\"norm\", norm), positive(\"constant\", constant))",
+    Mutant("the constant is not in the bound", rows.least_squares_sums,
+           "math.hypot(positive(\"norm\", norm), positive(\"constant\", constant))",
            "norm", MOVES),
-    Mutant("rows are not clipped", SUMS, ".clamp_(min=limit)", "", MOVES),
-    Mutant("an exchanged row moves X'X by one square", SUMS, "length**2 * (math.sqrt(2) if replaced else 1.0)", "length**2",
+    Mutant("rows are not clipped", rows.least_squares_sums, ".clamp_(min=limit)", "", MOVES),
+    Mutant("an exchanged row moves X'X by one square", rows.least_squares_sums,
+           "length**2 * (math.sqrt(2) if replaced else 1.0)", "length**2",
            MOVES),
-    Mutant("an exchanged row moves X'Y by one row", SUMS, "adjacency.sum_sensitivity(norm), ", "", MOVES),
-    Mutant("rows that are none have a constant", SUMS, "follows * member.sum(1, keepdim=True)",
+    Mutant("an exchanged row moves X'Y by one row", rows.least_squares_sums, "adjacency.sum_sensitivity(norm), ", "",
+           MOVES),
+    Mutant("rows that are none have a constant", rows.least_squares_sums, "follows * member.sum(1, keepdim=True)",
            "torch.full((len(rows), 1), follows, dtype=rows.dtype)", MOVES),
-    Mutant("X'X is given without the root of two", P + "clipping.rows:isometric", "* math.sqrt(2)", "* 1.0", MOVES),
-    Mutant("blocks but the last are lost", SUMS, "products + longer.T @ member", "longer.T @ member",
+    Mutant("X'X is given without the root of two", rows.isometric, "* math.sqrt(2)", "* 1.0", MOVES),
+    Mutant("blocks but the last are lost", rows.least_squares_sums, "products + longer.T @ member", "longer.T @ member",
            "check_blocks_make_no_difference_to_least_squares"),
-    Mutant("X'X has the noise of the whole", P + "mechanisms.squares:release_squares",
+    Mutant("X'X has the noise of the whole", squares.release_squares,
            "math.sqrt(part / whole) for part in split", "1.0 / math.sqrt(2) for part in split", NOISE),
-    Mutant("noise in X'X is not symmetric", P + "mechanisms.squares:release_squares", "symmetric(gram, len(products))",
+    Mutant("noise in X'X is not symmetric", squares.release_squares, "symmetric(gram, len(products))",
            "symmetric(gram, len(products)).triu()", NOISE),
-    Mutant("the ridge is made of one number's noise", P + "mechanisms.squares:Squares.loudest",
+    Mutant("the ridge is made of one number's noise", squares.Squares.loudest,
            "math.sqrt(2 * len(self.gram)) * ", "", NOISE),
-    Mutant("eigenvalues below 0 are divided by", P + "methods.features.least_squares:solved", "values.clamp(min=0)", "values",
+    Mutant("eigenvalues below 0 are divided by", fisher.solved, "values.clamp(min=0)", "values",
            SOLVED),
-    Mutant("the bias is left as it is scaled", P + "methods.features.least_squares:least_squares",
+    Mutant("the bias is left as it is scaled", fisher.least_squares,
            "plan.constant * weights[-1]", "weights[-1]", SOLVED),
-    Mutant("least squares are for free", P + "methods.features.plan:FeaturesPlan.event",
-           "compose([Gaussian(self.noise)])", "compose([])", "check_heads_from_statistics_stand_behind_public_features"),
-    Mutant("statistics are of rows, not of features", P + "methods.features.opening:_in_front", "data.features is not None",
+    Mutant("least squares are for free", plan.FeaturesPlan.event,
+           "compose([Gaussian(self.noise)])", "compose([])",
+           "check_heads_from_statistics_stand_behind_public_features"),
+    Mutant("statistics are of rows, not of features", opening._in_front, "data.features is not None",
            "False", "check_heads_from_statistics_stand_behind_public_features"),
-    Mutant("features of statistics are not named", P + "methods.features.opening:linear_result", "if origin.public",
+    Mutant("features of statistics are not named", opening.linear_result, "if origin.public",
            "if False", "check_heads_from_statistics_stand_behind_public_features"),
     # Moments
-    Mutant("moments are for free", MOMENTS + "run", "ledger=ledger", "ledger=type('', (), {'charge': lambda *_: None})()",
+    Mutant("moments are for free", moments.Moments.run, "ledger=ledger",
+           "ledger=type('', (), {'charge': lambda *_: None})()",
            PRICE),
-    Mutant("moments have less noise than is charged", MOMENTS + "run", "noise_multiplier=self.noise_multiplier",
+    Mutant("moments have less noise than is charged", moments.Moments.run, "noise_multiplier=self.noise_multiplier",
            "noise_multiplier=self.noise_multiplier / 2", "check_moments_have_the_stated_noise"),
-    Mutant("moments are certified as cheaper", P + "publishing.features:earlier", 'Gaussian(part["noise_multiplier"])',
+    Mutant("moments are certified as cheaper", features.earlier, 'Gaussian(part["noise_multiplier"])',
            "Gaussian(2 * part['noise_multiplier'])", PRICE),
-    Mutant("rows are standardised unclipped", P + "models:Standardise.forward", ".clamp(min=norm)", "* 0 + norm",
+    Mutant("rows are standardised unclipped", networks.Standardise.forward, ".clamp(min=norm)", "* 0 + norm",
            "check_moments_are_those_of_clipped_rows"),
-    Mutant("deviations are variances", MOMENTS + "run", "floor).sqrt()", "floor)", "check_moments_are_those_of_clipped_rows"),
-    Mutant("a feature that is constant is blown up", MOMENTS + "run", "found.variances(LEAST_COUNT, floor).sqrt()",
+    Mutant("deviations are variances", moments.Moments.run, "floor).sqrt()", "floor)",
+           "check_moments_are_those_of_clipped_rows"),
+    Mutant("a feature that is constant is blown up", moments.Moments.run, "found.variances(LEAST_COUNT, floor).sqrt()",
            "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
-    Mutant("the number of rows is printed", MOMENTS + "run", "floor = ", "print(len(rows)); floor = ",
+    Mutant("the number of rows is printed", moments.Moments.run, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", P + "methods.train:usual_rate", "isinstance(last, Moments)", "False",
+    Mutant("rates forget the norm after moments", rules.usual_rate, "isinstance(last, Moments)", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
-    Mutant("features may be of other rows", FOLDER + "FeatureFolder._require_rows",
+    Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,
            "self.rows[part].lower() != rows_digest(x)", "False", ROWS),
-    Mutant("features may be of fewer rows", FOLDER + "FeatureFolder._require_rows", "len(features) != len(x)", "False", ROWS),
-    Mutant("test rows are not compared", FOLDER + "FeatureFolder.of", 'self._require_rows("test", test, data.x_test)', "pass",
+    Mutant("features may be of fewer rows", precomputed.FeatureFolder._require_rows, "len(features) != len(x)", "False",
            ROWS),
-    Mutant("a digest of shapes alone", FOLDER + "rows_digest", "found.update(", "(", ROWS),
-    Mutant("digests of rows are published", MADE + "Precomputed.describe", '"digest": self.digest',
+    Mutant("test rows are not compared", precomputed.FeatureFolder.of, 'self._require_rows("test", test, data.x_test)',
+           "pass",
+           ROWS),
+    Mutant("a digest of shapes alone", precomputed.rows_digest, "found.update(", "(", ROWS),
+    Mutant("digests of rows are published", precomputed.Precomputed.describe, '"digest": self.digest',
            '"digest": self.digest, "rows": "0"', TRAINS),
-    Mutant("everybody may read a folder of features", FOLDER + "save_features", "mode=0o700", "mode=0o755", TRAINS),
-    Mutant("features are scaled as rows were", FOLDER + "FeatureFolder.of", "low=None, high=None", "low=0.0, high=255.0",
+    Mutant("everybody may read a folder of features", precomputed.save_features, "mode=0o700", "mode=0o755", TRAINS),
+    Mutant("features are scaled as rows were", precomputed.FeatureFolder.of, "low=None, high=None",
+           "low=0.0, high=255.0",
            TRAINS),
-    Mutant("features are normalised over the batch", MADE + "Precomputed.forward", "x.float(), x.shape[1:]",
+    Mutant("features are normalised over the batch", precomputed.Precomputed.forward, "x.float(), x.shape[1:]",
            "x.float(), x.shape", "check_rows_of_features_are_normalised_one_by_one"),
-    Mutant("a certificate may name another encoder's weights", P + "publishing.verification:_identity",
+    Mutant("a certificate may name another encoder's weights", verify._identity,
            'features.get("digest", "")', '""', "check_a_certificate_of_a_folder_names_its_encoder"),
-    Mutant("values that are no numbers are taken", FOLDER + "FeatureFolder.part", "range(0, len(values), _ROWS_AT_ONCE)",
+    Mutant("values that are no numbers are taken", precomputed.FeatureFolder.part,
+           "range(0, len(values), _ROWS_AT_ONCE)",
            "range(0)", "check_bad_folders_are_refused_in_one_message"),
 ]  # fmt: skip
 

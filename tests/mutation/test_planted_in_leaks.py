@@ -7,58 +7,63 @@ from pathlib import Path
 
 import leak_checks  # noqa: F401 - registers its checks
 
+from privlearn.cli import train, training
+from privlearn.clipping import backends, gradients
+from privlearn.descent import dpsgd
+from privlearn.mechanisms import release
+from privlearn.publishing import publish
+from privlearn.runs import task
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn."
-TRAIN, RELEASE = P + "methods.dpsgd:", P + "mechanisms.release:release"
-ENGINE, COMMAND, TRAINING = P + "clipping.gradients:ClippedGradients.", P + "cli.train:", P + "cli.training:"
 ALIKE = "check_neighbouring_runs_look_the_same"
 COMMANDS = "check_neighbouring_commands_look_the_same"
 STEP, EPOCH = " " * 16 + "clipped_sum = gradients(", "watched.end_epoch()"
 MUTANTS = [
-    Mutant("the realised batch size as divisor", TRAIN + "dpsgd", "divisor)), divisor)",
+    Mutant("the realised batch size as divisor", dpsgd.dpsgd, "divisor)), divisor)",
            "divisor)), max(1, len(sample)))", ALIKE),
-    Mutant("rows that are left out leave the divisor", TRAIN + "dpsgd", "divisor)), divisor)",
+    Mutant("rows that are left out leave the divisor", dpsgd.dpsgd, "divisor)), divisor)",
            "divisor)), divisor * max(1, watched._rows) / max(1, watched._drawn))", ALIKE),
-    Mutant("empty batches are skipped", TRAIN + "dpsgd", STEP, " " * 16 + "if len(sample) == 0: continue\n" + STEP, ALIKE),
-    Mutant("progress counts the rows", TRAIN + "dpsgd", "epoch * steps + step + 1, ",
+    Mutant("empty batches are skipped", dpsgd.dpsgd, STEP, " " * 16 + "if len(sample) == 0: continue\n" + STEP, ALIKE),
+    Mutant("progress counts the rows", dpsgd.dpsgd, "epoch * steps + step + 1, ",
            "epoch * steps + step + 1 + len(sample), ", ALIKE),
-    Mutant("the training loss is printed", TRAIN + "dpsgd", EPOCH, EPOCH + '; print(watched.figures["loss"][-1:])', ALIKE),
-    Mutant("a warning counts what was left out", TRAIN + "dpsgd", EPOCH,
+    Mutant("the training loss is printed", dpsgd.dpsgd, EPOCH, EPOCH + '; print(watched.figures["loss"][-1:])', ALIKE),
+    Mutant("a warning counts what was left out", dpsgd.dpsgd, EPOCH,
            EPOCH + '; __import__("warnings").warn(f"left out: {watched.figures[\'left_out\']}", stacklevel=2)', ALIKE),
-    Mutant("a log line counts clipped gradients", TRAIN + "dpsgd", EPOCH,
+    Mutant("a log line counts clipped gradients", dpsgd.dpsgd, EPOCH,
            'import logging; logging.getLogger("privlearn").warning("%s clipped", watched._clipped); ' + EPOCH, ALIKE),
-    Mutant("private diagnostics stand in the card", P + "publishing.bundle:publish", "data=data or {},",
+    Mutant("private diagnostics stand in the card", publish.publish, "data=data or {},",
            'data={"loss": str(list(result.private_diagnostics["loss"]))},', ALIKE),
-    Mutant("a file tells the number of rows by its size", TRAIN + "dpsgd", '"network_input_shape": list(x.shape[1:])',
+    Mutant("a file tells the number of rows by its size", dpsgd.dpsgd, '"network_input_shape": list(x.shape[1:])',
            '"network_input_shape": list(x.shape[1:]), "pad": "x" * len(x)', ALIKE),
-    Mutant("a release of nothing draws no noise", RELEASE, "[_noised(part,",
+    Mutant("a release of nothing draws no noise", release.release, "[_noised(part,",
            "[part.values if not any(value.any() for value in part.values) else _noised(part,",
            "check_charges_come_first_and_every_release_draws"),
-    Mutant("the charge comes after the noise", RELEASE, "    sample.spend(mechanism, adjacency, ledger)",
+    Mutant("the charge comes after the noise", release.release, "    sample.spend(mechanism, adjacency, ledger)",
            "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, ledger)",
            "check_charges_come_first_and_every_release_draws"),
-    Mutant("what can't be noised is charged", RELEASE,
+    Mutant("what can't be noised is charged", release.release,
            "require_noisable([value for part in parts for value in part.values])", "pass",
            "check_what_noise_cannot_be_added_to_is_not_charged"),
-    Mutant("what a model wrote stays for the next batch", P + "clipping.ways:Problem.computing", "self.fixed.restore()",
+    Mutant("what a model wrote stays for the next batch", backends.Problem.computing, "self.fixed.restore()",
            "pass", "check_what_a_model_does_on_some_rows_only_is_not_seen"),
-    Mutant("a row that can't be computed ends the run", ENGINE + "_add_clipped", "except Exception:",
+    Mutant("a row that can't be computed ends the run", gradients.ClippedGradients._add_clipped, "except Exception:",
            "except ZeroDivisionError:", "check_what_a_model_does_on_some_rows_only_is_not_seen"),
-    Mutant("the rows beside one that can't be computed are lost", ENGINE + "_add_clipped", "rows.tensor_split(2)",
+    Mutant("the rows beside one that can't be computed are lost", gradients.ClippedGradients._add_clipped,
+           "rows.tensor_split(2)",
            "()", "check_what_a_loss_does_on_some_targets_only_is_not_seen"),
-    Mutant("sums without noise are left behind", TRAIN + "_leaving_nothing_behind", "parameter.grad = None", "pass",
+    Mutant("sums without noise are left behind", dpsgd._leaving_nothing_behind, "parameter.grad = None", "pass",
            "check_no_sum_without_noise_is_left_behind"),
-    Mutant("PyTorch's generator is left where the last batch put it", TRAIN + "_leaving_nothing_behind",
+    Mutant("PyTorch's generator is left where the last batch put it", dpsgd._leaving_nothing_behind,
            "with torch.random.fork_rng():", "if True:", "check_generators_do_not_tell_batch_sizes"),
-    Mutant("weights that are no numbers are handed out", P + "methods.refusals:require_finite", "if not all(",
+    Mutant("weights that are no numbers are handed out", task.require_finite, "if not all(",
            "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
-    Mutant("the real number of rows is printed", COMMAND + "_on_data",
+    Mutant("the real number of rows is printed", train._on_data,
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),
-    Mutant("the learning rate follows from the real number of rows", COMMAND + "_train",
+    Mutant("the learning rate follows from the real number of rows", train._train,
            "options.examples or data.examples", "data.examples", COMMANDS),
-    Mutant("the model is tested on its training rows", TRAINING + "test_metrics",
+    Mutant("the model is tested on its training rows", training.test_metrics,
            "data.test_tensors()", "data.tensors()", COMMANDS),
 ]  # fmt: skip
 

@@ -8,81 +8,89 @@ from pathlib import Path
 import ledger_checks  # noqa: F401 - registers its checks
 import shared_ledger_checks
 
+from privlearn.accounting import filters, ledger, ledger_file, ledger_run, ledger_state, limits
+from privlearn.publishing import claim, verify
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-A = "privlearn.accounting."
-PAGES, LIMITS, RUN = A + "pages:Pages.", A + "limits:", A + "ledger_run:Run."
 CHOSEN = "check_runs_chosen_after_results_stay_within_a_ledgers_claim"
 MEASURE = "check_a_ledgers_measure_is_fixed_by_its_first_run"
 STOPS = "check_what_an_early_stop_gives_back_is_spent_under_the_filter"
 PLANS = "check_plans_that_were_approved_beforehand_are_fixed"
-SHARED, SAID = "privlearn.publishing.shared:", "check_what_is_said_of_other_runs_is_compared"
+SAID = "check_what_is_said_of_other_runs_is_compared"
 AS_FIXED = """self.released:
         require_covered(self.budget, self.event, event, adjacency)
         return
     if self.released:"""
 MUTANTS = [
-    Mutant("later runs are priced as if fixed", PAGES + "require_room", "self.released:", AS_FIXED, CHOSEN),
-    Mutant("a file's later runs are priced as if fixed", PAGES + "require_room", "self.released:", AS_FIXED,
+    Mutant("later runs are priced as if fixed", ledger_state.LedgerState.require_room, "self.released:", AS_FIXED,
+           CHOSEN),
+    Mutant("a file's later runs are priced as if fixed", ledger_state.LedgerState.require_room, "self.released:",
+           AS_FIXED,
            "check_runs_chosen_after_results_stay_within_a_file_ledgers_claim"),
-    Mutant("what is given back is priced as if fixed", PAGES + "require_room", "self.released:", AS_FIXED, STOPS),
-    Mutant("the best Renyi order afterwards", PAGES + "limit",
+    Mutant("what is given back is priced as if fixed", ledger_state.LedgerState.require_room, "self.released:",
+           AS_FIXED, STOPS),
+    Mutant("the best Renyi order afterwards", ledger_state.LedgerState.limit,
            "declared = compose(entry.claimed for entry in self.entries if entry.declared)",
            "declared = compose(entry.counts for entry in self.entries)", MEASURE),
-    Mutant("what was spent is claimed of an early stop", A + "pages:Entry.claimed",
+    Mutant("what was spent is claimed of an early stop", ledger_state.RunEntry.claimed,
            "self.spent if self.approved == NOTHING else self.approved", "self.spent", STOPS),
-    Mutant("the claim of chosen runs is what was spent", PAGES + "claim", "if not self.adaptive:",
+    Mutant("the claim of chosen runs is what was spent", ledger_state.LedgerState.claim, "if not self.adaptive:",
            "if True:\n        return self.event\n    if not self.adaptive:",
            "check_other_runs_after_approved_plans_are_adaptive"),
-    Mutant("an estimate that calls itself a bound", A + "ledger:Ledger.spent", 'kind="estimate"', 'kind="bound"', STOPS),
-    Mutant("records guarantee something", PAGES + "claim", "if self.budget is None:",
+    Mutant("an estimate that calls itself a bound", ledger.Ledger.spent, 'kind="estimate"', 'kind="bound"', STOPS),
+    Mutant("records guarantee something", ledger_state.LedgerState.claim, "if self.budget is None:",
            "if self.budget is None:\n        return self.event\n    if self.budget is None:",
            "check_a_ledger_that_only_records_claims_nothing_for_runs_together"),
-    Mutant("every run is declared", PAGES + "add", "declared=not self.released", "declared=True",
+    Mutant("every run is declared", ledger_state.LedgerState.add, "declared=not self.released", "declared=True",
            "check_other_runs_after_approved_plans_are_adaptive"),
-    Mutant("plans that were not run are given back", PAGES + "waiting", "entry.waiting and", "True or", PLANS),
-    Mutant("approving takes no room", A + "ledger:Ledger.approve",
+    Mutant("plans that were not run are given back", ledger_state.LedgerState.waiting, "entry.waiting and", "True or",
+           PLANS),
+    Mutant("approving takes no room", ledger.Ledger.approve,
            "pages.require_room(event, plan.neighbours, plan.unit)", "pass", PLANS),
-    Mutant("a Gaussian ledger takes anything", A + "filters:share", "not is_gaussian(event)", "False",
+    Mutant("a Gaussian ledger takes anything", filters.share, "not is_gaussian(event)", "False",
            "check_a_gaussian_ledger_is_exact_and_takes_gaussians_alone"),
-    Mutant("a Gaussian limit of twice the mu", LIMITS + "_widest_gaussian", "** 2 / 2", "** 2 * 2",
+    Mutant("a Gaussian limit of twice the mu", limits._widest_gaussian, "** 2 / 2", "** 2 * 2",
            "check_groups_are_let_through_as_groups"),
-    Mutant("groups cost what their members do", LIMITS + "_widest_gaussian", "budget.group_size**2", "1",
+    Mutant("groups cost what their members do", limits._widest_gaussian, "budget.group_size**2", "1",
            "check_groups_are_let_through_as_groups"),
-    Mutant("an order that was asked for is ignored", LIMITS + "of_ledger", "isinstance(measure, float)", "False", MEASURE),
-    Mutant("one release too many", A + "ledger:Ledger._after", "left[-1][1] < times", "left[-1][1] + 1 < times",
+    Mutant("an order that was asked for is ignored", limits.of_ledger, "isinstance(measure, float)", "False", MEASURE),
+    Mutant("one release too many", ledger.Ledger._after, "left[-1][1] < times", "left[-1][1] + 1 < times",
            "check_a_release_beyond_the_approved_number_is_checked"),
-    Mutant("approval is for ever", A + "ledger:Ledger._after", "(leaf, there - times)", "(leaf, there)",
+    Mutant("approval is for ever", ledger.Ledger._after, "(leaf, there - times)", "(leaf, there)",
            "check_a_release_beyond_the_approved_number_is_checked"),
-    Mutant("a guard for any neighbours", A + "ledger:Ledger._require_allowed", "adjacency is not self.adjacency or", "",
+    Mutant("a guard for any neighbours", ledger.Ledger._require_allowed, "adjacency is not self.adjacency or", "",
            "check_a_guard_is_for_one_kind_of_neighbour"),
-    Mutant("files grow past what is read", A + "book:Book._write", "len(text) > _LARGEST", "False",
+    Mutant("files grow past what is read", ledger_file.LedgerFile._write, "len(text) > _LARGEST", "False",
            "check_a_file_that_would_be_too_large_is_not_written"),
-    Mutant("entries are forgotten when they are summed up", PAGES + "_sum_up", "compose(entry.spent for entry in old)",
+    Mutant("entries are forgotten when they are summed up", ledger_state.LedgerState._sum_up,
+           "compose(entry.spent for entry in old)",
            "compose(entry.spent for entry in old[1:])", "check_very_many_entries_are_summed_up"),
-    Mutant("summing up forgets how often", A + "pages:_counted", "Repeated(leaf, times)", "leaf",
+    Mutant("summing up forgets how often", ledger_state._counted, "Repeated(leaf, times)", "leaf",
            "check_very_many_entries_are_summed_up"),
-    Mutant("old ledgers pass for fixed", A + "book:_of_version_1", "place == 0", "True",
+    Mutant("old ledgers pass for fixed", ledger_file._of_version_1, "place == 0", "True",
            "check_ledgers_of_the_first_version_are_read_as_adaptive"),
-    Mutant("a run that departed goes on", RUN + "charge", "self._close(pages)", "pass",
+    Mutant("a run that departed goes on", ledger_run.LedgerRun.charge, "self._close(pages)", "pass",
            "check_a_run_that_departs_from_its_plan_ends"),
-    Mutant("the first charges grow with later ones", RUN + "charge", "None if entry.declared else entry.id", "entry.id",
+    Mutant("the first charges grow with later ones", ledger_run.LedgerRun.charge,
+           "None if entry.declared else entry.id", "entry.id",
            "check_single_charges_after_the_first_are_adaptive"),
-    Mutant("an approved charge comes on top", RUN + "charge", "if ahead is not None and pages.adjacency is adjacency:",
+    Mutant("an approved charge comes on top", ledger_run.LedgerRun.charge,
+           "if ahead is not None and pages.adjacency is adjacency:",
            "if False:", "check_a_charge_takes_up_its_approval"),
-    Mutant("chosen runs claim their own price", SHARED + "stated", "if ledger.adaptive and ledger.budget is None:",
+    Mutant("chosen runs claim their own price", claim.stated, "if ledger.adaptive and ledger.budget is None:",
            "if ledger.adaptive:", "check_a_run_that_was_chosen_later_claims_the_limit"),
-    Mutant("chosen runs pass for fixed", SHARED + "stated", "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
+    Mutant("chosen runs pass for fixed", claim.stated, "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
            "check_a_run_that_was_chosen_later_claims_the_limit"),
-    Mutant("other runs are not spoken of", SHARED + "contradictions", "if tally(event) == tally(described):",
+    Mutant("other runs are not spoken of", claim.contradictions, "if tally(event) == tally(described):",
            "if True:", SAID),
-    Mutant("a run's own price is not compared", SHARED + "contradictions", "if _matches(said, own) else",
+    Mutant("a run's own price is not compared", claim.contradictions, "if _matches(said, own) else",
            "if True else", SAID),
-    Mutant("a limit lets any run through", SHARED + "contradictions", "and fits(limit, described)", "", SAID),
-    Mutant("a run that was not charged is published", SHARED + "stated", "not _among(described, ledger.event)", "False",
+    Mutant("a limit lets any run through", claim.contradictions, "and fits(limit, described)", "", SAID),
+    Mutant("a run that was not charged is published", claim.stated, "not _among(described, ledger.event)", "False",
            "check_only_what_was_charged_is_published"),
-    Mutant("records are not warned of", "privlearn.publishing.verification:_warnings", '.get("runs") == shared.ALONE',
+    Mutant("records are not warned of", verify._warnings, '.get("runs") == claim.ALONE',
            '.get("runs") == ""', "check_a_run_on_a_record_claims_itself_alone"),
 ]  # fmt: skip
 

@@ -7,44 +7,45 @@ from pathlib import Path
 
 import pate_study_checks  # noqa: F401 - registers its checks
 
+from privlearn_studies.pate import images, kept, pca, vector_runs, vote_runs
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn.reproduce.pate."
 MUTANTS = [
-    Mutant("votes are priced at twice the epsilon", P + "vote_runs:plan_of", "epsilon=setting.epsilon",
+    Mutant("votes are priced at twice the epsilon", vote_runs.plan_of, "epsilon=setting.epsilon",
            "epsilon=2 * setting.epsilon", "check_votes_cost_what_is_stated"),
-    Mutant("one query is priced", P + "vote_runs:plan_of", "PatePlan(queries,", "PatePlan(1,",
+    Mutant("one query is priced", vote_runs.plan_of, "PatePlan(queries,", "PatePlan(1,",
            "check_votes_cost_what_is_stated"),
-    Mutant("codes are priced at twice the epsilon", P + "vector_runs:plan_of", "epsilon=setting.epsilon",
+    Mutant("codes are priced at twice the epsilon", vector_runs.plan_of, "epsilon=setting.epsilon",
            "epsilon=2 * setting.epsilon", "check_codes_cost_what_is_stated"),
-    Mutant("noise for a ball of half the size", P + "vector_runs:train", "in_ball = plan_of(setting, Ball(1.0))",
+    Mutant("noise for a ball of half the size", vector_runs.train, "in_ball = plan_of(setting, Ball(1.0))",
            "in_ball = plan_of(setting, Ball(0.5))", "check_codes_cost_what_is_stated"),
-    Mutant("public images are tested on", P + "vote_runs:parts", "data.x_test[-_TEST:]", "data.x_test[:_TEST]",
+    Mutant("public images are tested on", vote_runs.parts, "data.x_test[-_TEST:]", "data.x_test[:_TEST]",
            "check_images_of_mnist_are_public_private_or_tested_on"),
-    Mutant("labels of the pool are handed out", P + "vote_runs:parts", "np.zeros(len(pool), dtype=np.int64)",
+    Mutant("labels of the pool are handed out", vote_runs.parts, "np.zeros(len(pool), dtype=np.int64)",
            "np.asarray(data.y_test[:POOL]).astype(np.int64)", "check_images_of_mnist_are_public_private_or_tested_on"),
-    Mutant("private images pass for public ones", P + "images:images", "*parts[1:]", "parts[0][:PUBLIC], *parts[2:]",
+    Mutant("private images pass for public ones", images.images, "*parts[1:]", "parts[0][:PUBLIC], *parts[2:]",
            "check_images_of_usps_are_in_one_part"),
-    Mutant("one split for every seed", P + "images:images", "[seed, PRIVATE]", "[PRIVATE]",
+    Mutant("one split for every seed", images.images, "[seed, PRIVATE]", "[PRIVATE]",
            "check_images_of_usps_are_in_one_part"),
-    Mutant("public teachers learn from private images", P + "vector_runs:public_teachers", "data.public.split(each)",
+    Mutant("public teachers learn from private images", vector_runs.public_teachers, "data.public.split(each)",
            "data.private.split(each)", "check_reducers_never_meet_private_images"),
-    Mutant("eigenvalues of private answers", P + "vector_runs:train",
+    Mutant("eigenvalues of private answers", vector_runs.train,
            "shown = Dataset(inputs, torch.stack(proxies).mean(0), public=True)",
            "shown = Dataset(inputs[: len(mean)], mean, public=True)", "check_reducers_never_meet_private_images"),
-    Mutant("targets are hidden, too", P + "images:covered", "whole.clone()", "whole", "check_the_lower_half_is_hidden"),
-    Mutant("answers to other queries", P + "kept:Kept.answers", "said[: len(inputs)]", "said[-len(inputs) :]",
+    Mutant("targets are hidden, too", images.covered, "whole.clone()", "whole", "check_the_lower_half_is_hidden"),
+    Mutant("answers to other queries", kept.Kept.answers, "said[: len(inputs)]", "said[-len(inputs) :]",
            "check_kept_answers_are_those_of_their_queries"),
-    Mutant("students of spread labels learn them as numbers", P + "vote_runs:student", '"cross_entropy", ', "",
+    Mutant("students of spread labels learn them as numbers", vote_runs.student, '"cross_entropy", ', "",
            "check_students_learn_classes_in_every_way"),
-    Mutant("losses are means over pixels", P + "pca:measured", ".square().sum(1)", ".square().mean(1)",
+    Mutant("losses are means over pixels", pca.measured, ".square().sum(1)", ".square().mean(1)",
            "check_measured_losses_are_sums_over_pixels"),
-    Mutant("one noise for all plans", P + "pca:measured", "for plan in plans]", "for plan in [plans[0]] * len(plans)]",
+    Mutant("one noise for all plans", pca.measured, "for plan in plans]", "for plan in [plans[0]] * len(plans)]",
            "check_measured_losses_are_sums_over_pixels"),
-    Mutant("winners keep their counts", P + "vote_runs:learnable", "way == WAYS[1]", "False",
+    Mutant("winners keep their counts", vote_runs.learnable, "way == WAYS[1]", "False",
            "check_winners_are_believed_and_counts_weighed"),
-    Mutant("public teachers have twice the images", P + "vector_runs:public_teachers", "setting.private //",
+    Mutant("public teachers have twice the images", vector_runs.public_teachers, "setting.private //",
            "2 * setting.private //", "check_public_teachers_have_as_many_images"),
 ]  # fmt: skip
 

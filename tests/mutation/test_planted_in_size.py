@@ -9,11 +9,19 @@ import apart_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401
 
+from privlearn import plan
+from privlearn.cli import encoding, ensemble, explaining, features, paid, train, training, tuned, tuning
+from privlearn.data import dataset, overlap
+from privlearn.descent import dpsgd, rules
+from privlearn.mac import dpmac
+from privlearn.publishing import verify
+from privlearn.runs import result, world
+from privlearn.teachers import pate
+from privlearn.tuning import blocks, tune
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn."
-PLAN, TRAIN, CLI = P + "plan:Plan._settle_adjacency", P + "methods.train:train", P + "cli."
 ALIKE = "check_neighbours_of_a_declared_number_publish_the_same_by_"
 IN_PYTHON = "check_runs_in_python_divide_by_the_declared_number"
 PUBLIC = "check_an_undeclared_number_of_examples_is_public"
@@ -27,73 +35,76 @@ SPENT, ONE = "check_nothing_is_spent_on_data_that_are_tested_on", "check_one_pro
 REAL = ("options.examples or data.examples", "data.examples")
 MUTANTS = [
     # The kind of neighbour
-    Mutant("whoever declares nothing claims add/remove", PLAN, "Adjacency.ZERO_OUT if", "usual if",
+    Mutant("whoever declares nothing claims add/remove", plan.Plan._settle_adjacency, "Adjacency.ZERO_OUT if",
+           "usual if",
            USUAL),
-    Mutant("add/remove without a declared number", PLAN, "if undeclared and self.neighbours", "if False and self.neighbours",
+    Mutant("add/remove without a declared number", plan.Plan._settle_adjacency, "if undeclared and self.neighbours",
+           "if False and self.neighbours",
            NEEDED),
-    Mutant("add/remove by chance, without a declared number", PLAN, "raise BadInput(UNDECLARED)", "pass", NEEDED),
-    Mutant("the command line finds out when a ledger is begun", CLI + "training:require_in_range",
+    Mutant("add/remove by chance, without a declared number", plan.Plan._settle_adjacency, "raise BadInput(UNDECLARED)",
+           "pass", NEEDED),
+    Mutant("the command line finds out when a ledger is begun", training.require_in_range,
            "raise BadInput(UNDECLARED)", "pass", NEEDED),
-    Mutant("an undeclared number passes for a declared one", P + "methods.settings:public_settings",
+    Mutant("an undeclared number passes for a declared one", result.public_settings,
            "plan.examples is not None", "True", PUBLIC),
-    Mutant("an undeclared number of all blocks passes for a declared one", P + "methods.tune:_tuning",
+    Mutant("an undeclared number of all blocks passes for a declared one", tune._tuning,
            "plan.examples is not None", "True", PUBLIC),
-    Mutant("candidates declare the file's length", CLI + "tuning:make_choice", "draft(own, examples)",
+    Mutant("candidates declare the file's length", tuning.make_choice, "draft(own, examples)",
            "draft(argparse.Namespace(**vars(own) | {'examples': examples}), examples)", PUBLIC),
-    Mutant("old claims of undeclared numbers verify", P + "publishing.verification:_undeclared",
+    Mutant("old claims of undeclared numbers verify", verify._undeclared,
            'settings["examples_declared"] is True', "True",
            "check_certificates_of_undeclared_numbers_claim_no_add_remove"),
     # The declared number
-    Mutant("train goes by the real number", TRAIN, "examples or dataset.examples", "dataset.examples", IN_PYTHON),
-    Mutant("train divides by the real number", TRAIN, "examples=examples,", "examples=dataset.examples,", IN_PYTHON),
-    Mutant("features by the real number", TRAIN, "number * epsilon", "dataset.examples * epsilon",
+    Mutant("train goes by the real number", rules.train, "examples or dataset.examples", "dataset.examples", IN_PYTHON),
+    Mutant("train divides by the real number", rules.train, "examples=examples,", "examples=dataset.examples,",
+           IN_PYTHON),
+    Mutant("features by the real number", rules.train, "number * epsilon", "dataset.examples * epsilon",
            "check_rules_look_at_the_declared_number"),
-    Mutant("features by the file's length", CLI + "encoding:_usual", *REAL, "check_rules_look_at_the_declared_number"),
-    Mutant("dpsgd divides by the real number", P + "methods.dpsgd:dpsgd", "plan.examples or present", "present", IN_PYTHON),
-    Mutant("dpmac divides by the real number", P + "methods.dpmac:dpmac", "plan.examples or len(x)", "len(x)", IN_PYTHON),
-    Mutant("plans by the file's length", CLI + "train:_on_data", *REAL, ALIKE + "poisson"),
-    Mutant("learning rates by the file's length", CLI + "train:_train", *REAL, ALIKE + "poisson"),
-    Mutant("moments by the file's length", CLI + "paid:_usual", *REAL, ALIKE + "usual_moments"),
-    Mutant("explained by the file's length", CLI + "explaining:_settings", *REAL, ALIKE + "explained"),
-    Mutant("candidates by the file's length", CLI + "tuned:run", *REAL, ALIKE + "blocks"),
-    Mutant("candidates' rates by the file's length", CLI + "tuned:_tune", "plan.examples or data.examples", "data.examples",
+    Mutant("features by the file's length", encoding._usual, *REAL, "check_rules_look_at_the_declared_number"),
+    Mutant("dpsgd divides by the real number", dpsgd.dpsgd, "plan.examples or present", "present", IN_PYTHON),
+    Mutant("dpmac divides by the real number", dpmac.dpmac, "plan.examples or len(x)", "len(x)", IN_PYTHON),
+    Mutant("plans by the file's length", train._on_data, *REAL, ALIKE + "poisson"),
+    Mutant("learning rates by the file's length", train._train, *REAL, ALIKE + "poisson"),
+    Mutant("moments by the file's length", paid._usual, *REAL, ALIKE + "usual_moments"),
+    Mutant("explained by the file's length", explaining._settings, *REAL, ALIKE + "explained"),
+    Mutant("candidates by the file's length", tuned.run, *REAL, ALIKE + "blocks"),
+    Mutant("candidates' rates by the file's length", tuned._tune, "plan.examples or data.examples", "data.examples",
            ALIKE + "random_stopping"),
-    Mutant("blocks by the real number", P + "methods.tune:_tuning", "plan.examples or data.examples", "data.examples",
+    Mutant("blocks by the real number", tune._tuning, "plan.examples or data.examples", "data.examples",
            ALIKE + "blocks"),
-    Mutant("shares of the real number", P + "methods.blocks:Blocks.for_block", "(self.examples or present)", "present",
+    Mutant("shares of the real number", blocks.Blocks.for_block, "(self.examples or present)", "present",
            "check_the_divisor_on_blocks_is_public"),
-    Mutant("a warning of the file's length", CLI + "features:_on_data", *REAL, ALIKE + "statistics"),
-    Mutant("a warning of how many rows teachers share", CLI + "ensemble:run", *REAL, ALIKE + "pate"),
-    Mutant("the progress of features counts rows", CLI + "encoding:encoded", "100 * done // rows, 100", "done, rows",
+    Mutant("a warning of the file's length", features._on_data, *REAL, ALIKE + "statistics"),
+    Mutant("a warning of how many rows teachers share", ensemble.run, *REAL, ALIKE + "pate"),
+    Mutant("the progress of features counts rows", encoding.encoded, "100 * done // rows, 100", "done, rows",
            ALIKE + "usual_moments"),
-    Mutant("validations are of the real number", P + "methods.dpsgd:dpsgd", "examples=examples, present=present",
+    Mutant("validations are of the real number", dpsgd.dpsgd, "examples=examples, present=present",
            "examples=present, present=present", ALIKE + "validations"),
-    Mutant("the exactness of validations is of the real number", CLI + "train:_on_data", "noisy_validations(plan, examples)",
+    Mutant("the exactness of validations is of the real number", train._on_data, "noisy_validations(plan, examples)",
            "noisy_validations(plan, data.examples)", ALIKE + "validations"),
-    Mutant("persons are counted", P + "methods.dpsgd:dpsgd", "plan.examples or present", "present", ALIKE + "persons"),
+    Mutant("persons are counted", dpsgd.dpsgd, "plan.examples or present", "present", ALIKE + "persons"),
     # Whose rows
-    Mutant("files are not compared with their test rows", P + "data.dataset:Dataset.checked", "self.require_apart()", "pass",
+    Mutant("files are not compared with their test rows", dataset.Dataset.checked, "self.require_apart()", "pass",
            APART),
-    Mutant("data made by hand are not compared", P + "data.dataset:Dataset.of", "data.require_apart()", "pass", SPENT),
-    Mutant("only a whole training set is noticed", P + "data.overlap:are_training_rows", "copies - twins > 0.5", "False",
+    Mutant("data made by hand are not compared", dataset.Dataset.of, "data.require_apart()", "pass", SPENT),
+    Mutant("only a whole training set is noticed", overlap.are_training_rows, "copies - twins > 0.5", "False",
            APART),
-    Mutant("types are told apart", P + "data.overlap:overlap", "_hashes(second, kind)", "_hashes(second, second.dtype)",
+    Mutant("types are told apart", overlap.overlap, "_hashes(second, kind)", "_hashes(second, second.dtype)",
            APART),
-    Mutant("rows that are often alike are refused", P + "data.overlap:are_training_rows", "copies - twins > 0.5",
+    Mutant("rows that are often alike are refused", overlap.are_training_rows, "copies - twins > 0.5",
            "copies > 0.5", ALIVE),
-    Mutant("a table may be its own test data", P + "data.overlap:are_training_rows",
+    Mutant("a table may be its own test data", overlap.are_training_rows,
            "copies == 1 and np.array_equal(_array(rows), _array(training))", "False", ALIVE),
-    Mutant("test rows are public where nobody says so", CLI + "ensemble:run", "options.public is None and", "False and",
+    Mutant("test rows are public where nobody says so", ensemble.run, "options.public is None and", "False and",
            ASKED),
-    Mutant("training rows are asked about", CLI + "training:public_rows",
+    Mutant("training rows are asked about", training.public_rows,
            "part is not None and are_training_rows(part, data.x)", "False", ASKED),
     # Who trains
-    Mutant("any number of processes", P + "methods.processes:require_one_process", "int(given) > 1", "int(given) > 99", ONE),
-    Mutant("the world is not looked at", P + "methods.processes:require_one_process", "in _COUNTS", "in _COUNTS[1:]", ONE),
-    *(Mutant(f"{name} trains in several processes", P + target, "require_one_process()", "pass", ONE)
-      for name, target in (("the command line", "cli.train:run"), ("dpsgd", "methods.dpsgd:dpsgd"),
-                           ("dpmac", "methods.dpmac:dpmac"), ("pate", "methods.pate:ask_teachers"),
-                           ("tune", "methods.tune:tune"))),
+    Mutant("any number of processes", world.require_one_process, "int(given) > 1", "int(given) > 99", ONE),
+    Mutant("the world is not looked at", world.require_one_process, "in _COUNTS", "in _COUNTS[1:]", ONE),
+    *(Mutant(f"{name} trains in several processes", target, "require_one_process()", "pass", ONE)
+      for name, target in (("the command line", train.run), ("dpsgd", dpsgd.dpsgd), ("dpmac", dpmac.dpmac),
+                           ("pate", pate.ask_teachers), ("tune", tune.tune))),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -7,28 +7,30 @@ from pathlib import Path
 
 import warning_checks  # noqa: F401 - registers its checks
 
+from privlearn.cli import planning, voting
+from privlearn.publishing import keys, verify
+from privlearn.teachers import pate
+
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-P = "privlearn."
-VERIFY, PLANNING = P + "publishing.verification:", P + "cli.planning:"
 GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
 MUTANTS = [
-    Mutant("verify never warns of delta", VERIFY + "_warnings", "found.delta * examples >= 1", "False", GIVEN),
-    Mutant("verify always warns of delta", VERIFY + "_warnings", "found.delta * examples >= 1", "True", CAUSE),
-    Mutant("verify never warns of seeds", VERIFY + "_warnings", '== "seeded"', '== "sown"', GIVEN),
-    Mutant("verify passes over other files", VERIFY + "check", " + _strangers(contents)", "", GIVEN),
-    Mutant("commands never warn of delta", PLANNING + "delta_warning", "options.delta * examples >= 1", "False", GIVEN),
-    Mutant("commands warn of any delta", PLANNING + "delta_warning", "options.delta * examples >= 1", "True", CAUSE),
-    Mutant("plans are not looked at", PLANNING + "warnings", "yield from _idle(plan)", "pass", GIVEN),
-    Mutant("a last epoch that falls is warned of", PLANNING + "_idle", "schedule.from_epoch >= plan.epochs",
+    Mutant("verify never warns of delta", verify._warnings, "found.delta * examples >= 1", "False", GIVEN),
+    Mutant("verify always warns of delta", verify._warnings, "found.delta * examples >= 1", "True", CAUSE),
+    Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
+    Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
+    Mutant("commands never warn of delta", planning.delta_warning, "options.delta * examples >= 1", "False", GIVEN),
+    Mutant("commands warn of any delta", planning.delta_warning, "options.delta * examples >= 1", "True", CAUSE),
+    Mutant("plans are not looked at", planning.warnings, "yield from _idle(plan)", "pass", GIVEN),
+    Mutant("a last epoch that falls is warned of", planning._idle, "schedule.from_epoch >= plan.epochs",
            "schedule.from_epoch >= plan.epochs - 1", CAUSE),
-    Mutant("any threshold is too high", P + "cli.voting:warnings", "aggregate.threshold > plan.teachers",
+    Mutant("any threshold is too high", voting.warnings, "aggregate.threshold > plan.teachers",
            "aggregate.threshold >= plan.teachers", CAUSE),
-    Mutant("half of the examples are a crowd of teachers", P + "cli.voting:crowded", "teachers * 2 > examples",
+    Mutant("half of the examples are a crowd of teachers", voting.crowded, "teachers * 2 > examples",
            "teachers * 2 >= examples", CAUSE),
-    Mutant("keys that others can read pass in silence", P + "publishing.keys:_open_to_others", "& 0o077", "& 0o000", GIVEN),
-    Mutant("components below the noise pass in silence", P + "methods.pate:_warn_of_noise", "isinstance(reducer, PCA)",
+    Mutant("keys that others can read pass in silence", keys._open_to_others, "& 0o077", "& 0o000", GIVEN),
+    Mutant("components below the noise pass in silence", pate._warn_of_noise, "isinstance(reducer, PublicPCA)",
            "False", GIVEN),
 ]  # fmt: skip
 

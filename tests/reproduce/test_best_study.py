@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn import defaults
-from privlearn.reproduce.best import accuracy, papers, runs
-from privlearn.reproduce.best.published import PUBLISHED
-from privlearn.reproduce.best.runs import EXAMPLE, STATISTICS, BestOutcome, BestSetting
-from privlearn.reproduce.pate.vote_runs import VoteSetting
-from privlearn.reproduce.sweep import Store, Sweep
-from privlearn.reproduce.yu.runs import Setting as YuSetting
+from privlearn.descent import rules
+from privlearn_studies.best import accuracy, papers, runs
+from privlearn_studies.best.published import PUBLISHED
+from privlearn_studies.best.runs import EXAMPLE, STATISTICS, BestOutcome, BestSetting
+from privlearn_studies.pate.vote_runs import VoteSetting
+from privlearn_studies.sweep import Store, Sweep
+from privlearn_studies.yu.runs import Setting as YuSetting
 
 
 def test_every_setting_of_the_study_is_another_run_and_is_found_again(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_every_setting_of_the_study_is_another_run_and_is_found_again(tmp_path: 
 
 
 def _text(key: dict[str, object]) -> str:
-    from privlearn.reproduce.sweep import _canonical
+    from privlearn_studies.sweep import _canonical
 
     return _canonical(key)
 
@@ -115,7 +115,7 @@ def test_what_is_paid_for_stands_in_front_of_the_network(monkeypatch: pytest.Mon
     x = np.random.default_rng(0).integers(0, 200, (90, 256), dtype=np.uint8)
     data = pv.Dataset(x[:60], np.arange(60) % 3, x[60:], np.arange(30) % 3, classes=3, low=0.0, high=200.0, name="rows")
     monkeypatch.setattr(runs, "load", lambda name: data)
-    monkeypatch.setattr(defaults, "WORTH_MOMENTS", 10)
+    monkeypatch.setattr(rules, "WORTH_MOMENTS", 10)
     outcome = BestSetting("rows", 5.0).run(1)
     result = pv.train(data, epsilon=5.0, streams=pv.Streams.new(1))
     x_test, y = data.test_tensors()

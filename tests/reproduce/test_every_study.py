@@ -19,23 +19,23 @@ from test_training_studies import MadeUp
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.reproduce import registry, sweep, tasks
-from privlearn.reproduce.best import runs as best_runs
-from privlearn.reproduce.best.runs import BestSetting
-from privlearn.reproduce.dfs import release_runs, size_runs
-from privlearn.reproduce.dfs.release_runs import HeadSetting, ReleaseSetting
-from privlearn.reproduce.dfs.size_runs import SizeSetting
-from privlearn.reproduce.dpmac import features as dpmac_features
-from privlearn.reproduce.dpmac.runs import MacSetting
-from privlearn.reproduce.findings import Findings
-from privlearn.reproduce.pate import scans, segmentation_figure, segmentation_runs, vote_runs
-from privlearn.reproduce.pate.scans import Settings
-from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
-from privlearn.reproduce.pate.segmentation_runs import SegmentationSetting
-from privlearn.reproduce.pate.vector_runs import VectorSetting
-from privlearn.reproduce.pate.vote_runs import VoteSetting
-from privlearn.reproduce.writer import save
-from privlearn.reproduce.yu.runs import Setting
+from privlearn_studies import registry, sweep, tasks
+from privlearn_studies.best import runs as best_runs
+from privlearn_studies.best.runs import BestSetting
+from privlearn_studies.dfs import release_runs, size_runs
+from privlearn_studies.dfs.release_runs import HeadSetting, ReleaseSetting
+from privlearn_studies.dfs.size_runs import SizeSetting
+from privlearn_studies.dpmac import features as dpmac_features
+from privlearn_studies.dpmac.runs import MacSetting
+from privlearn_studies.findings import Findings
+from privlearn_studies.pate import scans, segmentation_figure, segmentation_runs, vote_runs
+from privlearn_studies.pate.scans import Settings
+from privlearn_studies.pate.segmentation_baselines import GradientSetting
+from privlearn_studies.pate.segmentation_runs import SegmentationSetting
+from privlearn_studies.pate.vector_runs import VectorSetting
+from privlearn_studies.pate.vote_runs import VoteSetting
+from privlearn_studies.writer import save
+from privlearn_studies.yu.runs import Setting
 
 _SCHEDULES = {
     "constant": "constant:start=8", "time": "time:k=0.05", "step": "step:k=0.6,period=10", "exp": "exp:k=0.01",

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from privlearn.reproduce import registry
-from privlearn.reproduce.pate import activation, pca
-from privlearn.reproduce.pate.vector_runs import VectorOutcome, VectorSetting
-from privlearn.reproduce.pate.vote_runs import VoteOutcome, VoteSetting, shifted
-from privlearn.reproduce.sweep import Store
+from privlearn_studies import registry
+from privlearn_studies.pate import activation, pca
+from privlearn_studies.pate.vector_runs import VectorOutcome, VectorSetting
+from privlearn_studies.pate.vote_runs import VoteOutcome, VoteSetting, shifted
+from privlearn_studies.sweep import Store
 
 
 def test_the_loss_by_hand_and_the_papers_noise() -> None:
@@ -86,10 +86,10 @@ def test_the_closed_form_is_what_is_measured_where_it_must_be() -> None:
     public, unseen = (
         torch.from_numpy(rng.standard_normal((rows, 5)) * np.sqrt(variances)).float() for rows in (4000, 1000)
     )
-    from privlearn import Ball, Dataset, PatePlan
-    from privlearn.reducers import PCA
+    from privlearn import Dataset
+    from privlearn.teachers import Ball, PatePlan, PublicPCA
 
-    every = PCA.fit(Dataset(public, public, public=True))
+    every = PublicPCA.fit(Dataset(public, public, public=True))
     plan = PatePlan(1000, 40, Ball(20.0), noise_multiplier=0.8)
     assert plan.noise_std == pytest.approx(0.8)
     losses = [every.loss(plan.noise_std, length) for length in range(1, 6)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privlearn.reproduce.best.published import PUBLISHED, best_known, compared, more_is_claimed
+from privlearn_studies.best.published import PUBLISHED, best_known, compared, more_is_claimed
 
 ROOT = Path(__file__).parents[2]
 _NAMES = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist", "CIFAR-10, no public data": "cifar10", "Adult": "adult"}

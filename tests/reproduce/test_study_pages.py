@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from privlearn.reproduce.dfs import features, sizes
-from privlearn.reproduce.dfs.grids import GRIDS
-from privlearn.reproduce.dpmac import mnist, usps
-from privlearn.reproduce.findings import Row
-from privlearn.reproduce.pate import mnist as votes
-from privlearn.reproduce.pate import segmentation
-from privlearn.reproduce.pate.vote_runs import VoteSetting
-from privlearn.reproduce.yu import small_tasks
+from privlearn_studies.dfs import features, sizes
+from privlearn_studies.dfs.grids import GRIDS
+from privlearn_studies.dpmac import mnist, usps
+from privlearn_studies.findings import Row
+from privlearn_studies.pate import mnist as votes
+from privlearn_studies.pate import segmentation
+from privlearn_studies.pate.vote_runs import VoteSetting
+from privlearn_studies.yu import small_tasks
 
 PAGES = Path(__file__).parents[2] / "docs" / "results"
 

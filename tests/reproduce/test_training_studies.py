@@ -21,16 +21,16 @@ from scipy import stats
 
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.reproduce import registry, seeds, sweep
-from privlearn.reproduce.best.runs import BestOutcome, BestSetting
-from privlearn.reproduce.dpmac import features as features_study
-from privlearn.reproduce.dpmac.runs import MacOutcome, MacSetting
-from privlearn.reproduce.pate import vote_runs
-from privlearn.reproduce.pate.vector_runs import LENGTHS, VectorOutcome, VectorSetting
-from privlearn.reproduce.pate.vote_runs import VoteOutcome, VoteSetting
-from privlearn.reproduce.yu import runs as yu_runs
-from privlearn.reproduce.yu.runs import Outcome, Setting
 from privlearn.schedules import parse
+from privlearn_studies import registry, seeds, sweep
+from privlearn_studies.best.runs import BestOutcome, BestSetting
+from privlearn_studies.dpmac import features as features_study
+from privlearn_studies.dpmac.runs import MacOutcome, MacSetting
+from privlearn_studies.pate import vote_runs
+from privlearn_studies.pate.vector_runs import LENGTHS, VectorOutcome, VectorSetting
+from privlearn_studies.pate.vote_runs import VoteOutcome, VoteSetting
+from privlearn_studies.yu import runs as yu_runs
+from privlearn_studies.yu.runs import Outcome, Setting
 
 #: Studies of which every run is made by a sweep; those of feature selection and segmentation have tests of their own.
 TRAINED = [

@@ -14,9 +14,9 @@ import pytest
 
 from privlearn.accounting import rdp
 from privlearn.cli import main
-from privlearn.reproduce import registry
-from privlearn.reproduce.yu import fig16, table1, table3
 from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
+from privlearn_studies import registry
+from privlearn_studies.yu import fig16, table1, table3
 
 NAMES = [study.name for study in registry.STUDIES]
 COMPUTED = [study.name for study in registry.STUDIES if study.module is None]

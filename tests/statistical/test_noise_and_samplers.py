@@ -16,7 +16,7 @@ from privlearn import sampling
 from privlearn.clipping import rows
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.mechanisms.release import release
-from privlearn.rng import Streams
+from privlearn.streams import Streams
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 
@@ -322,7 +322,7 @@ def test_pca_noise_that_is_used_again_is_rejected() -> None:
 def batches(taken: Any) -> Iterator[sampling.Sample]:
     """Samples of these rows."""
     for chosen in taken:
-        yield sampling.Sample(np.asarray(chosen), sampling._Unit(sampling.FullBatch().event))
+        yield sampling.Sample(np.asarray(chosen), sampling._EpochCharge(sampling.FullBatch().event))
 
 
 def of_rate(rate: float) -> Callable[..., Any]:

@@ -9,10 +9,10 @@ import torch
 from checks import cross_entropy, one_sample, small_data
 from torch import Tensor, nn
 
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping import examples
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import per_example
+from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Flat
 
 
 def engine(net: nn.Module, clip: Any = Flat(0.3), **options: Any) -> ClippedGradients:  # noqa: B008 - a frozen value
@@ -67,7 +67,7 @@ def test_norms_of_long_rows_are_not_below_the_truth(length: int) -> None:
     behind[:, 0] = 1
     spread = torch.randn(20, length, generator=made_up)
     rows = torch.cat([spread, spread.mul(2).exp(), behind, torch.full((1, length), 0.1)])
-    found, true = examples.row_norms(rows), rows.double().norm(dim=1)
+    found, true = per_example.row_norms(rows), rows.double().norm(dim=1)
     assert found.dtype == torch.float64
     assert ((found - true).abs() <= 16 * torch.finfo(torch.float32).eps * true).all()
 
@@ -77,14 +77,14 @@ def test_gram_norms_of_small_and_large_factors(small: float) -> None:
     """Squares of the one leave single precision, those of the other make up for it."""
     made_up = torch.Generator().manual_seed(0)
     g, a = (torch.randn(6, 4, 50, generator=made_up) * scale for scale in (small, 1e18))
-    found = examples.Gram(g, a, (50, 50), lambda weights, into: None)
+    found = per_example.GramNorms(g, a, (50, 50), lambda weights, into: None)
     true = (g.double().mT @ a.double()).square().sum((1, 2))
     torch.testing.assert_close(found.squares, true, rtol=1e-5, atol=0.0)
 
 
 def test_tokens_whose_gradients_cancel_leave_nothing() -> None:
     g = torch.tensor([[[1e6], [-1e6]]])
-    found = examples.Rows(torch.tensor([[1, 1]]), g, (3, 1))
+    found = per_example.SparseRows(torch.tensor([[1, 1]]), g, (3, 1))
     into = torch.full((3, 1), 0.1)
     found.add_weighted(torch.ones(1), into)
     assert float(found.squares) == 0
@@ -101,6 +101,6 @@ def test_gram_norms_of_terms_that_cancel_are_not_below_the_truth() -> None:
     for apart in (0.11, 0.13, 0.15, 0.17, 0.2):
         a = drawn(512, 1, 64) + apart * drawn(512, 2, 64)
         g = drawn(512, 1, 64) * torch.tensor([1.0, -1.0])[:, None] + apart * drawn(512, 2, 64)
-        found = examples.Gram(g, a, (64, 64), lambda weights, into: None)
+        found = per_example.GramNorms(g, a, (64, 64), lambda weights, into: None)
         true = (g.double().mT @ a.double()).square().sum((1, 2)).sqrt()
         assert (found.squares.sqrt() * (1 + 32 * torch.finfo(torch.float32).eps) >= true).all()

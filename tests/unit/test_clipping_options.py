@@ -15,16 +15,16 @@ from checks import clipped_by_the_loop, cross_entropy, flat_norm, one_sample, sm
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import rng, sampling
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import sampling, streams
 from privlearn.accounting.events import Gaussian, tally
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
-from privlearn.clipping import kernels, styles
+from privlearn.clipping import clips, kernels
 from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.styles import Automatic, Clip, Flat, PerLayer, Quantile
+from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
-from privlearn.methods.dpsgd import dpsgd
 from privlearn.plan import Plan
 
 
@@ -96,9 +96,9 @@ def test_clip_norms_that_are_refused(kind: Callable[[Any], Clip], norm: Any) -> 
 
 
 def test_names_of_clips() -> None:
-    assert [type(styles.named(name, 0.5)) for name in styles.KINDS] == [Flat, PerLayer, Automatic, Quantile]
+    assert [type(clips.named(name, 0.5)) for name in clips.KINDS] == [Flat, PerLayer, Automatic, Quantile]
     with pytest.raises(BadInput, match="flat, layer, automatic, quantile"):
-        styles.named("soft", 0.5)
+        clips.named("soft", 0.5)
 
 
 @pytest.mark.parametrize(("field", "value"), [("quantile", 1.5), ("rate", -1), ("share", 0.0), ("share", math.nan)])
@@ -151,7 +151,7 @@ def test_released_sums_keep_the_scale_of_the_first_clip() -> None:
 
 def test_count_and_gradient_are_paid_as_one_release() -> None:
     plan = Plan(sampling.FullBatch(), epochs=3, schedule=pv.schedules.Constant(2.0), clip=Quantile(0.5))
-    result = dpsgd(plan, small_net(), cross_entropy, small_data(), streams=rng.Streams.new(0))
+    result = dpsgd(plan, small_net(), cross_entropy, small_data(), streams=streams.Streams.new(0))
     assert tally(result.ledger.event) == {Gaussian(2.0): 3}
 
 
@@ -384,7 +384,7 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
     met = []
     for room in (1, 1500, 1 << 28):
         sizes: list[int] = []
-        monkeypatch.setattr("privlearn.clipping.memory._WORKING_SET", room)
+        monkeypatch.setattr("privlearn.clipping.backends._WORKING_SET", room)
         found = clipped_sum(small_net(), Flat(0.2), x, y, observe=lambda losses, norms, s=sizes: s.append(len(losses)))
         require_close(found, expected)
         met.append(max(sizes))
@@ -482,7 +482,7 @@ def test_micro_batches_that_are_refused(microbatch: Any) -> None:
 def train(**options: Any) -> Any:
     plan = Plan(sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(2.0))
     x, y = small_data()
-    return dpsgd(plan, small_net().float(), cross_entropy, (x.float(), y), streams=rng.Streams.new(0), **options)
+    return dpsgd(plan, small_net().float(), cross_entropy, (x.float(), y), streams=streams.Streams.new(0), **options)
 
 
 @pytest.mark.parametrize(
@@ -534,7 +534,7 @@ def test_the_command_line_refuses(
     assert not out.exists()
 
 
-@pytest.mark.parametrize("clip", styles.KINDS)
+@pytest.mark.parametrize("clip", clips.KINDS)
 def test_the_command_line_clips(clip: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--data", "digits", "--epochs", "1", "--epsilon", "4", "--batch-size", "700", "--seed", "0"]
     options += ["--clip", clip, "--microbatch", "auto", "--precision", "bf16", "--device", "cpu"]

@@ -11,12 +11,12 @@ import pytest
 from checks import CHECKS
 
 import privlearn as pv
-from privlearn import defaults
 from privlearn.accounting.events import walk
 from privlearn.cli import main
-from privlearn.encoders import specs
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.publishing import bundle
+from privlearn.descent import rules
+from privlearn.publishing import publish
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.transforms import chain
 
 OWN = sorted(name for name in vars(encoder_checks) if name.startswith("check_"))
 
@@ -59,7 +59,7 @@ def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -
         main(["train", "--data", rows, *COMMON, "--features", "scatter:J=2", "--model", "cnn", "--out", str(out)]) == 0
     )
     assert pv.verify(out).ok
-    model, _ = bundle.load(out)
+    model, _ = publish.load(out)
     assert [tuple(value.shape) for value in model[-1].parameters()][-2:] == [(3, 32), (3,)]
     assert main(["predict", str(out), "--data", rows]) == 0
 
@@ -97,7 +97,7 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
 
 
 def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> None:
-    data = pv.with_features(encoder_checks.images(), "scatter:J=2")
+    data = pv.transforms.with_features(encoder_checks.images(), "scatter:J=2")
     whole = encoder_checks.run(data)
     file = tmp_path / "run.checkpoint"
 
@@ -122,7 +122,7 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
     np.savez(path, x=data.x, y=data.y)
     target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
     assert main(["train", "--data", str(path), *target, "--out", str(out)]) == 0
-    published, _ = bundle.load(out)
+    published, _ = publish.load(out)
     for name, value in result.model.state_dict().items():
         assert value.equal(published.state_dict()[name])
     with pytest.raises(pv.errors.BadInput, match="classes"):
@@ -142,7 +142,7 @@ def test_what_train_takes_is_what_the_command_line_takes(tmp_path: Path, capsys:
             (["--features", "norm:power=1", "--normalise", "moments"],
              {"features": "norm:power=1", "normalise": "moments"}, ["Scale", "Normalised", "Standardise"]),
             (["--features", "raw", "--views", "2", "--augment", "flip", "--model", "cnn"],
-             {"features": "raw", "augmentation": pv.Augmentation(2, "flip"), "model": "cnn"}, ["Scale"]),
+             {"features": "raw", "augmentation": pv.clipping.Augmentation(2, "flip"), "model": "cnn"}, ["Scale"]),
         )
     ):  # fmt: skip
         ours, theirs = tmp_path / f"ours{number}", tmp_path / f"theirs{number}"
@@ -157,7 +157,7 @@ def test_what_train_takes_is_what_the_command_line_takes(tmp_path: Path, capsys:
         assert main(["predict", str(ours), "--data", str(path)]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 61
     unbounded = pv.Dataset(data.x.astype(np.float32), data.y, classes=3)
-    copies = pv.Augmentation(2, "flip")
+    copies = pv.clipping.Augmentation(2, "flip")
     for given, wrong, said in (
         (unbounded, {"normalise": "moments", "features": "raw"}, "row_norm"),
         (data, {"normalise": "moments", "features": "pca:4"}, "pca:4"),
@@ -201,7 +201,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
     data = pv.Dataset(x, np.arange(80) % 3, classes=3, low=0.0, high=200.0)
     kinds = lambda result: [type(release).__name__ for release in result.model.children()]  # noqa: E731
     assert "Standardise" not in kinds(pv.train(data, epsilon=5.0, delta=1e-3))
-    monkeypatch.setattr(defaults, "WORTH_MOMENTS", 400)
+    monkeypatch.setattr(rules, "WORTH_MOMENTS", 400)
     assert "Standardise" not in kinds(pv.train(data, epsilon=4.9, delta=1e-3))
     result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
     assert "Standardise" in kinds(result)
@@ -227,7 +227,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
         assert main(["train", *target, *more, "--explain", "--out", str(out)]) == 0
         assert pv.verify(out).ok
         told = " ".join(capsys.readouterr().err.split())
-        published, _ = bundle.load(out)
+        published, _ = publish.load(out)
         names = [type(part).__name__ for part in published.children()]
         assert ("Standardise" in names) == (not more)
         assert f"normalisation {'none' if more else 'noisy moments'}" in told
@@ -238,7 +238,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
 
 def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By examples x epsilon, the same by Python and the command line."""
-    monkeypatch.setattr(specs, "_LARGE", 200)
+    monkeypatch.setattr(chain, "_LARGE", 200)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "images.npz"
     data = encoder_checks.images(60)
@@ -247,7 +247,7 @@ def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.Mo
     with encoder_checks.few_images(350):
         for few, kept in ((301, 20), (300, 30)):
             for name, number in (("_FEW", few), ("_LEAST_DIRECTIONS", 20), ("_DIRECTIONS", (30, 40))):
-                monkeypatch.setattr(specs, name, number)
+                monkeypatch.setattr(chain, name, number)
             spec = f"scatter:J=2,kept={kept}"
             result = pv.train(data, epsilon=5.0, delta=1e-3)
             assert result.settings["public_features"]["spec"] == spec

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from privlearn.accounting import accountant, groups, partition, pld
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting import accountant, partition, pld
+from privlearn.accounting.comparisons import lower_bound
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -27,7 +27,7 @@ from privlearn.accounting.events import (
     Repeated,
     Selection,
 )
-from privlearn.accounting.shuffle import lower_bound
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
 
@@ -103,7 +103,7 @@ def test_deltas_below_all_rounding_have_no_pld() -> None:
     with pytest.raises(UnsupportedEvent, match="deltas below 1e-18"):
         pld.epsilon(event, 1e-19)
     with pytest.raises(UnsupportedEvent, match="deltas below 1e-18"):
-        groups.by_pld(event, 1e-19, 3)
+        accountant.by_pld(event, 1e-19, 3)
     assert math.isinf(pld.epsilon(event, 1e-18))  # so nothing is lost
     assert accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-19).method == "rdp"
 

@@ -14,8 +14,8 @@ from checks import CHECKS
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.publishing import bundle
+from privlearn.publishing import publish
+from privlearn.runs.checkpoint import Checkpoint
 
 OWN = sorted(name for name in vars(feature_source_checks) if name.startswith("check_"))
 Capture = pytest.CaptureFixture[str]
@@ -82,7 +82,7 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
     out, raw, made = tmp_path / "model", tmp_path / "raw", tmp_path / "made"
     assert main(["train", "--data", rows, *COMMON, "--features", folder, "--out", str(out)]) == 0
     assert main(["train", "--data", rows, *COMMON, "--features", "raw", "--out", str(raw)]) == 0
-    pv.save_features(made, np.zeros((60, 9), np.float32), encoder="theirs")
+    pv.transforms.save_features(made, np.zeros((60, 9), np.float32), encoder="theirs")
     capsys.readouterr()
     for model, data, said in (
         (raw, folder, "takes rows: give rows"),
@@ -91,7 +91,7 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
     ):
         assert main(["predict", str(model), "--data", data]) == 2
         assert said in capsys.readouterr().err
-    pv.save_features(tmp_path / "ours", np.zeros((60, 9), np.float32), encoder="a net of ours")
+    pv.transforms.save_features(tmp_path / "ours", np.zeros((60, 9), np.float32), encoder="a net of ours")
     assert main(["predict", str(out), "--data", str(tmp_path / "ours"), "--part", "test"]) == 2
     assert "test" in capsys.readouterr().err
     end = ["--out", str(tmp_path / "refused")]
@@ -106,8 +106,8 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
 
 
 def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_path: Path) -> None:
-    data = pv.with_features(encoder_checks.images(60), folder)
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), before=(pv.Moments(9, 5.0, 3.0),))
+    data = pv.transforms.with_features(encoder_checks.images(60), folder)
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), before=(pv.transforms.Moments(9, 5.0, 3.0),))
     plan = plan.calibrate(epsilon=3.0, delta=1e-3)
 
     def run(**more: object) -> pv.Result:
@@ -131,8 +131,8 @@ def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_pa
 def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: Capture) -> None:
     """Without `of=` nobody can check the order; without test rows there are no test figures."""
     data, made, out = encoder_checks.images(60), tmp_path / "made", tmp_path / "model"
-    pv.save_features(made, np.random.default_rng(0).random((60, 9)), encoder="theirs")
-    (no_test, no_order) = pv.with_features(data, str(made)).asides
+    pv.transforms.save_features(made, np.random.default_rng(0).random((60, 9)), encoder="theirs")
+    (no_test, no_order) = pv.transforms.with_features(data, str(made)).asides
     assert "test" in no_test
     assert "of=data" in no_order
     assert main(["train", "--data", rows, *COMMON, "--features", str(made), "--out", str(out)]) == 0
@@ -140,22 +140,22 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
     assert "order is not checked" in " ".join(told.err.split())
     assert "in the file" not in told.out
     half = tmp_path / "half"
-    pv.save_features(half, np.zeros((60, 9)), encoder="theirs", of=data)
+    pv.transforms.save_features(half, np.zeros((60, 9)), encoder="theirs", of=data)
     np.save(half / "test.npy", np.zeros((6, 9)))
-    (aside,) = pv.with_features(data, str(half)).asides
+    (aside,) = pv.transforms.with_features(data, str(half)).asides
     assert "order" in aside
     for wrong, said in (
         ({"train": np.zeros((60, 9), int)}, "floating-point"),
         ({"train": np.zeros((60, 9)), "test": np.zeros((6, 8))}, r"\(9,\)"),
     ):
         with pytest.raises(pv.errors.BadInput, match=said):
-            pv.save_features(tmp_path / "wrong", **wrong, encoder="theirs")
+            pv.transforms.save_features(tmp_path / "wrong", **wrong, encoder="theirs")
 
 
 def test_code_of_ones_own_is_named_where_it_is_needed(rows: str, tmp_path: Path, capsys: Capture) -> None:
     """By the card, and by the refusal to predict without it; a folder of features is not what it takes."""
     out, made = tmp_path / "model", tmp_path / "made"
-    pv.save_features(made, np.zeros((60, 9)), encoder="theirs")
+    pv.transforms.save_features(made, np.zeros((60, 9)), encoder="theirs")
     with encoder_checks.code(encoder_checks.LINEAR) as spec:
         assert main(["train", "--data", rows, *COMMON, "--features", spec, "--out", str(out)]) == 0
         assert f"privlearn predict . --data DATA --features {spec}\n" in (out / "README.md").read_text()
@@ -253,7 +253,7 @@ def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_
     capsys.readouterr()
     assert main(["predict", str(out), "--data", rows]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 61
-    model, _ = bundle.load(out)
+    model, _ = publish.load(out)
     assert model(torch.zeros(2, 16, 16)).shape == (2, 3)
 
 
@@ -267,7 +267,9 @@ def test_least_squares_on_a_folder_and_in_a_budget(rows: str, folder: str, tmp_p
     capsys.readouterr()
     assert main([*budget, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    plan = pv.FeaturesPlan(10, 300, 300, 0.5 * 300**0.5, purpose="least-squares").calibrate(epsilon=1.0, delta=1e-5)
+    plan = pv.statistics.FeaturesPlan(10, 300, 300, 0.5 * 300**0.5, purpose="least-squares").calibrate(
+        epsilon=1.0, delta=1e-5
+    )
     assert found["plan"]["noise_multiplier"] == pytest.approx(plan.noise)
     assert found["class_sum_noise"] == pytest.approx(plan.noise_of_sums)
     assert main(budget) == 0

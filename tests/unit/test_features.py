@@ -19,14 +19,14 @@ from feature_run_checks import toy
 import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.accountant import epsilon_bound, guarantee
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Composed, Repeated, Selection
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import AdjacencyMismatch, BadInput
-from privlearn.mechanisms import features as mechanism
-from privlearn.methods.features import fisher as fisher_module
-from privlearn.methods.features.literal import literal_release
 from privlearn.publishing import features as published
-from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
+from privlearn.statistics import fisher as fisher_module
+from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
+from privlearn.transforms import select as mechanism
+from privlearn_studies.shen_literal import literal_release
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -45,37 +45,44 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "one class": (lambda: settled(classes=1), ("classes is 1", "at least 2")),
     "a split of two": (lambda: settled(split=(0.5, 0.5)), ("three numbers",)),
-    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0", "from 1e-06")),
+    "a split with nothing for sums": (lambda: settled(split=(0.5, 0.0, 0.5)), ("a part of the split is 0.0",
+                                                                               "from 1e-06")),
     "all of it for selecting": (lambda: settled(selection_share=1.0), ("selection_share is 1.0", "(0, 1)")),
     "no noise yet": (lambda: settled(noise_multiplier=None).event(), ("no noise yet", "calibrate")),
     "a plan for something else": (
-        lambda: pv.select_features(settled(), (X, Y)), ("for 'classifier'", "purpose='selection'"),
+        lambda: pv.statistics.select_features(settled(), (X, Y)), ("for 'classifier'", "purpose='selection'"),
     ),
-    "no plan": (lambda: pv.fisher("plan", (X, Y)), ("plan is 'plan'", "FeaturesPlan")),  # type: ignore[arg-type]
-    "a label beyond the classes": (lambda: pv.fisher(settled(), (X, Y + 1)), ("labels from 1 to 3", "0 to 2")),
-    "a label below": (lambda: pv.fisher(settled(), (X, Y - 1)), ("labels from -1 to 1",)),
-    "targets that are no classes": (lambda: pv.fisher(settled(), (X, Y.double())), ("float64", "its class")),
+    "no plan": (lambda: pv.statistics.fisher("plan", (X, Y)), ("plan is 'plan'",
+                                                               "FeaturesPlan")),  # type: ignore[arg-type]
+    "a label beyond the classes": (lambda: pv.statistics.fisher(settled(), (X, Y + 1)), ("labels from 1 to 3",
+                                                                                         "0 to 2")),
+    "a label below": (lambda: pv.statistics.fisher(settled(), (X, Y - 1)), ("labels from -1 to 1",)),
+    "targets that are no classes": (lambda: pv.statistics.fisher(settled(), (X, Y.double())), ("float64", "its class")),
     "other classes than the plan's": (
-        lambda: pv.fisher(settled(), pv.Dataset(X, Y, classes=4)), ("4 classes and the plan 3",),
+        lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, classes=4)), ("4 classes and the plan 3",),
     ),
-    "rows of another length": (lambda: pv.fisher(settled(), (X[:, :3], Y)), ("3 features", "the plan says 4")),
-    "no rows": (lambda: pv.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
+    "rows of another length": (lambda: pv.statistics.fisher(settled(), (X[:, :3], Y)), ("3 features",
+                                                                                        "the plan says 4")),
+    "no rows": (lambda: pv.statistics.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
     "rows of persons": (
-        lambda: pv.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
+        lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
         ("person ids", "--group-size K", "without groups"),
     ),
     "a selection of persons' rows before training": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=(pv.Select(2, 3.0, K, 1.0),), rows_per_person=2), ("persons", "pv.Select"),
+        lambda: pv.Plan(pv.Poisson(0.1), before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
+        ("persons", "pv.transforms.SelectFeatures"),
     ),
     "a selection before dpmac": (
         lambda: pv.dpmac(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.Select(2, 3.0, K, 1.0),), clip=pv.Derivatives(0.3)),
+            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
+                    clip=pv.mac.Derivatives(0.3)),
             torch.nn.Linear(2, K), "binary_cross_entropy", (X, Y),
-        ), ("dpmac", "pv.PCA"),
+        ), ("dpmac", "pv.transforms.PrivatePCA"),
     ),
     "more features than there are before training": (
         lambda: pv.dpsgd(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.Select(5, 3.0, K, 1.0),)), torch.nn.Linear(5, K),
+            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
+            torch.nn.Linear(5, K),
             torch.nn.CrossEntropyLoss(reduction="none"), (X, Y),
         ), ("5 features", "of 4"),
     ),
@@ -83,10 +90,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5), ("9 features", "of 4"),
     ),
     "other features in scikit-learn": (
-        lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]), ("4 features",),
+        lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]),
+        ("4 features",),
     ),
     "labels of text that nobody declared": (
-        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]", "declare"),
+        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]",
+                                                                                                  "declare"),
     ),
     "more rows than labels in scikit-learn": (
         lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y[:9]), ("40 rows and 9 labels",),
@@ -95,8 +104,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a budget for groups of several sizes": (
         lambda: budget_for(settled(), settled(group_size=2)), ("2 plans", "one group_size"),
     ),
-    "rows without classes": (lambda: pv.fisher(settled(), pv.Dataset(X)), ("no targets", "Dataset(x, y)")),
-    "rows of text": (lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(), ("y of study.npz", "<U1")),
+    "rows without classes": (lambda: pv.statistics.fisher(settled(), pv.Dataset(X)), ("no targets", "Dataset(x, y)")),
+    "rows of text": (lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(), ("y of study.npz",
+                                                                                               "<U1")),
     "rows of nothing": (lambda: pv.Dataset(X, name="study.npz").tensors(), ("y of study.npz", "Dataset(x, y)")),
     "no sums in a release of rows": (lambda: settled(purpose="rows").noise_of_sums, ("'rows'", "'classifier'")),
     "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
@@ -117,9 +127,9 @@ def test_it_is_refused_in_one_message(case: str) -> None:
 
 def test_kinds_of_neighbour_do_not_mix_on_a_ledger() -> None:
     ledger = pv.Ledger()
-    pv.fisher(settled(), (X, Y), ledger=ledger)
+    pv.statistics.fisher(settled(), (X, Y), ledger=ledger)
     with pytest.raises(AdjacencyMismatch):
-        pv.release_features(settled(purpose="rows"), (X, Y), ledger=ledger)
+        pv.statistics.release_features(settled(purpose="rows"), (X, Y), ledger=ledger)
 
 
 def test_data_of_any_kind_make_the_same_classifier() -> None:
@@ -132,10 +142,10 @@ def test_data_of_any_kind_make_the_same_classifier() -> None:
         torch.utils.data.TensorDataset(x, y),
         pv.Dataset(x, y, classes=K),
     ]
-    found = [pv.fisher(plan, data, streams=pv.Streams.new(0)).model for data in kinds]
+    found = [pv.statistics.fisher(plan, data, streams=pv.Streams.new(0)).model for data in kinds]
     for model in found[1:]:
         assert torch.allclose(model(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
-    bounded = pv.fisher(plan, pv.Dataset(x, y, low=-1.0, high=1.0), streams=pv.Streams.new(0)).model
+    bounded = pv.statistics.fisher(plan, pv.Dataset(x, y, low=-1.0, high=1.0), streams=pv.Streams.new(0)).model
     assert torch.allclose(bounded(x.float()), found[0](x.float()), rtol=1e-4, atol=1e-4)
 
 
@@ -152,7 +162,7 @@ def test_groups_are_paid_for() -> None:
     one = settled(noise_multiplier=None).calibrate(epsilon=2.0, delta=1e-5)
     three = settled(noise_multiplier=None, group_size=3).calibrate(epsilon=2.0, delta=1e-5)
     assert three.noise == pytest.approx(3 * one.noise, rel=3e-3)
-    result = pv.fisher(three, (X, Y))
+    result = pv.statistics.fisher(three, (X, Y))
     assert result.ledger.guarantee(1e-5).group_size == 3
 
 
@@ -161,10 +171,10 @@ def test_fewer_features_are_better_under_noise() -> None:
     x, y = toy(0, n=1500, p=400)
     accuracy = {}
     for keep in (20, 400):
-        plan = pv.FeaturesPlan(
+        plan = pv.statistics.FeaturesPlan(
             2, 400, keep, 11.0, 1.0, purpose="rows", kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0
         )
-        result = pv.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
+        result = pv.statistics.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
         fresh, labels = toy(1, n=1000, p=400)
         with torch.no_grad():
             accuracy[keep] = float((result.model(fresh).argmax(1) == labels).float().mean())
@@ -173,7 +183,7 @@ def test_fewer_features_are_better_under_noise() -> None:
 
 
 def test_noise_on_a_grid() -> None:
-    result = pv.fisher(settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True))
+    result = pv.statistics.fisher(settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True))
     assert result.settings["noise"] == "on a grid"
 
 
@@ -182,8 +192,8 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     from sklearn.pipeline import make_pipeline
 
     x, y = (part.numpy() for part in toy(0, n=300, p=50))
-    first = pv.FeaturesPlan(2, 50, 20, 4.0, 1.0, purpose="selection").calibrate(rho=0.4)
-    second = pv.FeaturesPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
+    first = pv.statistics.FeaturesPlan(2, 50, 20, 4.0, 1.0, purpose="selection").calibrate(rho=0.4)
+    second = pv.statistics.FeaturesPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
     ledger = pv.Ledger(pv.Budget(rho=0.8))
     line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger)).fit(x, y)
     assert line.score(x, y) > 0.9
@@ -205,7 +215,7 @@ def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest
 
 def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
     """Whoever verifies reads what strangers wrote: nothing but the errors that `verify` reports."""
-    plan, before = settled().describe(), {"kind": "select", **vars(pv.Select(2, 3.0, K, 1.0, 0.5))}
+    plan, before = settled().describe(), {"kind": "select", **vars(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5))}
     absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
     refused = 0
     for read, numbers in ((published.described, plan), (published.earlier, before)):
@@ -254,7 +264,7 @@ def test_the_noise_of_sums_is_known_beforehand(way: str, adjacency: Adjacency, m
     monkeypatch.setattr(mechanism, "release_statistics", seen)
     for keep in (2, 4):
         plan = settled(way=way, adjacency=adjacency, keep=keep, split=(0.2, 0.5, 0.4))
-        pv.fisher(plan, (X, Y))
+        pv.statistics.fisher(plan, (X, Y))
         assert plan.noise_of_sums == pytest.approx(released[-1])
 
 
@@ -367,15 +377,15 @@ def test_options_that_do_not_go_together(
 
 
 def advice(examples: int, epsilon: float = 1.0, **others: Any) -> Any:
-    plan = pv.FeaturesPlan(
+    plan = pv.statistics.FeaturesPlan(
         **{"classes": 10, "features": 1000, "keep": 1000, "row_norm": 6.0, "coordinate_bound": 1.0} | others
     )
-    return pv.advised(plan.calibrate(epsilon=epsilon, delta=1e-5), examples)
+    return pv.statistics.advised(plan.calibrate(epsilon=epsilon, delta=1e-5), examples)
 
 
 def test_all_features_where_noise_is_small_and_few_where_it_is_large() -> None:
     """All up to t = z k sqrt(p) / n = 0.4, else a quarter of them; for one target, whatever is chosen."""
-    z = pv.FeaturesPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
+    z = pv.statistics.FeaturesPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
     limit = z * 10 * math.sqrt(1000) / 0.4
     for examples, expected in ((50_000, 1000), (math.ceil(limit), 1000), (math.floor(limit), 250), (200, 250)):
         found = advice(examples)
@@ -400,10 +410,12 @@ def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None
     rows = advice(8)
     assert (rows.plan.purpose, rows.plan.labels) == ("rows", "randomised")
     assert rows.plan.guarantee(1e-5).epsilon <= 1.0
-    settled_by_noise = pv.advised(pv.FeaturesPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000)
+    settled_by_noise = pv.statistics.advised(
+        pv.statistics.FeaturesPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000
+    )
     assert (settled_by_noise.plan.noise, settled_by_noise.plan.keep) == (2.0, 1000)
     with pytest.raises(BadInput, match="no noise yet"):
-        pv.advised(pv.FeaturesPlan(10, 1000, 10, 6.0), 50_000)
+        pv.statistics.advised(pv.statistics.FeaturesPlan(10, 1000, 10, 6.0), 50_000)
     with pytest.raises(BadInput, match="examples"):
         advice(0)
 
@@ -415,16 +427,16 @@ def test_few_features_are_better_where_the_rule_says_so() -> None:
     middle[torch.arange(100) % 4, torch.arange(100)] += 0.3
     y = torch.arange(2400) % 4
     x = (middle[y] + torch.randn(2400, 400, generator=generator) / 10).clamp(0, 1)
-    plan = pv.FeaturesPlan(4, 400, 400, 11.0, 1.0).calibrate(epsilon=2.0, delta=1e-5)
-    few = pv.advised(plan, 300).plan
+    plan = pv.statistics.FeaturesPlan(4, 400, 400, 11.0, 1.0).calibrate(epsilon=2.0, delta=1e-5)
+    few = pv.statistics.advised(plan, 300).plan
     assert few.keep == 100
     reached = []
     for own in (few, plan):
         for seed in range(3):
-            model = pv.fisher(own, (x[:300], y[:300]), streams=pv.Streams.new(seed)).model
+            model = pv.statistics.fisher(own, (x[:300], y[:300]), streams=pv.Streams.new(seed)).model
             reached.append(float((model(x[300:]).argmax(1) == y[300:]).double().mean()))
     assert sum(reached[:3]) > sum(reached[3:]) + 0.06, reached
-    assert pv.advised(plan, 4000).plan.keep == 400
+    assert pv.statistics.advised(plan, 4000).plan.keep == 400
 
 
 def test_modes_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import torch
 from checks import NoDraws, bounded
 
 from privlearn.accounting import accountant, rdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import (
     Filter,
@@ -25,10 +24,11 @@ from privlearn.accounting.events import (
     compose,
 )
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms.release import release
-from privlearn.rng import Streams
+from privlearn.streams import Streams
 
 ZERO_OUT, ADD_REMOVE = Adjacency.ZERO_OUT, Adjacency.ADD_REMOVE
 

@@ -21,7 +21,6 @@ from fuzz import mutations
 from publishing_checks import body_of, published
 
 from privlearn.accounting import accountant
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.event_json import from_json
 from privlearn.accounting.events import (
     ZCDP,
@@ -42,11 +41,13 @@ from privlearn.accounting.events import (
     compose,
     tally,
 )
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
-from privlearn.publishing import certificate, keys, shared, signature, tuned
+from privlearn.publishing import certificate, keys, tuned
+from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import Contents
-from privlearn.publishing.verification import Verification, check, described_run
+from privlearn.publishing.verify import Verification, described_run, verify_contents
 
 NIGHTLY = pytest.mark.nightly
 SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
@@ -139,9 +140,9 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
     described = tuned.described(settings, described_run)
     own = accountant.guarantee(described, Adjacency(adjacency), 1e-5)
-    others = None if tally(described) == tally(event) else shared.figures(shared.FIXED, own)
+    others = None if tally(described) == tally(event) else claim_module.figures(claim_module.FIXED, own)
     body = certificate.make(event, found, {"examples": 100, **settings}, False, files, others)
-    return signature.signed(body, key) if key else body, files
+    return keys.sign(body, key) if key else body, files
 
 
 def checked(content: bytes, files: dict[str, bytes]) -> Verification | None:
@@ -149,7 +150,7 @@ def checked(content: bytes, files: dict[str, bytes]) -> Verification | None:
     small = {name: files[name] for name in ("config.json", "README.md")}
     digests = {name: hashlib.sha256(value).hexdigest() for name, value in files.items()}
     try:
-        found = check(Contents(Path("model"), {**small, "privacy.json": content}, digests, (), ()))
+        found = verify_contents(Contents(Path("model"), {**small, "privacy.json": content}, digests, (), ()))
     except PrivlearnError:
         return None
     json.dumps(found.problems).encode()

@@ -17,13 +17,13 @@ import torch
 from data_checks import CSV, SCHEMA, declared
 
 import privlearn as pv
-from privlearn._json import digest
+from privlearn._storage import digest
 from privlearn.accounting import accountant
-from privlearn.accounting.book import Book
 from privlearn.accounting.events import Gaussian, PoissonSampled, Repeated
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import PrivlearnError
-from privlearn.methods.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint
 
 QUICK, NIGHTLY = 300, 10_000
 
@@ -91,17 +91,17 @@ def load_schema(path: Path) -> None:
 def ledger() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         opened = pv.Ledger.open(Path(folder, "ledger"), pv.Budget(3.0, 1e-5), what="a study", measure="renyi")
-        opened.charge(Gaussian(5.0), pv.Adjacency.ADD_REMOVE)
-        opened.begin(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.Adjacency.ADD_REMOVE)
-        opened.charge(PoissonSampled(0.1, Gaussian(2.0)), pv.Adjacency.ADD_REMOVE)
+        opened.charge(Gaussian(5.0), pv.accounting.Adjacency.ADD_REMOVE)
+        opened.begin(Repeated(PoissonSampled(0.1, Gaussian(2.0)), 10), pv.accounting.Adjacency.ADD_REMOVE)
+        opened.charge(PoissonSampled(0.1, Gaussian(2.0)), pv.accounting.Adjacency.ADD_REMOVE)
         return Path(folder, "ledger").read_bytes()
 
 
 def load_ledger(path: Path) -> None:
     # Its digest covers all that it says: what is read at all is what was written.
-    pages = Book(path).read()
+    pages = LedgerFile(path).read()
     path.write_bytes(ledger())
-    assert pages == Book(path).read()
+    assert pages == LedgerFile(path).read()
 
 
 def forged_ledger() -> bytes:
@@ -116,8 +116,8 @@ def load_forged_ledger(path: Path) -> None:
         path.write_text(json.dumps({**data, "digest": digest(body)}))
     except (ValueError, AttributeError, RecursionError):
         pass
-    pages = Book(path).read()
-    accountant.guarantee(pages.event, pages.adjacency or pv.Adjacency.ADD_REMOVE, 1e-5)
+    pages = LedgerFile(path).read()
+    accountant.guarantee(pages.event, pages.adjacency or pv.accounting.Adjacency.ADD_REMOVE, 1e-5)
 
 
 @lru_cache

@@ -13,9 +13,9 @@ from checks import cross_entropy, small_net
 from group_checks import people
 
 import privlearn as pv
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.cli import main
-from privlearn.data.persons import persons_in, rows_of_persons
+from privlearn.data.dataset import persons_in, rows_of_persons
 from privlearn.errors import BadInput
 
 
@@ -122,7 +122,7 @@ def test_one_ledger_for_one_unit() -> None:
                 with pytest.raises(BadInput, match="one ledger holds one guarantee"):
                     pv.dpsgd(other, small_net(), cross_entropy, others, ledger=ledger)
                 assert ledger.event == plan.event()
-    shared = pv.Ledger(pv.Budget(epsilon=6.0, delta=1e-3, group_size=3), unit=Unit(3))
+    shared = pv.Ledger(pv.Budget(epsilon=6.0, delta=1e-3, group_size=3), unit=PrivacyUnit(3))
     for _ in range(2):
         pv.dpsgd(plans[1], small_net(), cross_entropy, (x, y), ledger=shared)
     assert shared.guarantee(1e-3).epsilon <= 6.0
@@ -148,16 +148,16 @@ def test_which_rows_are_kept_is_random_and_fair() -> None:
     assert np.abs(kept / 2000 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 2000)
 
 
-@pytest.mark.parametrize("sampler", [pv.Poisson(0.3), pv.Partition(3), pv.Shuffle(15), pv.FullBatch()],
+@pytest.mark.parametrize("sampler", [pv.Poisson(0.3), pv.Partition(3), pv.Shuffle(15), pv.sampling.FullBatch()],
                          ids=lambda sampler: type(sampler).__name__)  # fmt: skip
-@pytest.mark.parametrize("pca", [(), (pv.PCA(3, 8.0),)])
-def test_training_with_persons(sampler: Any, pca: tuple[pv.PCA, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("pca", [(), (pv.transforms.PrivatePCA(3, 8.0),)])
+def test_training_with_persons(sampler: Any, pca: tuple[pv.transforms.PrivatePCA, ...], tmp_path: Path) -> None:
     x, y, ids = people(60)
     plan = pv.Plan(sampler, epochs=2, before=pca, rows_per_person=3, examples=60).calibrate(epsilon=4.0, delta=1e-3)
     data = pv.Dataset(x.float(), y, groups=torch.from_numpy(ids))
     result = pv.dpsgd(plan, lambda shape: torch.nn.Linear(shape[0], 3), cross_entropy, data)
     assert result.ledger.event == plan.event()
-    assert result.ledger.unit == Unit(rows_per_person=3)
+    assert result.ledger.unit == PrivacyUnit(rows_per_person=3)
     out = pv.publish(result, tmp_path / "model")
     found = pv.verify(out)
     assert found.ok, found.problems
@@ -171,8 +171,8 @@ def test_batches_are_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler draws among persons, and every default follows their number."""
     x, y, ids = people(30)
     drawn = []
-    monkeypatch.setattr(pv.FullBatch, "draw", _seeing(pv.FullBatch.draw, drawn))
-    plan = pv.Plan(pv.FullBatch(), epochs=1, rows_per_person=2).calibrate(epsilon=4.0, delta=1e-3)
+    monkeypatch.setattr(pv.sampling.FullBatch, "draw", _seeing(pv.sampling.FullBatch.draw, drawn))
+    plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, rows_per_person=2).calibrate(epsilon=4.0, delta=1e-3)
     result = pv.dpsgd(plan, small_net(), cross_entropy, pv.Dataset(x, y, groups=ids))
     assert drawn == [30]
     assert result.settings["examples"] == 30 == pv.Dataset(x, y, groups=ids).examples
@@ -192,7 +192,7 @@ def test_augmented_copies_of_a_persons_rows() -> None:
 
     x, y, ids = people()
     plain = person_sums(x, y, ids).values
-    copied = person_sums(x, y, ids, augmentation=pv.Augmentation(3, lambda rows, generator: rows * 1.0)).values
+    copied = person_sums(x, y, ids, augmentation=pv.clipping.Augmentation(3, lambda rows, generator: rows * 1.0)).values
     for a, b in zip(plain, copied, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 

@@ -16,13 +16,13 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import schedules
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
-from privlearn.clipping import styles
+from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.errors import AdjacencyMismatch, BadInput, NotPerExample, PrivlearnError, UnsupportedEvent
-from privlearn.rng import Streams
+from privlearn.streams import Streams
 
 PLAN = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=schedules.Constant(2.0))
 X, Y = small_data(12)
@@ -128,7 +128,10 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     "a device without numbers": (lambda: {"device": "meta"}, ("device 'meta'", "Expected cpu or cuda")),
     "a type for a precision": (lambda: {"precision": torch.float16}, ("torch.float16", "float32, bf16")),
     "true for a micro-batch": (lambda: {"microbatch": True}, ("microbatch is True", "at least 1")),
-    "a plain function for an augmentation": (lambda: {"augmentation": abs}, ("augmentation is", "pv.Augmentation")),
+    "a plain function for an augmentation": (
+        lambda: {"augmentation": abs},
+        ("augmentation is", "pv.clipping.Augmentation"),
+    ),
     "an augmentation that takes no generator": (
         lambda: {"augmentation": Augmentation(2, lambda x: x)},  # type: ignore[arg-type,misc]
         ("fails on made-up rows", "2 were given"),
@@ -142,11 +145,14 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
         ("(8, 5)", "(8, 3)", "of the same shape"),
     ),
     "more components than features": (
-        lambda: {"plan": before(pv.PCA(9, 2.0)), "model": nn.Linear(9, 3)},
+        lambda: {"plan": before(pv.transforms.PrivatePCA(9, 2.0)), "model": nn.Linear(9, 3)},
         ("9 components of 5 features", "at most 5"),
     ),
     "more components than are left": (
-        lambda: {"plan": before(pv.PCA(3, 2.0), pv.PCA(4, 2.0)), "model": nn.Linear(4, 3)},
+        lambda: {
+            "plan": before(pv.transforms.PrivatePCA(3, 2.0), pv.transforms.PrivatePCA(4, 2.0)),
+            "model": nn.Linear(4, 3),
+        },
         ("4 components of 3 features", "at most 3"),
     ),
 }
@@ -199,10 +205,13 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("schedule is 2.0", "Exponential(k=0.01)"),
     ),
     "a release that is not in a tuple": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=pv.PCA(2, 3.0)),  # type: ignore[arg-type]
+        lambda: pv.Plan(pv.Poisson(0.1), before=pv.transforms.PrivatePCA(2, 3.0)),  # type: ignore[arg-type]
         ("before is PCA", "a tuple"),
     ),
-    "a release in words": (lambda: pv.Plan(pv.Poisson(0.1), before=("pca",)), ("('pca',)", "pv.PCA(60, 16.0)")),  # type: ignore[arg-type]
+    "a release in words": (
+        lambda: pv.Plan(pv.Poisson(0.1), before=("pca",)),
+        ("('pca',)", "pv.transforms.PrivatePCA(60, 16.0)"),
+    ),  # type: ignore[arg-type]
     "a number for a budget": (lambda: pv.Plan(pv.Poisson(0.1), budget=3.0), ("budget is 3.0", "calibrate(")),  # type: ignore[arg-type]
     "a number for a ledger's budget": (lambda: pv.Ledger(3.0), ("budget is 3.0", "expected a Budget")),  # type: ignore[arg-type]
     "sampling for replace-one": (
@@ -214,10 +223,10 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "an impossible delta": (lambda: PLAN.guarantee(delta=2.0), ("delta is 2.0", "(0, 1)")),
     "noise that grows": (lambda: schedules.Exponential(k=-1.0), ("k is -1.0", "above 0")),
     "a clip without end": (lambda: pv.Flat(math.inf), ("clip_norm is inf", "1e+12")),
-    "a quantile of two": (lambda: styles.Quantile(1.0, quantile=2.0), ("quantile is 2.0", "0 to 1")),
-    "a count without a share": (lambda: styles.Quantile(1.0, share=0.0), ("share is 0.0", "0.001")),
-    "no components": (lambda: pv.PCA(0, 1.0), ("components is 0", "at least 1")),
-    "directions without noise": (lambda: pv.PCA(2, 0.0), ("noise_multiplier is 0.0", "above 0")),
+    "a quantile of two": (lambda: clips.Quantile(1.0, quantile=2.0), ("quantile is 2.0", "0 to 1")),
+    "a count without a share": (lambda: clips.Quantile(1.0, share=0.0), ("share is 0.0", "0.001")),
+    "no components": (lambda: pv.transforms.PrivatePCA(0, 1.0), ("components is 0", "at least 1")),
+    "directions without noise": (lambda: pv.transforms.PrivatePCA(2, 0.0), ("noise_multiplier is 0.0", "above 0")),
     "no copies": (lambda: Augmentation(0, lambda x, g: x), ("copies is 0", "at least 1")),
     "copies without a change": (
         lambda: Augmentation(2, None),

@@ -14,9 +14,9 @@ from data_checks import offered, served
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.data import NAMES, files, recipes
+from privlearn.data import NAMES, catalogue, recipes
 from privlearn.data.catalogue import CATALOGUE
-from privlearn.data.fetch import fetch
+from privlearn.data.named import fetch
 from privlearn.errors import BadInput
 
 
@@ -24,7 +24,7 @@ from privlearn.errors import BadInput
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache, where nothing is yet."""
     monkeypatch.delenv("PRIVLEARN_DATA", raising=False)
-    monkeypatch.setattr("privlearn.data.files.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("privlearn.data.catalogue.cache", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 
@@ -301,5 +301,5 @@ def test_real_files_have_the_digests_that_are_fetched_for(data_dir: Path, tmp_pa
                     shutil.copy(path, copy)
                 else:
                     copy.write_bytes(gzip.decompress(path.read_bytes()))
-                plain = files.File(copy.name, copy.stat().st_size, file.source.sha256)
+                plain = catalogue.File(copy.name, copy.stat().st_size, file.source.sha256)
                 assert len(plain.read(copy, name)) == copy.stat().st_size

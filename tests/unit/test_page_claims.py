@@ -16,12 +16,12 @@ from page_blocks import PAGES, ROOT
 import privlearn as pv
 from privlearn.accounting import events, pld, rdp
 from privlearn.accounting.accountant import guarantees
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
 from privlearn.errors import UnsupportedEvent
-from privlearn.reproduce.registry import STUDIES
-from privlearn.reproduce.writer import number
+from privlearn_studies.registry import STUDIES
+from privlearn_studies.writer import number
 
 _COMMANDS = (
     "train",
@@ -167,14 +167,14 @@ def test_what_it_costs_that_noise_may_react() -> None:
 
 def test_noise_on_votes_and_codes() -> None:
     def plan(queries: int, epsilon: float) -> pv.PatePlan:
-        return pv.PatePlan(queries, 250, pv.Votes(classes=10)).calibrate(epsilon=epsilon, delta=1e-5)
+        return pv.teachers.PatePlan(queries, 250, pv.teachers.Votes(classes=10)).calibrate(epsilon=epsilon, delta=1e-5)
 
     for row in table("docs/pate.md", "| queries | epsilon 1 |"):
         for epsilon, cell in zip((1.0, 2.0, 4.0, 8.0), row[1:], strict=True):
             assert f"{plan(int(row[0]), epsilon).noise_std:.1f}" == cell
-    exact = pv.PatePlan(80, 8, pv.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3)
-    paper = pv.PatePlan(80, 8, pv.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3, formula="paper")
-    box = pv.PatePlan(80, 8, pv.Box(64**3 * 4)).calibrate(epsilon=8.0, delta=1e-3)
+    exact = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3)
+    paper = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3, formula="paper")
+    box = pv.teachers.PatePlan(80, 8, pv.teachers.Box(64**3 * 4)).calibrate(epsilon=8.0, delta=1e-3)
     more = paper.noise_std / exact.noise_std
     assert f"adds {more:.3f} times as much at (8, 1e-3)" in page("docs/pate.md")
     said = f"noise of {box.noise_std:.0f} on each number of a 64^3 x 4 map (their formula: {box.noise_std * more:.0f})"

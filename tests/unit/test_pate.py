@@ -21,15 +21,16 @@ from teachers_checks import private, run
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import reducers, teachers
+from privlearn import teachers
+from privlearn import teachers as teachers_module
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.methods.ensemble.aggregator import collect
-from privlearn.methods.ensemble.answers import Answers
-from privlearn.rng import Streams
+from privlearn.streams import Streams
+from privlearn.teachers.answers import Answers
+from privlearn.teachers.collection import collect
 
-VOTES = pv.Votes(3)
-PLAN = pv.PatePlan(30, 6, VOTES, noise_multiplier=5.0)
+VOTES = pv.teachers.Votes(3)
+PLAN = pv.teachers.PatePlan(30, 6, VOTES, noise_multiplier=5.0)
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 LABELS = [torch.arange(30) % 3] * 6
 
@@ -43,7 +44,12 @@ def ask(
 ) -> pv.Result:
     said = Said(*LABELS) if said is None else said
     return pv.pate(
-        plan, said, reducer, inputs, student or pv.Student(linear, epochs=1), **{"streams": Streams.new(0), **more}
+        plan,
+        said,
+        reducer,
+        inputs,
+        student or pv.teachers.Student(linear, epochs=1),
+        **{"streams": Streams.new(0), **more},
     )
 
 
@@ -51,17 +57,21 @@ def ask(
 
 
 def coded(queries: int = 30) -> pv.PatePlan:
-    return pv.PatePlan(queries, 6, pv.Ball(1.0), noise_multiplier=5.0)
+    return pv.teachers.PatePlan(queries, 6, pv.teachers.Ball(1.0), noise_multiplier=5.0)
 
 
 MAPS = [torch.zeros(30, *SIZE)] * 5
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "answers without a bound": (lambda: pv.PatePlan(30, 6, None), "aggregate is None"),  # type: ignore[arg-type]
-    "no noise": (lambda: pv.PatePlan(30, 6, VOTES).event(), "no noise yet"),
-    "no queries": (lambda: pv.PatePlan(0, 6, VOTES), "queries is 0"),
-    "more answers than queries": (lambda: pv.PatePlan(3, 6, pv.ConfidentVotes(3, 2.0, 4)), "4 answers are wanted"),
-    "the paper's formula for a rho": (lambda: pv.PatePlan(3, 6, VOTES).calibrate(rho=1.0, formula="paper"), "paper's formula"),
-    "another formula": (lambda: pv.PatePlan(3, 6, VOTES).calibrate(rho=1.0, formula="clt"), "formula is 'clt'"),
+    "answers without a bound": (lambda: pv.teachers.PatePlan(30, 6, None),
+                                "aggregate is None"),  # type: ignore[arg-type]
+    "no noise": (lambda: pv.teachers.PatePlan(30, 6, VOTES).event(), "no noise yet"),
+    "no queries": (lambda: pv.teachers.PatePlan(0, 6, VOTES), "queries is 0"),
+    "more answers than queries": (lambda: pv.teachers.PatePlan(3, 6, pv.teachers.ConfidentVotes(3, 2.0, 4)),
+                                  "4 answers are wanted"),
+    "the paper's formula for a rho": (lambda: pv.teachers.PatePlan(3, 6, VOTES).calibrate(rho=1.0, formula="paper"),
+                                      "paper's formula"),
+    "another formula": (lambda: pv.teachers.PatePlan(3, 6, VOTES).calibrate(rho=1.0, formula="clt"),
+                        "formula is 'clt'"),
     "a plan for batches": (lambda: ask(pv.Plan(pv.Poisson(0.1))), "plan is Plan"),
     "teachers that are none": (lambda: ask(said=LABELS), "teachers is"),
     "a student that is none": (lambda: ask(student=3), "student is 3"),
@@ -69,37 +79,46 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "more queries than inputs": (lambda: ask(inputs=INPUTS[:29]), "29 public inputs, and the plan asks 30"),
     "inputs that are not public": (lambda: ask(inputs=pv.Dataset(INPUTS, INPUTS)), "give public ones"),
     "inputs that are not finite": (lambda: ask(inputs=INPUTS / 0), "can't be asked about"),
-    "other teachers than the plan's": (lambda: ask(said=Said(*LABELS[:5])), "there are 5 teachers, and the plan is for 6"),
-    "votes through a reducer": (lambda: ask(reducer=reducers.Identity(SIZE)), "leave the reducer out"),
+    "other teachers than the plan's": (lambda: ask(said=Said(*LABELS[:5])),
+                                       "there are 5 teachers, and the plan is for 6"),
+    "votes through a reducer": (lambda: ask(reducer=teachers_module.Identity(SIZE)), "leave the reducer out"),
     "codes without a reducer": (lambda: ask(coded(), Said(*MAPS, MAPS[0])), "codes need one"),
     "a recipe that answers in another shape": (
-        lambda: ask(said=teachers.Trained(private(), lambda x, y: lambda inputs: inputs, 6)), "into shape (6, 4)",  # type: ignore[return-value]
+        lambda: ask(said=teachers.Trained(private(), lambda x, y: lambda inputs: inputs, 6)),
+        "into shape (6, 4)",  # type: ignore[return-value]
     ),
     "an autoencoder in a box": (
         lambda: ask(
-            pv.PatePlan(30, 6, pv.Box(6), noise_multiplier=5.0), Said(*MAPS, MAPS[0]),
-            reducers.Autoencoder.fit(public(), 2, 0.1, epochs=1),
+            pv.teachers.PatePlan(30, 6, pv.teachers.Box(6), noise_multiplier=5.0), Said(*MAPS, MAPS[0]),
+            teachers_module.Autoencoder.fit(public(), 2, 0.1, epochs=1),
         ),
-        "use pv.Ball(radius)",
+        "use pv.teachers.Ball(radius)",
     ),
     "a box of another size": (
-        lambda: ask(pv.PatePlan(30, 6, pv.Box(7), noise_multiplier=5.0), Said(*MAPS, MAPS[0]), reducers.Identity(SIZE)),
+        lambda: ask(pv.teachers.PatePlan(30, 6, pv.teachers.Box(7), noise_multiplier=5.0), Said(*MAPS, MAPS[0]),
+                    teachers_module.Identity(SIZE)),
         "Box(dimensions=6)",
     ),
-    "labels for a reducer": (lambda: reducers.PCA.fit(pv.Dataset(INPUTS, torch.arange(40), public=True)), "pv.Votes"),
-    "more components than there are": (lambda: reducers.PCA.fit(public(), 7), "7 components"),
+    "labels for a reducer": (lambda: teachers_module.PublicPCA.fit(pv.Dataset(INPUTS, torch.arange(40), public=True)),
+                             "pv.teachers.Votes"),
+    "more components than there are": (lambda: teachers_module.PublicPCA.fit(public(), 7), "7 components"),
     "an encoder of another size": (
-        lambda: reducers.Autoencoder.fit(public(), 2, 0.1, encoder=nn.Flatten()), "the networks can't run",
+        lambda: teachers_module.Autoencoder.fit(public(), 2, 0.1, encoder=nn.Flatten()), "the networks can't run",
     ),
-    "a projection that is no reduction": (lambda: reducers.RandomProjection(SIZE, 7), "codes of 7 numbers"),
-    "no way to teachers": (lambda: teachers.Trained(private(), lambda x, y: len), "one way to teachers"),  # type: ignore[arg-type,return-value]
-    "two ways to teachers": (lambda: teachers.Trained(private(), lambda x, y: len, 3, sites=np.zeros(60)), "one way"),  # type: ignore[arg-type,return-value]
-    "sites for other rows": (lambda: teachers.Trained(private(), lambda x, y: len, sites=np.zeros(5, int)), "for 60 rows"),  # type: ignore[arg-type,return-value]
-    "rows that there are not": (lambda: teachers.Trained(private(), lambda x, y: len, shards=[[0], [60]]), "outside 0 to 59"),  # type: ignore[arg-type,return-value]
+    "a projection that is no reduction": (lambda: teachers_module.RandomProjection(SIZE, 7), "codes of 7 numbers"),
+    "no way to teachers": (lambda: teachers.Trained(private(), lambda x, y: len),
+                           "one way to teachers"),  # type: ignore[arg-type,return-value]
+    "two ways to teachers": (lambda: teachers.Trained(private(), lambda x, y: len, 3, sites=np.zeros(60)),
+                             "one way"),  # type: ignore[arg-type,return-value]
+    "sites for other rows": (lambda: teachers.Trained(private(), lambda x, y: len, sites=np.zeros(5, int)),
+                             "for 60 rows"),  # type: ignore[arg-type,return-value]
+    "rows that there are not": (lambda: teachers.Trained(private(), lambda x, y: len, shards=[[0], [60]]),
+                                "outside 0 to 59"),  # type: ignore[arg-type,return-value]
     "a file that is not there": (lambda: teachers.Given("nowhere.npz"), "no file nowhere.npz"),
     "a recipe that is none": (lambda: teachers.Trained(private(), 3, 2), "recipe is 3"),  # type: ignore[arg-type]
     "spreading what is no class": (
-        lambda: ask(coded(), Said(*MAPS, MAPS[0]), reducers.Identity(SIZE), student=pv.Student(linear, spread=pv.Spread())),
+        lambda: ask(coded(), Said(*MAPS, MAPS[0]), teachers_module.Identity(SIZE), student=pv.teachers.Student(linear,
+                                                                                                               spread=pv.teachers.Spread())),
         "leave out spread=",
     ),
 }  # fmt: skip
@@ -128,8 +147,10 @@ def test_what_is_refused_is_not_charged() -> None:
 
 def test_the_ledger_equals_the_plan_for_every_kind_of_neighbour() -> None:
     for adjacency in pv.Adjacency:
-        for aggregate in (VOTES, pv.ConfidentVotes(3, 3.0, 9)):
-            plan = pv.PatePlan(30, 6, aggregate, adjacency=adjacency, group_size=2).calibrate(epsilon=9.0, delta=1e-5)
+        for aggregate in (VOTES, pv.teachers.ConfidentVotes(3, 3.0, 9)):
+            plan = pv.teachers.PatePlan(30, 6, aggregate, adjacency=adjacency, group_size=2).calibrate(
+                epsilon=9.0, delta=1e-5
+            )
             result = ask(plan)
             assert result.ledger.event == plan.event()
             assert result.ledger.adjacency is adjacency
@@ -143,10 +164,12 @@ def test_students_learn_maps_and_labels() -> None:
     weight = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
     maps = (x @ weight).view(200, *SIZE)
     open_data = pv.Dataset(x, maps, public=True)
-    pca = reducers.PCA.fit(open_data)
-    plan = pv.PatePlan(150, 50, pv.Ball(pca.radius(open_data))).calibrate(epsilon=50.0, delta=1e-5)
+    pca = teachers_module.PublicPCA.fit(open_data)
+    plan = pv.teachers.PatePlan(150, 50, pv.teachers.Ball(pca.radius(open_data))).calibrate(epsilon=50.0, delta=1e-5)
     pca = pca.for_noise(plan.noise_std)
-    student = pv.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, SIZE)), "mse", 60, 16, 0.02)
+    student = pv.teachers.Student(
+        lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, SIZE)), "mse", 60, 16, 0.02
+    )
     result = ask(plan, Said(*[maps[:150]] * 50), pca, x, student)
     with torch.no_grad():
         error = float((result.model(x) - maps).square().mean())
@@ -154,9 +177,11 @@ def test_students_learn_maps_and_labels() -> None:
     assert result.settings["reducer"] == {"kind": "pca", "size": pca.size}
 
     labels = (x[:, 0] > 0.5).long()
-    for spread in (None, pv.Spread(components=0, neighbours=5)):
-        votes = pv.PatePlan(100, 50, pv.Votes(2)).calibrate(epsilon=50.0, delta=1e-5)
-        wide = pv.Student(lambda shape: nn.Linear(4, 2), epochs=60, batch_size=16, learning_rate=0.02, spread=spread)
+    for spread in (None, pv.teachers.Spread(components=0, neighbours=5)):
+        votes = pv.teachers.PatePlan(100, 50, pv.teachers.Votes(2)).calibrate(epsilon=50.0, delta=1e-5)
+        wide = pv.teachers.Student(
+            lambda shape: nn.Linear(4, 2), epochs=60, batch_size=16, learning_rate=0.02, spread=spread
+        )
         result = ask(votes, Said(*[labels[:100]] * 50), None, x, wide)
         with torch.no_grad():
             assert float((result.model(x).argmax(1) == labels).float().mean()) > 0.85
@@ -164,12 +189,12 @@ def test_students_learn_maps_and_labels() -> None:
 
 def test_components_below_the_noise_are_told() -> None:
     data = public()
-    pca = reducers.PCA.fit(data)
+    pca = teachers_module.PublicPCA.fit(data)
     assert repr(pca) == "PCA(6 of 6 components of targets of shape (2, 3))"
     plan = coded()
     kept = pca.best(plan.noise_std)
     assert 0 < kept < 6
-    student = pv.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, SIZE)), epochs=1)
+    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, SIZE)), epochs=1)
     with pytest.warns(UserWarning, match=f"{6 - kept} of the 6 components"):
         ask(plan, Said(*MAPS, MAPS[0]), pca, student=student)
     with warnings.catch_warnings():
@@ -178,19 +203,19 @@ def test_components_below_the_noise_are_told() -> None:
 
 
 OUT_OF_RANGE: list[Callable[[], Any]] = [
-    *(lambda radius=radius: pv.Ball(radius) for radius in (0.0, -1.0, math.nan, math.inf, 1e13, "1")),
-    *(lambda size=size: pv.Box(size) for size in (0, -4, 2.5, 10**10)),
-    *(lambda classes=classes: pv.Votes(classes) for classes in (1, 0, -3, 2.5)),
-    *(lambda classes=classes: pv.ConfidentVotes(classes, 2.0, 3) for classes in (1, -3)),
-    *(lambda least=least: pv.ConfidentVotes(3, least, 3) for least in (-1.0, math.nan, math.inf)),
-    *(lambda answers=answers: pv.ConfidentVotes(3, 2.0, answers) for answers in (0, -1, 1.5)),
-    *(lambda share=share: pv.ConfidentVotes(3, 2.0, 3, share) for share in (-0.1, 0.0, 1.0, 2.0, math.nan)),
-    *(lambda noise=noise: pv.PatePlan(3, 6, VOTES, noise) for noise in (0.0, -1.0, math.nan, math.inf, 1e13)),
-    *(lambda teachers=teachers: pv.PatePlan(3, teachers, VOTES, 1.0) for teachers in (0, -1, 2.5, 10**8)),
-    *(lambda queries=queries: pv.PatePlan(queries, 6, VOTES, 1.0) for queries in (-1, 2.5, 10**8)),
-    *(lambda size=size: pv.PatePlan(3, 6, VOTES, 1.0, group_size=size) for size in (0, -1, 1.5)),
-    lambda: pv.PatePlan(3, 6, VOTES, 1.0, budget=1.0),  # type: ignore[arg-type]
-    lambda: pv.PatePlan(3, 6, VOTES, 1.0, adjacency="some"),  # type: ignore[arg-type]
+    *(lambda radius=radius: pv.teachers.Ball(radius) for radius in (0.0, -1.0, math.nan, math.inf, 1e13, "1")),
+    *(lambda size=size: pv.teachers.Box(size) for size in (0, -4, 2.5, 10**10)),
+    *(lambda classes=classes: pv.teachers.Votes(classes) for classes in (1, 0, -3, 2.5)),
+    *(lambda classes=classes: pv.teachers.ConfidentVotes(classes, 2.0, 3) for classes in (1, -3)),
+    *(lambda least=least: pv.teachers.ConfidentVotes(3, least, 3) for least in (-1.0, math.nan, math.inf)),
+    *(lambda answers=answers: pv.teachers.ConfidentVotes(3, 2.0, answers) for answers in (0, -1, 1.5)),
+    *(lambda share=share: pv.teachers.ConfidentVotes(3, 2.0, 3, share) for share in (-0.1, 0.0, 1.0, 2.0, math.nan)),
+    *(lambda noise=noise: pv.teachers.PatePlan(3, 6, VOTES, noise) for noise in (0.0, -1.0, math.nan, math.inf, 1e13)),
+    *(lambda teachers=teachers: pv.teachers.PatePlan(3, teachers, VOTES, 1.0) for teachers in (0, -1, 2.5, 10**8)),
+    *(lambda queries=queries: pv.teachers.PatePlan(queries, 6, VOTES, 1.0) for queries in (-1, 2.5, 10**8)),
+    *(lambda size=size: pv.teachers.PatePlan(3, 6, VOTES, 1.0, group_size=size) for size in (0, -1, 1.5)),
+    lambda: pv.teachers.PatePlan(3, 6, VOTES, 1.0, budget=1.0),  # type: ignore[arg-type]
+    lambda: pv.teachers.PatePlan(3, 6, VOTES, 1.0, adjacency="some"),  # type: ignore[arg-type]
 ]
 
 
@@ -203,14 +228,14 @@ def test_numbers_out_of_range_are_refused() -> None:
 
 def test_the_papers_noise_is_enough_for_groups() -> None:
     for size in (1, 3):
-        plan = pv.PatePlan(50, 6, VOTES, group_size=size).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
-        single = pv.PatePlan(50, 6, VOTES).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
+        plan = pv.teachers.PatePlan(50, 6, VOTES, group_size=size).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
+        single = pv.teachers.PatePlan(50, 6, VOTES).calibrate(epsilon=3.0, delta=1e-5, formula="paper")
         assert plan.guarantee(1e-5).epsilon <= 3.0
         assert plan.noise == pytest.approx(size * single.noise)
 
 
 def test_nothing_answered_is_said_plainly() -> None:
-    plan = pv.PatePlan(30, 6, pv.ConfidentVotes(3, 1e9, 5), noise_multiplier=5.0)
+    plan = pv.teachers.PatePlan(30, 6, pv.teachers.ConfidentVotes(3, 1e9, 5), noise_multiplier=5.0)
     with pytest.raises(BadInput, match="no query was answered"):
         ask(plan)
 
@@ -244,8 +269,8 @@ def test_made_up_answers_look_like_the_plans() -> None:
         assert set(made_up.targets.tolist()) == {0, 1, 2}
         assert bool(made_up.answered.all())
         assert made_up.expected == pytest.approx(6 / PLAN.noise_std**2)
-    reducer = reducers.Identity(SIZE, 0.5)
-    targets = Answers.made_up(pv.PatePlan(40, 6, pv.Ball(1.0), 5.0), reducer, INPUTS).targets
+    reducer = teachers_module.Identity(SIZE, 0.5)
+    targets = Answers.made_up(pv.teachers.PatePlan(40, 6, pv.teachers.Ball(1.0), 5.0), reducer, INPUTS).targets
     assert float((targets - 0.5).std()) == pytest.approx(5.0 * 2 / 6, rel=0.2)
     assert float(targets.mean()) == pytest.approx(0.5, abs=0.5)
 
@@ -317,13 +342,15 @@ def test_teachers_warn_nobody() -> None:
 
 
 def test_an_empty_shard_says_nothing_new() -> None:
-    found, answered, _ = released(pv.PatePlan(2, 2, pv.Votes(3), noise_multiplier=1e-3), [torch.tensor([2, 1]), None])
+    found, answered, _ = released(
+        pv.teachers.PatePlan(2, 2, pv.teachers.Votes(3), noise_multiplier=1e-3), [torch.tensor([2, 1]), None]
+    )
     assert found.tolist() == [2, 1]
     assert bool(answered.all())
     data = private(3)
     everybody = teachers.Trained(data, lambda x, y: lambda q: q[:, 0], shards=[[0, 1, 2], []])  # type: ignore[arg-type,return-value]
     assert len(list(everybody.answers(INPUTS, Streams.new(0)))) == 2
-    everybody.require_covered(ADD, pv.Unit())
+    everybody.require_covered(ADD, pv.accounting.PrivacyUnit())
 
 
 def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -346,8 +373,10 @@ def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_a_box_bounds_what_a_ball_would() -> None:
     """For codes of one coordinate a box costs no more than that coordinate."""
-    one = replace(reducers.PCA.fit(public()), components=torch.eye(6)[:1])
-    sums, _ = collect(pv.PatePlan(2, 1, pv.Box(6), 1.0), Said(torch.ones(2, *SIZE)), one, INPUTS[:2], Streams.new(0))
+    one = replace(teachers_module.PublicPCA.fit(public()), components=torch.eye(6)[:1])
+    sums, _ = collect(
+        pv.teachers.PatePlan(2, 1, pv.teachers.Box(6), 1.0), Said(torch.ones(2, *SIZE)), one, INPUTS[:2], Streams.new(0)
+    )
     assert math.isclose(sums.sensitivity, 1.0, rel_tol=1e-6)  # type: ignore[union-attr]
 
 
@@ -360,7 +389,9 @@ def test_noiseless_codes_are_the_mean_of_encode() -> None:
         )
 
     for name, reducer in all_reducers().items():
-        plan = pv.PatePlan(5, 4, pv.Ball(1.0 if name == "autoencoder" else 100.0), noise_multiplier=1e-6)
+        plan = pv.teachers.PatePlan(
+            5, 4, pv.teachers.Ball(1.0 if name == "autoencoder" else 100.0), noise_multiplier=1e-6
+        )
         ensemble = teachers.Trained(private(), recipe, 4)
         said = torch.stack(list(ensemble.answers(INPUTS[:5], Streams.new(0))))  # type: ignore[arg-type]
         heard: list[Answers] = []
@@ -378,7 +409,7 @@ def test_results_are_published_like_any_other(tmp_path: Path) -> None:
 def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
     """Of an autoencoder 0; others are clipped about the centre's code, as they are described."""
     for name in ("autoencoder", "pca"):
-        plan = pv.PatePlan(30, 6, pv.Ball(1.0)).calibrate(epsilon=20.0, delta=1e-5)
+        plan = pv.teachers.PatePlan(30, 6, pv.teachers.Ball(1.0)).calibrate(epsilon=20.0, delta=1e-5)
         result = ask(plan, Said(*MAPS, MAPS[0]), all_reducers()[name], student=lambda answers: nn.Linear(4, 6))
         out = pv.publish(result, tmp_path / name)
         assert pv.verify(out).ok
@@ -392,7 +423,7 @@ def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
 def test_planning_needs_no_torch() -> None:
     import subprocess
 
-    planned = "pv.PatePlan(9, 5, pv.Votes(3)).calibrate(epsilon=1, delta=1e-5)"
+    planned = "pv.teachers.PatePlan(9, 5, pv.teachers.Votes(3)).calibrate(epsilon=1, delta=1e-5)"
     code = f"import privlearn as pv, sys; {planned}; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "False"

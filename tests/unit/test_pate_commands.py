@@ -92,7 +92,7 @@ def test_an_interrupted_student_costs_nothing_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
-    from privlearn.methods.ensemble import aggregator
+    from privlearn.teachers import collection
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -110,13 +110,13 @@ def test_an_interrupted_student_costs_nothing_more(
         assert cli.main(["ledger", str(tmp_path / f"{name}.json"), "--epsilon", "8.5", "--delta", "1e-5"]) == 0
     assert command(capsys, *words("whole"))[0] == 0
     for name, place, told in (
-        ("student", (pv.Student, "_lesson"), "epsilon 8.0000 is spent"),
-        ("answers", (aggregator, "_released"), "epsilon 8.0000 is spent"),
-        ("teachers", (aggregator, "empty"), ""),
+        ("student", (pv.teachers.Student, "_lesson"), "epsilon 8.0000 is spent"),
+        ("answers", (collection, "_released"), "epsilon 8.0000 is spent"),
+        ("teachers", (collection, "empty"), ""),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(*place, stop)
-            patch.setattr(pv.Student, "rehearsed", lambda self, answers: self)
+            patch.setattr(pv.teachers.Student, "rehearsed", lambda self, answers: self)
             code, said = command(capsys, *words(name))
         assert code != 0
         assert told in said
@@ -204,7 +204,7 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
 def test_chances_to_win_are_those_of_a_simulation() -> None:
     made_up = np.random.default_rng(0)
     for classes, share, noise in ((3, 0.6, 4.0), (10, 0.75, 6.0), (2, 0.6, 9.0)):
-        plan = pv.PatePlan(9, 20, pv.Votes(classes), noise_multiplier=noise / math.sqrt(2))
+        plan = pv.teachers.PatePlan(9, 20, pv.teachers.Votes(classes), noise_multiplier=noise / math.sqrt(2))
         for together in (True, False):
             counts = np.full(classes, (1 - share) * 20 / (classes - 1))
             if together:
@@ -213,7 +213,7 @@ def test_chances_to_win_are_those_of_a_simulation() -> None:
             noisy = counts + noise * made_up.standard_normal((40_000, classes))
             expected = float((noisy.argmax(1) == 0).mean())
             assert abs(voting.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
-    confident = pv.PatePlan(50, 20, pv.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
+    confident = pv.teachers.PatePlan(50, 20, pv.teachers.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
     passed = (0.9 * 20 + confident.test_noise * made_up.standard_normal(40_000) >= 14.0).mean()
     assert abs(voting.chance_to_be_answered(confident, 0.9) - passed) < 0.012
 
@@ -284,5 +284,5 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     assert settings["teacher"]["recipe"]["class"].endswith(":ExtraTreesClassifier")
     assert "reaches 3 votes; at most 40 times" in card
     assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
-    plan = pv.PatePlan(60, 6, pv.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
+    plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
     assert settings["test_noise_multiplier"] == plan.test_noise

@@ -17,27 +17,28 @@ from segmentation_checks import CLASSES, SIDE, on_files, scans_of, small_net, sm
 from torch import Tensor, nn
 
 import privlearn as pv
-from privlearn import models, reducers, unets
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import teachers
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
-from privlearn.models import require_per_example
-from privlearn.publishing import bundle
-from privlearn.reproduce import registry
-from privlearn.reproduce.pate import segmentation
-from privlearn.reproduce.pate.scans import Settings
-from privlearn.reproduce.pate.segmentation_baselines import GradientSetting
-from privlearn.reproduce.pate.segmentation_runs import SegmentationSetting
-from privlearn.rng import Streams
-from privlearn.segmentation import Corrections, Start, Training, Warp, map_losses, starts
+from privlearn.models import networks, unets
+from privlearn.models.networks import require_per_example
+from privlearn.publishing import publish
+from privlearn.streams import Streams
+from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
+from privlearn_studies import registry
+from privlearn_studies.pate import segmentation
+from privlearn_studies.pate.scans import Settings
+from privlearn_studies.pate.segmentation_baselines import GradientSetting
+from privlearn_studies.pate.segmentation_runs import SegmentationSetting
 
 monai = pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
 SHAPE = (1, SIDE, SIDE, SIDE)
 
 
 def unet(seed: int = 0) -> nn.Module:
-    return models.build("unet:8,16,24", SHAPE, CLASSES, np.random.default_rng(seed))
+    return networks.build("unet:8,16,24", SHAPE, CLASSES, np.random.default_rng(seed))
 
 
 def by_the_loop(network: nn.Module, x: Tensor, y: Tensor) -> list[list[Tensor]]:
@@ -51,7 +52,7 @@ def by_the_loop(network: nn.Module, x: Tensor, y: Tensor) -> list[list[Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("clip", [pv.PerLayer(0.05), pv.Flat(0.2)], ids=["layer", "flat"])
+@pytest.mark.parametrize("clip", [pv.clipping.PerLayer(0.05), pv.Flat(0.2)], ids=["layer", "flat"])
 def test_sums_of_the_unets_gradients_are_the_loops(clip: Any) -> None:
     """In float64, each layer (or the whole) of each example clipped by hand; and a bound that follows the number of layers."""
     network = unet().double()
@@ -83,7 +84,7 @@ def test_a_unet_is_computed_by_example() -> None:
 def test_dpsgd_trains_maps() -> None:
     """Noise as the plan says, a ledger that ends at the target, and maps that come out."""
     data = scans_of(30)
-    plan = pv.Plan(pv.Poisson(0.4), epochs=4, clip=pv.PerLayer(0.1)).calibrate(epsilon=8.0, delta=1e-3)
+    plan = pv.Plan(pv.Poisson(0.4), epochs=4, clip=pv.clipping.PerLayer(0.1)).calibrate(epsilon=8.0, delta=1e-3)
     result = pv.dpsgd(plan, unet(), map_losses, data, optimizer=torch.optim.Adam, streams=Streams.new(0))
     assert result.ledger.event == plan.event()
     assert result.ledger.guarantee(1e-3).epsilon <= 8.0
@@ -92,7 +93,7 @@ def test_dpsgd_trains_maps() -> None:
 
 def test_maps_are_learned() -> None:
     """A small network finds the parts of blocks that it never saw, and warps don't stand in the way."""
-    from privlearn.segmentation import dice, maps_of, probabilities
+    from privlearn.volumes import dice, maps_of, probabilities
 
     train, test = scans_of(12, 1), scans_of(8, 2)
     x, y = train.tensors()
@@ -106,7 +107,7 @@ def test_maps_are_learned() -> None:
 def test_the_autoencoder_for_volumes_starts_from_the_middle() -> None:
     maps = torch.nn.functional.one_hot(scans_of(6).tensors()[1], CLASSES).movedim(-1, 1).float()
     shape, middle = tuple(maps.shape[1:]), maps.mean(0)
-    found = reducers.Autoencoder.fit(
+    found = teachers.Autoencoder.fit(
         pv.Dataset(maps, maps, public=True), 4, 0.1, encoder=unets.volume_encoder(shape, 4),
         decoder=unets.volume_decoder(shape, 4, middle=middle), loss="cross_entropy", epochs=1,
     )  # fmt: skip
@@ -146,7 +147,7 @@ def test_teachers_of_maps_on_the_command_line(
     assert found["test_accuracy"] is None
     assert pv.verify(out).ok
     assert not Path(f"{out}.teachers").exists()
-    loaded, config = bundle.load(out)
+    loaded, config = publish.load(out)
     assert config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (
@@ -204,7 +205,7 @@ def test_references_must_be_probabilities() -> None:
         Start.learn(scans_of(2, public=True, classes=None), scans_of(2, public=True), small_net())
     with pytest.raises(BadInput, match="can't be cut"):
         Warp(patch=(9, 4, 4))(torch.zeros(1, *SHAPE), torch.zeros(1, *SHAPE))
-    assert starts.TUNING.steps < starts.LEARNING.steps
+    assert start.TUNING.steps < start.LEARNING.steps
 
 
 def test_runs_of_the_study_are_found_again() -> None:

@@ -17,10 +17,11 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.cli import main, maps, options, predict, training
-from privlearn.data import volumes
+from privlearn.data import hippocampus
+from privlearn.descent import dpsgd
 from privlearn.errors import BadInput
-from privlearn.methods import checkpoint, dpsgd
-from privlearn.segmentation import MapStudent, Start, Training, dice, maps_of, probabilities
+from privlearn.runs import checkpoint
+from privlearn.volumes import MapStudent, Start, Training, dice, maps_of, probabilities
 
 NOTHING = "nothing is kept, and nothing is spent. Begin again, without --resume"
 
@@ -227,7 +228,7 @@ def test_both_methods_are_tested_on_the_same_hippocampi(monkeypatch: pytest.Monk
     def tested(method: str) -> pv.Dataset:
         return training.data_of(Namespace(**given, **needed, method=method))
 
-    want = volumes.split(data).test
+    want = hippocampus.split(data).test
     assert np.array_equal(tested("dpsgd").x_test, want.x)
     assert np.array_equal(tested("dpsgd").y_test, want.y)
     asked, _, pool = maps._parts(Namespace(**given, **needed, method="pate"), tested("pate"))

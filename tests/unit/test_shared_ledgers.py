@@ -14,10 +14,10 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV
 
-from privlearn import Adjacency, Budget, Ledger
-from privlearn.accounting import accountant
-from privlearn.accounting.book import Book
+from privlearn import Budget, Ledger
+from privlearn.accounting import Adjacency, accountant
 from privlearn.accounting.events import Gaussian, Repeated, compose
+from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.cli import main
 from privlearn.errors import BadInput, BudgetExceeded
 
@@ -100,7 +100,7 @@ def test_processes_at_once_stay_within_one_budget(tmp_path: Path) -> None:
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     charged = [int(worker.communicate()[0]) for worker in workers]
     assert sum(charged) == 40
-    entries = Book(path).read().entries
+    entries = LedgerFile(path).read().entries
     assert sum(getattr(part, "count", 1) for entry in entries for part in entry.spent.events) == 40
 
 
@@ -169,7 +169,7 @@ def test_what_the_command_refuses(
 def test_what_is_refused_of_a_ledger_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "study.json"
     Ledger.open(path, Budget(epsilon=3.0, delta=1e-5)).charge(Gaussian(9.0), ADD_REMOVE)
-    [entry] = Book(path).read().entries
+    [entry] = LedgerFile(path).read().entries
     for options, expected in {
         ("--epsilon", "4"): "a ledger's budget is fixed",
         ("--rho", "1"): "a ledger's budget is fixed",

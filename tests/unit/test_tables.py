@@ -11,7 +11,7 @@ import pytest
 from data_checks import CSV, FEATURES, SCHEMA, declared, table
 
 import privlearn as pv
-from privlearn.data import encoding
+from privlearn.data import schema as encoding
 from privlearn.data.schema import parse_schema
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput

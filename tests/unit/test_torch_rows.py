@@ -178,7 +178,7 @@ def test_loaders_are_refused(case: str) -> None:
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("sampling", [pv.Poisson(0.5), pv.Partition(3), pv.Shuffle(6), pv.FullBatch()])
+@pytest.mark.parametrize("sampling", [pv.Poisson(0.5), pv.Partition(3), pv.Shuffle(6), pv.sampling.FullBatch()])
 def test_a_plan_that_draws_otherwise_is_refused(sampling: Any) -> None:
     with pytest.raises(BadInput) as caught:
         train(DataLoader(ROWS, batch_size=4, shuffle=True), sampling)

@@ -17,7 +17,7 @@ from scipy import stats
 from tune_checks import ADD, EMPTY, REPLACE, candidates, data, train
 
 import privlearn as pv
-from privlearn import rng
+from privlearn import streams as streams_module
 from privlearn.accounting import accountant, rdp, zcdp
 from privlearn.accounting.events import (
     Gaussian,
@@ -32,7 +32,7 @@ from privlearn.accounting.events import (
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import main
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
-from privlearn.methods.result import PrivateDiagnostics
+from privlearn.runs.result import PrivateDiagnostics
 
 GOOD_AND_HOPELESS = '[[candidate]]\nname = "good"\n\n[[candidate]]\nname = "hopeless"\nlearning-rate = 1e-6\n'
 
@@ -227,26 +227,28 @@ def test_planning_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_zero_out_and_other_batches() -> None:
-    for sampler in (pv.Poisson(0.4), pv.Partition(3), pv.Shuffle(6), pv.FullBatch()):
-        plan = pv.Blocks(candidates(sampling=sampler, adjacency=EMPTY)).calibrate(epsilon=3.0, delta=1e-5)
-        result = pv.tune(plan, train, data(), streams=rng.Streams.new(1))
+    for sampler in (pv.Poisson(0.4), pv.Partition(3), pv.Shuffle(6), pv.sampling.FullBatch()):
+        plan = pv.tuning.Blocks(candidates(sampling=sampler, adjacency=EMPTY)).calibrate(epsilon=3.0, delta=1e-5)
+        result = pv.tune(plan, train, data(), streams=streams_module.Streams.new(1))
         assert result.ledger.event == plan.event()
         assert result.adjacency is EMPTY
-    stopping = pv.RandomStopping(candidates(sampling=pv.Shuffle(6), adjacency=REPLACE), mean=2.0)
+    stopping = pv.tuning.RandomStopping(candidates(sampling=pv.Shuffle(6), adjacency=REPLACE), mean=2.0)
     stopping = stopping.calibrate(epsilon=3.0, delta=1e-5)
-    assert pv.tune(stopping, train, data(), streams=rng.Streams.new(1)).ledger.event == stopping.event()
+    assert pv.tune(stopping, train, data(), streams=streams_module.Streams.new(1)).ledger.event == stopping.event()
 
 
 def test_persons_and_groups() -> None:
     x, y = data(60)
     ids = np.arange(60) // 3
-    persons = pv.Blocks(candidates(rows_per_person=2, examples=20), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
-    result = pv.tune(persons, train, pv.Dataset(x, y, groups=ids), streams=rng.Streams.new(1))
+    persons = pv.tuning.Blocks(candidates(rows_per_person=2, examples=20), retrain=True).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
+    result = pv.tune(persons, train, pv.Dataset(x, y, groups=ids), streams=streams_module.Streams.new(1))
     assert result.ledger.unit.rows_per_person == 2
     with pytest.raises(BadInput, match="do not say whose rows"):
         pv.tune(persons, train, (x, y))
-    groups = pv.Blocks(candidates(group_size=4, examples=60)).calibrate(epsilon=3.0, delta=1e-5)
-    result = pv.tune(groups, train, (x, y), streams=rng.Streams.new(1))
+    groups = pv.tuning.Blocks(candidates(group_size=4, examples=60)).calibrate(epsilon=3.0, delta=1e-5)
+    result = pv.tune(groups, train, (x, y), streams=streams_module.Streams.new(1))
     assert result.ledger.guarantee(1e-5).group_size == 4
     assert result.ledger.guarantee(1e-5).epsilon <= 3.0
 
@@ -261,13 +263,15 @@ def test_a_group_of_a_repeated_run_is_priced_as_one_example() -> None:
 
 def test_rows_of_no_block_and_hardly_any_rows() -> None:
     """More blocks than rows: most are empty, and nothing tells."""
-    plan = pv.Blocks(candidates(tuple(0.1 * i for i in range(1, 8)), examples=3)).calibrate(epsilon=3.0, delta=1e-5)
-    result = pv.tune(plan, train, data(3), streams=rng.Streams.new(0))
+    plan = pv.tuning.Blocks(candidates(tuple(0.1 * i for i in range(1, 8)), examples=3)).calibrate(
+        epsilon=3.0, delta=1e-5
+    )
+    result = pv.tune(plan, train, data(3), streams=streams_module.Streams.new(0))
     assert result.ledger.event == plan.event()
 
 
 def test_the_ledger_keeps_what_was_charged_when_a_run_is_interrupted() -> None:
-    plan = pv.Blocks(candidates(), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
+    plan = pv.tuning.Blocks(candidates(), retrain=True).calibrate(epsilon=3.0, delta=1e-5)
     ledger = Ledger(plan.budget)
 
     def interrupted(*args: Any) -> Any:
@@ -280,34 +284,34 @@ def test_the_ledger_keeps_what_was_charged_when_a_run_is_interrupted() -> None:
 
 def test_what_python_refuses() -> None:
     plan = pv.Plan(pv.Poisson(0.3), examples=8)
-    a, b = pv.Candidate("a", plan), pv.Candidate("b", plan)
+    a, b = pv.tuning.Candidate("a", plan), pv.tuning.Candidate("b", plan)
     with pytest.raises(UnsupportedEvent, match="replace_one"):
-        pv.Blocks(tuple(pv.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab"))
+        pv.tuning.Blocks(tuple(pv.tuning.Candidate(n, pv.Plan(pv.Shuffle(5), adjacency=REPLACE)) for n in "ab"))
     with pytest.raises(AdjacencyMismatch):
-        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Shuffle(5)))))
+        pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Shuffle(5)))))
     with pytest.raises(BadInput, match="one group_size"):
-        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8))))
+        pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), group_size=2, examples=8))))
     with pytest.raises(BadInput, match="declares 9 examples, and 'a' 8"):
-        pv.Blocks((a, pv.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
+        pv.tuning.Blocks((a, pv.tuning.Candidate("c", pv.Plan(pv.Poisson(0.3), examples=9))))
     with pytest.raises(BadInput, match="leave out again="):
-        pv.RandomStopping((a, pv.Candidate("c", plan, again=plan)), mean=2.0)
+        pv.tuning.RandomStopping((a, pv.tuning.Candidate("c", plan, again=plan)), mean=2.0)
     with pytest.raises(BadInput, match="no tuple of candidates"):
-        pv.Blocks([a, b])  # type: ignore[arg-type]
+        pv.tuning.Blocks([a, b])  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="validation schedule"):
-        pv.Candidate("reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7)))
+        pv.tuning.Candidate("reacts", pv.Plan(pv.Poisson(0.1), schedule=pv.schedules.Validation(0.7)))
     with pytest.raises(BadInput, match="expected a privlearn Plan"):
-        pv.Candidate("a", "plan")  # type: ignore[arg-type]
+        pv.tuning.Candidate("a", "plan")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="expected numbers and texts"):
-        pv.Candidate("a", plan, settings={"x": torch.zeros(1)})
+        pv.tuning.Candidate("a", plan, settings={"x": torch.zeros(1)})
     with pytest.raises(BadInput, match="give selection_epsilon"):
-        pv.Blocks((a, b)).event()
+        pv.tuning.Blocks((a, b)).event()
     with pytest.raises(BadInput, match=r"shape is .*: expected a number from 0 to 1000"):
-        pv.RandomStopping((a, b), mean=2.0, shape=1e4)
+        pv.tuning.RandomStopping((a, b), mean=2.0, shape=1e4)
     with pytest.raises(BadInput, match="give score_noise"):
-        pv.RandomStopping((a, b), mean=2.0).event()
-    with pytest.raises(BadInput, match=r"expected pv.Blocks\(...\)"):
+        pv.tuning.RandomStopping((a, b), mean=2.0).event()
+    with pytest.raises(BadInput, match=r"expected pv.tuning.Blocks\(...\)"):
         pv.tune(plan, train, data())  # type: ignore[arg-type]
-    settled = pv.Blocks((a, b), selection_epsilon=1.0)
+    settled = pv.tuning.Blocks((a, b), selection_epsilon=1.0)
     with pytest.raises(BadInput, match="one whole number for each row"):
         pv.tune(settled, train, (torch.zeros(4, 5), torch.zeros(4)))
     with pytest.raises(BadInput, match="loader"):
@@ -319,7 +323,7 @@ def test_what_python_refuses() -> None:
 def test_too_many_mechanisms_are_refused_by_name() -> None:
     falling = {"schedule": pv.schedules.Exponential(k=0.001), "epochs": 300}
     with pytest.raises(UnsupportedEvent, match="or candidates"):
-        pv.Blocks(candidates((1.0, 2.0, 3.0, 4.0), **falling), retrain=True).calibrate(epsilon=2.0, delta=1e-5)
+        pv.tuning.Blocks(candidates((1.0, 2.0, 3.0, 4.0), **falling), retrain=True).calibrate(epsilon=2.0, delta=1e-5)
 
 
 # What it is worth
@@ -364,11 +368,13 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
         return pv.Result(model, ledger, ADD, None, None, "fixed", {}, {}, False, PrivateDiagnostics({}))
 
     each = tuple(
-        pv.Candidate(f"says {answer}", pv.Plan(pv.FullBatch(), epochs=1, adjacency=EMPTY), settings={"answer": answer})
+        pv.tuning.Candidate(
+            f"says {answer}", pv.Plan(pv.sampling.FullBatch(), epochs=1, adjacency=EMPTY), settings={"answer": answer}
+        )
         for answer in (0, 2)
     )
-    plan = pv.Blocks(each, selection_epsilon=0.6)
-    streams, runs = rng.Streams.new(2), 400
+    plan = pv.tuning.Blocks(each, selection_epsilon=0.6)
+    streams, runs = streams_module.Streams.new(2), 400
     chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(runs)]
     # A third of the rows is held out, all of class 0: no errors against one for each held row, so odds e^{0.6 n}.
     held = np.arange(7)

@@ -16,11 +16,12 @@ from checks import cross_entropy, small_data, small_net
 from torch import nn
 
 import privlearn as pv
-from privlearn import cli, defaults, schedules
+from privlearn import cli, schedules
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Filter, Gaussian, compose
 from privlearn.accounting.filters import share
-from privlearn.accounting.limits import widest
+from privlearn.accounting.limits import largest_filter
+from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.schedules import Constant, Exponential, Validation
 
@@ -85,7 +86,7 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("leaves no room at any Renyi order", "shuffle, partition or full"),
     ),
     "a PCA that takes it all": (
-        lambda: plan(before=(pv.PCA(2, 1.0),)).within(RHO),
+        lambda: plan(before=(pv.transforms.PrivatePCA(2, 1.0),)).within(RHO),
         ("releases before training alone",),
     ),
 }
@@ -212,7 +213,7 @@ def test_public_rows_go_through_what_stands_in_front_of_the_model() -> None:
     """Bounds and a PCA: the accuracy is the published model's."""
     x, y = small_data(40)
     data = pv.Dataset(x, y, low=-3.0, high=3.0)
-    settled = plan(before=(pv.PCA(2, 9.0),)).within(RHO, most=3)
+    settled = plan(before=(pv.transforms.PrivatePCA(2, 9.0),)).within(RHO, most=3)
     net = nn.Linear(2, 3)
     result = pv.dpsgd(settled, net, cross_entropy, data, validation=shown())
     right = result.model(shown().x).argmax(1) == shown().y
@@ -233,13 +234,13 @@ def test_the_renyi_order_is_the_best_one_for_the_start() -> None:
         bound = 2.0 - math.log1p(-1 / order) + (math.log(1e-5) + math.log(order)) / (order - 1)
         best = max(best, math.floor(bound / curve[place]))
     assert settled.epochs == best == math.floor(1 / share(settled.filter, epoch))
-    assert widest(budget, compose([]), epoch, settled.neighbours) == settled.filter
+    assert largest_filter(budget, compose([]), epoch, settled.neighbours) == settled.filter
 
 
 def test_default_learning_rates_expect_the_start() -> None:
     settled = plan(Validation(0.7, start=4.0), pv.Shuffle(10)).within(RHO, most=20)
     steady = plan(Constant(4.0), pv.Shuffle(10), epochs=settled.epochs)
-    rates = [defaults.learning_rate("SGD", p, 100, "linear", 1.0) for p in (settled, steady)]
+    rates = [rules.learning_rate("SGD", p, 100, "linear", 1.0) for p in (settled, steady)]
     assert rates[0] == rates[1]
 
 

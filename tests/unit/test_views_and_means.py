@@ -18,9 +18,9 @@ from torch import nn
 import privlearn as pv
 from privlearn.accounting.events import walk
 from privlearn.cli import main
-from privlearn.clipping.moves import Moves
+from privlearn.clipping.augmentation import FlipAndShift
 from privlearn.errors import BadInput
-from privlearn.methods.averaging import Average
+from privlearn.runs.optimizers import MeanWeights
 
 OWN = sorted(name for name in vars(copies_checks) if name.startswith("check_"))
 
@@ -49,12 +49,12 @@ def test_copies_and_means(name: str) -> None:
 )
 def test_changes_that_cannot_be_read_are_refused(spec: str) -> None:
     with pytest.raises(BadInput, match="flip,shift:2"):
-        pv.Augmentation(2, spec)
+        pv.clipping.Augmentation(2, spec)
 
 
 def test_specs_in_any_order_and_with_spaces() -> None:
-    assert Moves.parse("flip,shift:2") == Moves.parse("shift:2, flip") == Moves(flip=True, shift=2)
-    assert Moves.parse("shift:12") == Moves(shift=12)
+    assert FlipAndShift.parse("flip,shift:2") == FlipAndShift.parse("shift:2, flip") == FlipAndShift(flip=True, shift=2)
+    assert FlipAndShift.parse("shift:12") == FlipAndShift(shift=12)
 
 
 @pytest.mark.parametrize("share", [0, 0.0, -0.5, 1.5, True, math.nan, "0.5"])
@@ -67,7 +67,7 @@ def test_shares_that_are_refused(share: Any) -> None:
 
 def test_a_run_without_a_step_leaves_the_weights() -> None:
     value = nn.Parameter(torch.ones(2))
-    mean = Average([value], 0.5)
+    mean = MeanWeights([value], 0.5)
     mean.means[0].fill_(7.0)
     mean.put()
     assert value.tolist() == [1.0, 1.0]

@@ -1,4 +1,12 @@
-"""The guarantee of an event tree: every sound method that covers it, and the tightest of them."""
+"""The guarantee of an event tree: every sound method that covers it, and the tightest of them.
+
+Group privacy: what a guarantee for one example is worth for somebody with up to k of them.
+
+Mechanisms that scale exactly are priced as what they are for k examples together (`group_events`): Gaussian releases at k
+times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each lead from one
+data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g + ... + g^{k-1}) at
+g = e^e.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, final
 
-from privlearn._validate import delta as valid_delta
-from privlearn.accounting import estimate, groups, rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency
+import numpy as np
+
+from privlearn._checks import delta as valid_delta
+from privlearn.accounting import comparisons, pld, rdp, zcdp
 from privlearn.accounting.events import (
     Event,
     Laplace,
@@ -24,8 +33,8 @@ from privlearn.accounting.events import (
     require_adjacency,
     tally,
 )
-from privlearn.accounting.levels import on_few_levels
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.trees import coarsen, for_group, per_block
 from privlearn.errors import UnsupportedEvent
 
 #: Different mechanisms that are priced in one computation; each takes some milliseconds.
@@ -53,13 +62,13 @@ class Guarantee:
     rows_per_person: int | str | None = None
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
-        return Unit(self.group_size, self.rows_per_person)
+        return PrivacyUnit(self.group_size, self.rows_per_person)
 
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
-        unit = f", for {self.unit}" if self.unit != Unit() else ""
+        unit = f", for {self.unit}" if self.unit != PrivacyUnit() else ""
         figures = f"({sign}{rounded_up(self.epsilon)}, {self.delta:g})-DP"
         return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
 
@@ -91,7 +100,7 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int
         BadInput: `delta` is outside (0, 1), or the group size is not a whole number from 1 to 10,000.
     """
     _require_priceable(event, adjacency, delta)
-    Unit(group_size)
+    PrivacyUnit(group_size)
     total = rho(event)
     found = [
         Guarantee(
@@ -126,7 +135,7 @@ def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: 
 def estimates(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:
     """Figures that are no guarantees, each labelled so; none where their own conditions fail."""
     try:
-        return (Guarantee(estimate.epsilon(event, delta), delta, adjacency, "yu-2019", "estimate"),)
+        return (Guarantee(comparisons.epsilon(event, delta), delta, adjacency, "yu-2019", "estimate"),)
     except UnsupportedEvent:
         return ()
 
@@ -146,8 +155,8 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
     if mu is not None:
         methods["gaussian"] = lambda: zcdp.gaussian_epsilon(k * mu, delta)
     else:
-        methods["pld"] = lambda: groups.by_pld(event, delta, k)
-        methods["rdp"] = lambda: groups.by_rdp(event, delta, k)
+        methods["pld"] = lambda: by_pld(event, delta, k)
+        methods["rdp"] = lambda: by_rdp(event, delta, k)
     pure = _pure_epsilon(event)
     if pure is not None:
         methods["pure"] = lambda: k * pure
@@ -181,7 +190,7 @@ def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None
         if isinstance(leaf, NonPrivate):
             raise UnsupportedEvent(f"there is no guarantee to give: {leaf.reason}", event=leaf)
     if (kinds := sum(map(_kinds, counts))) > _MOST_KINDS:
-        kinds = sum(map(_kinds, on_few_levels(counts)))
+        kinds = sum(map(_kinds, coarsen(counts)))
     if kinds > _MOST_KINDS:
         raise UnsupportedEvent(
             f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
@@ -197,3 +206,67 @@ def _kinds(leaf: Event) -> int:
         case RepeatAndSelect(event):
             return sum(_kinds(inner) for inner in tally(event))
     return 1
+
+
+def by_pld(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k`, from the group's own privacy loss distribution, or else in k steps."""
+    group = for_group(event, k)
+    if group is not None:
+        try:
+            found = max(pld.epsilon(met, delta) for met in per_block(group))
+        except UnsupportedEvent:
+            found = math.inf
+        if math.isfinite(found) or k == 1:
+            return found
+    return pld_in_steps(event, delta, k)
+
+
+def pld_in_steps(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k` of any mechanism, from the privacy loss distribution of one example."""
+    # Every (e, d) of one example gives (k e, d (e^{k e} - 1) / (e^e - 1)); look for the least e that is good enough.
+    composed = pld.compose_event(event, negligible=1e-6 * pld.within_reach(delta))
+
+    def good(one: float) -> bool:
+        spent = max(composed.deltas(one))
+        return spent <= 0 or math.log(spent) + log_growth(one, k) <= math.log(delta)
+
+    return k * _least(good)
+
+
+def by_rdp(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k`: from the group's Renyi curve or in k steps, whichever is less."""
+    group = for_group(event, k)
+    whole = math.inf if group is None else rdp.epsilon(group, delta)
+    return whole if k == 1 else min(whole, rdp_in_steps(event, delta, k))
+
+
+def rdp_in_steps(event: Event, delta: float, k: int) -> float:
+    """epsilon at `delta` for groups of `k` of any mechanism, from the Renyi curve of one example."""
+    divergences = rdp.curve(event)
+
+    def good(one: float) -> bool:
+        # delta(e) from the curve (Canonne et al. 2020, Prop 12), at the best order
+        logs = (rdp.ORDERS - 1) * (divergences - one + np.log1p(-1 / rdp.ORDERS)) - np.log(rdp.ORDERS)
+        return float(logs.min()) + log_growth(one, k) <= math.log(delta)
+
+    return k * _least(good)
+
+
+def log_growth(epsilon: float, k: int) -> float:
+    """ln(1 + g + ... + g^{k-1}) at g = e^epsilon."""
+    steps = epsilon * np.arange(k)
+    return float(steps[-1] + math.log(float(np.exp(steps - steps[-1]).sum())))
+
+
+def _least(good: Callable[[float], bool]) -> float:
+    """The least epsilon >= 0 found with good(epsilon), to a relative 1e-6, on the safe side; infinite if there is none."""
+    high = 1e-3
+    while not good(high):
+        high *= 2
+        if high > 1e6:
+            return math.inf
+    low = 0.0
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if good(middle) else (middle, high)
+    return high

@@ -3,6 +3,8 @@
 An event is a tree. Its leaves are mechanisms (`Gaussian`), its inner nodes say how the data reached them
 (`PoissonSampled`, `Partitioned`, `FixedBatches`) and how often (`Repeated`, `Composed`). Events hold public numbers
 only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they stand in.
+
+Noise for private selection, from a zCDP budget (Durfee and Rogers 2019; Cesar and Rogers 2021).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
-from privlearn._validate import between, count, positive
-from privlearn.accounting.adjacency import Adjacency
+from privlearn._checks import between, count, positive
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
 _ALL = frozenset(Adjacency)
@@ -389,3 +391,13 @@ def _require_gaussian(event: PoissonSampled | Partitioned | FixedBatches) -> Non
             "batches",
             event=event.event,
         )
+
+
+def draw_epsilon(rho: float, draws: int = 1) -> float:
+    """The range epsilon of each of `draws` selections that cost `rho` together: draws epsilon^2 / 8 = rho."""
+    return math.sqrt(8 * positive("rho", rho) / count("draws", draws))
+
+
+def gumbel_scale(sensitivity: float, epsilon: float) -> float:
+    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or one-shot top-m of them."""
+    return 2 * positive("sensitivity", sensitivity) / positive("epsilon", epsilon)

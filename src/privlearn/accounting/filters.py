@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from privlearn._validate import positive
+from privlearn._checks import positive
 from privlearn.accounting import rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency, require_same
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -31,6 +30,7 @@ from privlearn.accounting.events import (
     require_adjacency,
     tally,
 )
+from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ from typing import Any, Protocol, final
 
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book, Memory, Store
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, compose, walk
 from privlearn.accounting.filters import Limit
-from privlearn.accounting.ledger_run import Run
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.ledger_file import LedgerFile, LedgerMemory, LedgerStore
+from privlearn.accounting.ledger_run import LedgerRun
+from privlearn.accounting.ledger_state import LedgerState, RunEntry, first
 from privlearn.accounting.limits import Measure, require_measure
-from privlearn.accounting.pages import Entry, Pages, first
-from privlearn.accounting.unit import Unit
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 
@@ -46,7 +45,7 @@ class Planned(Protocol):
         ...
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
         ...
 
@@ -64,7 +63,7 @@ class Releases:
 
     events: Event
     neighbours: Adjacency
-    unit: Unit = Unit()  # noqa: RUF009 - a frozen value
+    unit: PrivacyUnit = PrivacyUnit()  # noqa: RUF009 - a frozen value
 
     def event(self) -> Composed:
         """Everything that they will be charged."""
@@ -98,23 +97,23 @@ class Ledger:
         BadInput: a unit for another group size than the budget's, or a measure that does not suit the budget.
     """
 
-    def __init__(self, budget: Budget | None = None, unit: Unit | None = None, measure: Measure = None) -> None:
+    def __init__(self, budget: Budget | None = None, unit: PrivacyUnit | None = None, measure: Measure = None) -> None:
         if budget is not None and not isinstance(budget, Budget):
             raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
-        pages = Pages(budget, require_measure(measure, budget))
+        pages = LedgerState(budget, require_measure(measure, budget))
         if unit is not None:
             pages.require_unit(unit)
             pages.unit = unit
-        self._begin(Memory(pages), "")
+        self._begin(LedgerMemory(pages), "")
 
-    def _begin(self, store: Store, what: str) -> None:
-        self._run, self._what = Run(store), what
+    def _begin(self, store: LedgerStore, what: str) -> None:
+        self._run, self._what = LedgerRun(store), what
         self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
         self._approved: list[tuple[Event, int]] = []  # charges still to come, already known to fit; next one last
         self._process = os.getpid()
 
     @classmethod
-    def allowing(cls, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> Ledger:  # noqa: B008 - a frozen value
+    def allowing(cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> Ledger:  # noqa: B008 - a frozen value
         """A ledger that takes `event`, once and in its order, and nothing else.
 
         For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was paid.
@@ -151,7 +150,7 @@ class Ledger:
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget or measure.
         """
-        book = Book(path)
+        book = LedgerFile(path)
         if not book.path.exists():
             if budget is None and not create:
                 raise BadInput(
@@ -178,7 +177,7 @@ class Ledger:
     def path(self) -> Path | None:
         """The file that it lives in, if it lives in one."""
         store = self._run.store
-        return store.path if isinstance(store, Book) else None
+        return store.path if isinstance(store, LedgerFile) else None
 
     @property
     def run(self) -> str | None:
@@ -196,7 +195,7 @@ class Ledger:
         return self._pages().adjacency
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
         return self._pages().protects
 
@@ -245,7 +244,7 @@ class Ledger:
         """
         return replace(self._priced(self._pages(), self.event, delta), kind="estimate")
 
-    def _priced(self, pages: Pages, event: Event, delta: float) -> Guarantee:
+    def _priced(self, pages: LedgerState, event: Event, delta: float) -> Guarantee:
         unit = pages.protects
         priced = accountant.guarantee(event, pages.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
         return replace(priced, rows_per_person=unit.rows_per_person)
@@ -254,7 +253,7 @@ class Ledger:
         self,
         event: Event,
         adjacency: Adjacency,
-        unit: Unit = Unit(),  # noqa: B008 - a frozen value
+        unit: PrivacyUnit = PrivacyUnit(),  # noqa: B008 - a frozen value
         then: Event | None = None,
     ) -> None:
         """Raise, as `begin` would, unless `event` fits on top of what was spent, and `then` as a run after it.
@@ -268,7 +267,7 @@ class Ledger:
             pages.require_room(event, adjacency, unit)
         if then is not None:
             after = replace(pages, adjacency=adjacency, entries=list(pages.entries))
-            after.charge(after.add(Entry.new("")), event)
+            after.charge(after.add(RunEntry.new("")), event)
             after.require_room(then, adjacency, unit)
 
     def approve(self, *plans: Planned) -> None:
@@ -294,9 +293,9 @@ class Ledger:
                 self._require_allowed(event, plan.neighbours)
                 pages.require_room(event, plan.neighbours, plan.unit)
                 pages.adjacency, pages.unit = plan.neighbours, plan.unit
-                pages.add(Entry.new(self._what, approved=event, waiting=True))
+                pages.add(RunEntry.new(self._what, approved=event, waiting=True))
 
-    def begin(self, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008 - a frozen value
+    def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> None:  # noqa: B008 - a frozen value
         """Begin a run: check once that all of `event` fits, or take up its approval.
 
         Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a composition
@@ -311,7 +310,7 @@ class Ledger:
         self._run.begin(compose([event]), adjacency, unit, self._what)
         self._approved = list(walk(compose([event])))[::-1]
 
-    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: Unit = Unit()) -> None:  # noqa: B008
+    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> None:  # noqa: B008
         """Go on with a run that was interrupted: charges are made from its beginning again, and none is paid for twice.
 
         Args:
@@ -382,7 +381,7 @@ class Ledger:
                 left.append((leaf, there - times))
         return left
 
-    def _pages(self) -> Pages:
+    def _pages(self) -> LedgerState:
         return self._run.store.read()
 
     def _require_own_process(self) -> None:

@@ -6,11 +6,10 @@ import time
 from dataclasses import replace
 from typing import final
 
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Store
 from privlearn.accounting.events import Composed, Event, compose, walk
-from privlearn.accounting.pages import Entry, Pages, first
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.ledger_file import LedgerStore
+from privlearn.accounting.ledger_state import LedgerState, RunEntry, first
 from privlearn.errors import BadInput, PrivlearnError
 
 #: Seconds, about, for which charges are written down ahead of use.
@@ -18,23 +17,23 @@ _AHEAD = 2.0
 
 
 @final
-class Run:
+class LedgerRun:
     """What one ledger object does to its pages: one run at a time, or charges one by one.
 
     Charges of an approved run are written down in blocks, ahead of use: there is always at least as much in the store
     as was drawn, and training does not wait for the disk at every step.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LedgerStore) -> None:
         self.store = store
-        self.entry: Entry | None = None  # the run under way
+        self.entry: RunEntry | None = None  # the run under way
         self.adjacency: Adjacency | None = None  # of that run
         self._loose: str | None = None  # the entry of charges that were not approved
         # Charges: made; in the store; that an earlier process may have made.
         self._used = self._written = self._least = 0
         self._block, self._last = 1, -float("inf")
 
-    def begin(self, approved: Composed, adjacency: Adjacency, unit: Unit, what: str) -> None:
+    def begin(self, approved: Composed, adjacency: Adjacency, unit: PrivacyUnit, what: str) -> None:
         """Take up the approval of a run, or approve it."""
         with self.store.editing() as pages:
             self._close(pages)
@@ -46,7 +45,7 @@ class Run:
             else:
                 pages.require_room(approved, adjacency, unit)
                 pages.adjacency, pages.unit = adjacency, unit
-                entry = pages.add(Entry.new(what, approved=approved))
+                entry = pages.add(RunEntry.new(what, approved=approved))
         self._start(entry, adjacency)
 
     def resume(self, run: str, approved: Composed, adjacency: Adjacency) -> None:
@@ -61,7 +60,7 @@ class Run:
             raise BadInput(f"the run {run} {why}: it can't be continued. Begin a new run")
         self._start(entry, adjacency)
 
-    def _start(self, entry: Entry, adjacency: Adjacency) -> None:
+    def _start(self, entry: RunEntry, adjacency: Adjacency) -> None:
         self.entry, self.adjacency, self._used, self._block = entry, adjacency, 0, 1
         self._written = self._least = sum(times for _, times in walk(entry.spent))
 
@@ -96,7 +95,7 @@ class Run:
             pages.require_room(event, adjacency)
             pages.adjacency, pages.unit = adjacency, pages.protects
             known = [entry for entry in pages.entries if entry.id == self._loose]
-            entry = known[0] if known else pages.add(Entry.new(what))
+            entry = known[0] if known else pages.add(RunEntry.new(what))
             pages.charge(entry, event)
         # The first charge of a ledger fixes its limit, and stays an entry by itself.
         self.entry, self.adjacency, self._loose = None, None, None if entry.declared else entry.id
@@ -108,7 +107,7 @@ class Run:
                 self._close(pages)
             self.entry = self.adjacency = None
 
-    def _close(self, pages: Pages) -> None:
+    def _close(self, pages: LedgerState) -> None:
         if self.entry is None:
             return
         known = [entry for entry in pages.entries if entry.id == self.entry.id]

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from privlearn.accounting import accountant, groups, rdp, zcdp
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting import accountant, rdp, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Filter, GaussianFilter, compose
 from privlearn.accounting.filters import Limit, fits, is_gaussian, require_orders
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
 #: What the runs of a ledger are counted by: "gaussian", "zcdp", "renyi" or a Renyi order; None: as suits its first run.
@@ -22,7 +22,7 @@ _LEAST_RHO = 1e-24
 _NOTHING = Composed(())
 
 
-def widest(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Limit:
+def largest_filter(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Limit:
     """The filter with the most room for epochs like `epoch` that meets `budget` together with `before`.
 
     A zCDP filter where all has a price in rho, and one for Gaussian releases alone if epochs are made of them. Else a Renyi
@@ -197,7 +197,7 @@ def _renyi_room(budget: Budget, before: Event) -> rdp.Array:
     assert budget.epsilon is not None
     assert budget.delta is not None
     one = budget.epsilon / budget.group_size
-    log_delta = math.log(budget.delta) - groups.log_growth(one, budget.group_size)
+    log_delta = math.log(budget.delta) - accountant.log_growth(one, budget.group_size)
     room = one - np.log1p(-1 / rdp.ORDERS) + (log_delta + np.log(rdp.ORDERS)) / (rdp.ORDERS - 1)
     return np.asarray(np.maximum.accumulate(room - rdp.curve(before)), dtype=np.float64)
 

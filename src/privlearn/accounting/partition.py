@@ -20,8 +20,16 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr, ndtri
 
-from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
-from privlearn.accounting.pairs import Array, Pair, poisson_pair, spread_onto
+from privlearn.accounting.pairs import (
+    ROUNDING,
+    Array,
+    Pair,
+    fourier_power,
+    least_bound,
+    log_moment,
+    poisson_pair,
+    spread_onto,
+)
 
 #: Cell width of intermediate grids over the spread of what is on them.
 _GAMMA = 0.05

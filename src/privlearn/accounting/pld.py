@@ -19,8 +19,9 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
-from privlearn._validate import delta as valid_delta
-from privlearn.accounting import group_pairs, partition
+from privlearn._checks import delta as valid_delta
+from privlearn.accounting import pairs as pairs_module
+from privlearn.accounting import partition
 from privlearn.accounting.events import (
     Event,
     FixedBatches,
@@ -34,18 +35,20 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
-from privlearn.accounting.group_events import GroupSampled
-from privlearn.accounting.levels import noise_level, on_few_levels
-from privlearn.accounting.numerics import ROUNDING, fourier_power, least_bound, log_moment
 from privlearn.accounting.pairs import (
+    ROUNDING,
     Array,
     Pair,
+    fourier_power,
     laplace_pair,
+    least_bound,
+    log_moment,
     poisson_pair,
     pure_pair,
     randomised_response_pair,
     ratio_range,
 )
+from privlearn.accounting.trees import GroupSampled, coarsen, noise_level
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.
@@ -240,7 +243,7 @@ def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9
     Raises:
         UnsupportedEvent: for a mechanism without a dominating pair here.
     """
-    counts = on_few_levels(_counts(event))
+    counts = coarsen(_counts(event))
     if any(noise_level(leaf) < _LEAST_SIGMA for leaf in counts):
         raise UnsupportedEvent(f"noise multipliers below {_LEAST_SIGMA} have no privacy loss distribution")
     if not counts:
@@ -301,8 +304,8 @@ def _entry(leaf: Event) -> _Entry:
                 lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), ratio_range(rate, sigma)
             )
         case GroupSampled(rate, k, Gaussian(sigma)):
-            spread, reach = group_pairs.sketch(rate, sigma, k)
-            return _Entry(lambda h, tail: group_pairs.group_pair(rate, sigma, k, h, tail), spread, reach)
+            spread, reach = pairs_module.sketch(rate, sigma, k)
+            return _Entry(lambda h, tail: pairs_module.group_pair(rate, sigma, k, h, tail), spread, reach)
         case Partitioned(batches, Gaussian(sigma)):
             spread = partition.spread(batches, sigma)
             reach = ratio_range(1 / batches, sigma) + 16 * spread

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp
 
-from privlearn._validate import positive, probability
+from privlearn._checks import positive, probability
 from privlearn.accounting import repeat
 from privlearn.accounting.events import (
     ZCDP,
@@ -33,8 +33,7 @@ from privlearn.accounting.events import (
     Selection,
     tally,
 )
-from privlearn.accounting.group_events import GroupSampled
-from privlearn.accounting.levels import on_few_levels
+from privlearn.accounting.trees import GroupSampled, coarsen
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
@@ -57,7 +56,7 @@ def curve(event: Event) -> Array:
         UnsupportedEvent: for a mechanism without a Renyi price.
     """
     total = np.zeros_like(ORDERS)
-    for leaf, times in on_few_levels(tally(event)).items():
+    for leaf, times in coarsen(tally(event)).items():
         total += times * _leaf_curve(leaf)
     return total
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtr
 
-from privlearn._validate import delta as valid_delta
+from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import (
     ZCDP,
     Event,

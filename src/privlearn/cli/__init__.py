@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from privlearn._validate import printable
+from privlearn._checks import printable
 from privlearn.cli.options import parse
 from privlearn.errors import PrivlearnError
 

@@ -9,9 +9,9 @@ from privlearn.cli import feature_costs, features, paid, screen, tuning, voting
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
-from privlearn.mechanisms.features import Select
 from privlearn.plan import Earlier, Plan
 from privlearn.schedules import Constant, spec
+from privlearn.transforms.select import SelectFeatures
 
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
@@ -70,7 +70,9 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.before:
-        what = f"a selection of {earlier.keep} features" if isinstance(earlier, Select) else _NAMES[earlier.kind]
+        what = (
+            f"a selection of {earlier.keep} features" if isinstance(earlier, SelectFeatures) else _NAMES[earlier.kind]
+        )
         out.print(f"before it {what} with noise multiplier {earlier.noise_multiplier:.6g}")
     rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"
     out.print(f"delta {answer['delta']:g}, {answer['adjacency']} neighbours{rho}\n")

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.table import Table
 
 from privlearn.cli import screen
-from privlearn.data import files
+from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
-from privlearn.data.fetch import fetch
+from privlearn.data.named import fetch
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    places = files.directories(options.data_dir)
+    places = catalogue.directories(options.data_dir)
     sets = {name: (named, _place(named, places)) for name, named in CATALOGUE.items()}
     if options.json:
         rows = [
@@ -67,7 +67,7 @@ def _fetch(options: argparse.Namespace) -> int:
     if options.json:
         screen.print_json({"name": options.name, "files": [str(path) for path in paths]})
     elif paths:
-        kept = files.cache() if options.data_dir is None else Path(options.data_dir)
+        kept = catalogue.cache() if options.data_dir is None else Path(options.data_dir)
         found = "is found there without --data-dir" if options.data_dir is None else f"use it with --data-dir {kept}"
         screen.answers.print(f"{options.name} is in {paths[0].parent}, and {found}", markup=False)
     return 0

@@ -13,11 +13,11 @@ import torch
 
 from privlearn.cli import screen, training
 from privlearn.data import NAMES, Dataset
-from privlearn.data.files import cache
-from privlearn.encoders import Encoder, Encoding, encoder, usual, with_features
-from privlearn.encoders.feature_folder import is_folder
+from privlearn.data.catalogue import cache
 from privlearn.errors import BadInput
-from privlearn.methods.refusals import require_no_features
+from privlearn.runs.task import require_no_features
+from privlearn.transforms import Encoder, Encoding, encoder, usual, with_features
+from privlearn.transforms.precomputed import is_folder
 
 
 @contextmanager

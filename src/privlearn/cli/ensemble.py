@@ -12,18 +12,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from privlearn import models
 from privlearn.cli import screen, training, voting
 from privlearn.cli.planning import delta_warning
 from privlearn.cli.publication import Publication
 from privlearn.data import NAMES, Dataset
 from privlearn.errors import BadInput
-from privlearn.methods.checkpoint import Checkpoint, Saved
-from privlearn.methods.ensemble.student import Spread, Student
-from privlearn.methods.pate import pate
-from privlearn.publishing.verification import verify
-from privlearn.rng import Streams
+from privlearn.models import networks
+from privlearn.publishing.verify import verify
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.streams import Streams
 from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
+from privlearn.teachers.pate import pate
+from privlearn.teachers.student import Spread, Student
 
 ANSWERS = "answers"
 _TEACHERS_FILE = "teachers.json"  # there from the moment on that records are given to teachers
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     _require_state(options, folder)
     publication = Publication.begin(options)
-    models.require_known(options.model)
+    networks.require_known(options.model)
     data = training.data_of(options)
     if training.has_maps(data):
         return import_module("privlearn.cli.maps").run(options, data, publication, folder)  # type: ignore[no-any-return]
@@ -195,10 +195,10 @@ def _recipe(options: argparse.Namespace, data: Dataset, pool: Dataset) -> Recipe
         from sklearn.ensemble import ExtraTreesClassifier
 
         return Estimator(lambda: ExtraTreesClassifier(100))
-    if not models.is_built_in(spec):
+    if not networks.is_built_in(spec):
         raise BadInput(f"--teacher is {spec!r}: expected spreading, logistic, forest, linear, mlp:100 or cnn")
     shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
-    return Network(lambda: models.build(spec, shape, classes, streams.initialisation), _by_adam)
+    return Network(lambda: networks.build(spec, shape, classes, streams.initialisation), _by_adam)
 
 
 def _by_adam(network: nn.Module, x: Tensor, y: Tensor) -> None:

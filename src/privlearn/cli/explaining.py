@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import torch
 from rich.table import Table
 
-from privlearn import defaults
 from privlearn.cli import screen, training
 from privlearn.data import Dataset
-from privlearn.mechanisms.moments import Moments
+from privlearn.descent import rules
 from privlearn.plan import Plan
-from privlearn.rng import Streams
 from privlearn.schedules import spec
+from privlearn.streams import Streams
+from privlearn.transforms.moments import Moments
 
 
 def explain(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[torch.optim.Optimizer]) -> None:
@@ -40,7 +40,7 @@ def _settings(
     )
     moments = [release for release in plan.before if isinstance(release, Moments)]
     if moments or options.normalise is not None:
-        why = f"examples x epsilon is at least {defaults.WORTH_MOMENTS:,}: they cost less than they bring"
+        why = f"examples x epsilon is at least {rules.WORTH_MOMENTS:,}: they cost less than they bring"
         yield "normalisation", "noisy moments" if moments else "none", options.normalise is not None, why
     sampling = plan.sampling.describe()["kind"]
     yield "batches", sampling, options.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
@@ -64,7 +64,7 @@ def _settings(
         "its noise is that of its steps, and is known beforehand",
     )
     why = (
-        f"noise then gathers to {defaults.GATHERED_IN_SCORES:g} in a score over the run"
+        f"noise then gathers to {rules.GATHERED_IN_SCORES:g} in a score over the run"
         if encoder != "raw"
         else "by the noise"
     )

@@ -8,7 +8,7 @@ from typing import Any
 from privlearn.cli import screen
 from privlearn.cli.features import advised_plan, declared
 from privlearn.cli.planning import delta_warning, guaranteed
-from privlearn.methods.features.plan import FeaturesPlan
+from privlearn.statistics.plan import FeaturesPlan
 
 
 def show_cost(options: argparse.Namespace) -> int:

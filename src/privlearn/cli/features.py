@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privlearn import defaults
-from privlearn._validate import count, probability
+from privlearn._checks import count, probability
 from privlearn.accounting import zcdp
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import screen
 from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.data import Dataset
+from privlearn.descent import rules
 from privlearn.errors import BadInput
-from privlearn.mechanisms import choice
-from privlearn.mechanisms.features import Select
-from privlearn.methods.features.advice import advised
-from privlearn.methods.features.plan import FeaturesPlan
 from privlearn.publishing import features as published
-from privlearn.rng import Streams
+from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.streams import Streams
+from privlearn.transforms import select
+from privlearn.transforms.select import SelectFeatures
 
 if TYPE_CHECKING:
     from privlearn.cli.publication import Publication
@@ -86,7 +85,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def selection(options: argparse.Namespace, data: Dataset) -> tuple[Select, ...]:
+def selection(options: argparse.Namespace, data: Dataset) -> tuple[SelectFeatures, ...]:
     """The release that `--select M` puts in front of training, with its share of the target."""
     if options.select is None:
         return ()
@@ -95,7 +94,7 @@ def selection(options: argparse.Namespace, data: Dataset) -> tuple[Select, ...]:
     )
     noise = noise_for(options, share, "--select")
     norm, bound = bounds_of(options, data)
-    found = Select(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
+    found = SelectFeatures(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
     found.require_fit(features_of(data))
     return (found,)
 
@@ -140,11 +139,11 @@ def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float 
     """
     scaled = data.low is not None and data.features is None
     if data.features is not None:
-        from privlearn.encoders import row_norm
+        from privlearn.transforms import row_norm
 
         known = row_norm(data.features.encoder, features_of(data))
     else:
-        known = defaults.SCALED_NORM * math.sqrt(features_of(data)) if scaled else None
+        known = rules.SCALED_NORM * math.sqrt(features_of(data)) if scaled else None
     norm = known if options.row_norm is None else options.row_norm
     if norm is None:
         raise BadInput(
@@ -217,7 +216,7 @@ def chosen(settings: dict[str, Any], kept: str) -> tuple[dict[str, Any], dict[st
     found = published.chosen(settings)
     if found is None:
         return {}, {}
-    listed = [screen.plain(line) for line in choice.lines(found)]
+    listed = [screen.plain(line) for line in select.choice_lines(found)]
     return {"chosen": found}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
 
 
@@ -236,9 +235,8 @@ def run(options: argparse.Namespace) -> int:
 def _on_data(options: argparse.Namespace, data: Dataset, publication: Publication) -> int:
     """Plan, release, publish."""
     from privlearn.cli.training import seed_warning
-    from privlearn.methods.features.fisher import fisher
-    from privlearn.methods.features.least_squares import least_squares
-    from privlearn.methods.features.rows import release_features
+    from privlearn.statistics.fisher import fisher, least_squares
+    from privlearn.statistics.release import release_features
 
     plan, why = advised_plan(options, data)
     answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()} | why

@@ -8,21 +8,20 @@ from typing import Any
 from rich.table import Table
 
 from privlearn.accounting import accountant, limits
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.book import Book
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
 from privlearn.accounting.filters import share
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.pages import Entry, Pages
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.ledger_state import LedgerState, RunEntry
 from privlearn.cli import screen
 from privlearn.errors import BadInput, UnsupportedEvent
 
 
 def run(options: argparse.Namespace) -> int:
     """Begin a ledger, close a run in it, or show it."""
-    book = Book(options.file)
+    book = LedgerFile(options.file)
     budget = _budget(options)
     if budget is not None and not book.path.exists():
         Ledger.open(options.file, budget, measure=_measure(options.measure))
@@ -72,7 +71,7 @@ def _measure(given: str | None) -> limits.Measure:
         return given
 
 
-def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
+def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
     """The ledger as plain values."""
     delta = delta or (pages.budget.delta if pages.budget else None) or 1e-5
     adjacency = pages.adjacency or Adjacency.ADD_REMOVE
@@ -102,7 +101,7 @@ def _figures(pages: Pages, delta: float | None) -> dict[str, Any]:
     return answer
 
 
-def _spent(pages: Pages, budget: Budget, adjacency: Adjacency) -> float:
+def _spent(pages: LedgerState, budget: Budget, adjacency: Adjacency) -> float:
     """How much of the budget is gone: as the accountant counts fixed runs, or the share of the filter's limit."""
     if not pages.entries:
         return 0.0
@@ -112,7 +111,7 @@ def _spent(pages: Pages, budget: Budget, adjacency: Adjacency) -> float:
     return budget.limit if limit is None else budget.limit * share(limit, pages.event)
 
 
-def _entry(entry: Entry, adjacency: Adjacency, delta: float, unit: Unit) -> dict[str, Any]:
+def _entry(entry: RunEntry, adjacency: Adjacency, delta: float, unit: PrivacyUnit) -> dict[str, Any]:
     return {
         "id": entry.id,
         "what": entry.what,
@@ -124,7 +123,7 @@ def _entry(entry: Entry, adjacency: Adjacency, delta: float, unit: Unit) -> dict
     }
 
 
-def _alone(event: Event, adjacency: Adjacency, delta: float, unit: Unit) -> float | None:
+def _alone(event: Event, adjacency: Adjacency, delta: float, unit: PrivacyUnit) -> float | None:
     """What `event` would cost by itself; None if that has no price."""
     if event == Composed(()):
         return 0.0
@@ -134,7 +133,7 @@ def _alone(event: Event, adjacency: Adjacency, delta: float, unit: Unit) -> floa
         return None
 
 
-def _show(answer: dict[str, Any], pages: Pages) -> None:
+def _show(answer: dict[str, Any], pages: LedgerState) -> None:
     out = screen.answers
     if not pages.entries:
         out.print(f"Nothing was charged yet. The budget is {pages.budget or 'without limit: it only records'}.")
@@ -156,7 +155,7 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
     out.print(table, width=out.width if out.is_terminal else 160)
     for line in _together(answer, pages):
         out.print(line)
-    if pages.protects != Unit():
+    if pages.protects != PrivacyUnit():
         out.print(f"What is protected: {pages.protects}.")
     if pages.budget is None:
         out.print("It only records: there is no budget.")
@@ -173,7 +172,7 @@ def _show(answer: dict[str, Any], pages: Pages) -> None:
         )
 
 
-def _together(answer: dict[str, Any], pages: Pages) -> list[str]:
+def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     """What is guaranteed for all runs together, in words."""
     stated = (
         "" if answer["epsilon"] is None else f"epsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g}"

@@ -12,15 +12,15 @@ from privlearn import schedules
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training
 from privlearn.cli.planning import make_plan
-from privlearn.clipping.layerwise import Derivatives
+from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.data import Dataset
 from privlearn.errors import BadInput
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.methods.dpmac import dpmac
-from privlearn.methods.mac.coordinates import Coordinates
-from privlearn.methods.result import Result
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.dpmac import dpmac
 from privlearn.plan import Plan
-from privlearn.rng import Streams
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.result import Result
+from privlearn.streams import Streams
 
 #: The paper's settings for its classifier (Harder et al. 2019, Table 2): threshold, learning rate of its 1,800 steps, batches.
 _THRESHOLD, _RATE, _BATCHES, _LEAST_BATCH = 0.3, 0.01, 60, 256

@@ -16,15 +16,14 @@ from privlearn.cli import screen, training, voting
 from privlearn.cli.ensemble import ANSWERS, say_what_is_left, streams_of
 from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.cli.publication import Publication
-from privlearn.clipping.ensembles import Ball
-from privlearn.data import Dataset, volumes
+from privlearn.data import Dataset, hippocampus
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble.plan import PatePlan
-from privlearn.methods.pate import pate
-from privlearn.methods.result import Result
-from privlearn.models import Scale
-from privlearn.rng import Streams
-from privlearn.segmentation import Start
+from privlearn.models.networks import Scale
+from privlearn.runs.result import Result
+from privlearn.streams import Streams
+from privlearn.teachers.pate import pate
+from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.volumes import Start
 
 #: How many teachers share the private volumes; and how many public volumes they are asked about.
 _TEACHERS, _QUERIES = 32, 20
@@ -165,7 +164,7 @@ def _parts(options: argparse.Namespace, data: Dataset) -> tuple[Dataset, Dataset
                 "teachers correct a public network on public volumes: give --public PATH, an .npz with x and y, volumes with "
                 "masks, and x_test, those to ask about"
             )
-        own = volumes.split(data)
+        own = hippocampus.split(data)
         return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool
     public = training.public_rows(options, data)
     if public.x_test is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from privlearn import defaults
 from privlearn.cli.features import bounds_of, features_of, noise_for
 from privlearn.data import Dataset
+from privlearn.descent import rules
 from privlearn.errors import BadInput
-from privlearn.mechanisms.moments import Moments, share_of
-from privlearn.mechanisms.pca import components_of
+from privlearn.transforms.moments import Moments, share_of
+from privlearn.transforms.pca import components_of
 
 
 def with_pca(options: argparse.Namespace) -> argparse.Namespace:
@@ -44,10 +44,10 @@ def _usual(options: argparse.Namespace, data: Dataset) -> str:
     """What is usual behind rows that are normalised one by one, in front of a linear model: moments, where these pay."""
     if data.features is None:
         return "none"
-    from privlearn.encoders import Normalised  # `budget` plans without torch
+    from privlearn.transforms import Normalised  # `budget` plans without torch
 
     normalised = isinstance(data.features.encoder, Normalised)
     normalised &= options.model == "linear" and options.select is None and options.pca is None
     rows = options.rows_per_person is None and options.noise_multiplier is None
-    pays = defaults.moments_pay(options.examples or data.examples, options.epsilon)
+    pays = rules.moments_pay(options.examples or data.examples, options.epsilon)
     return "moments" if normalised and rows and pays else "none"

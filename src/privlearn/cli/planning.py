@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from privlearn import defaults, sampling, schedules
-from privlearn._validate import between, count
-from privlearn.accounting import accountant, shuffle
+from privlearn import sampling, schedules
+from privlearn._checks import between, count
+from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.event_json import to_json
-from privlearn.clipping import styles
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import clips
+from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.mechanisms.pca import PCA
 from privlearn.plan import Earlier, Plan
+from privlearn.transforms.pca import PrivatePCA
 
 
 def make_plan(options: argparse.Namespace, examples: int, before: tuple[Earlier, ...] = ()) -> Plan:
@@ -48,19 +49,19 @@ def draft(options: argparse.Namespace, examples: int) -> Plan:
         raise BadInput("--sampling full has all the examples in its batch: leave out --batch-size")
     if options.pca is None and options.pca_noise is not None:
         raise BadInput("--pca-noise is given without --pca: say how many components, for example --pca 60")
-    given = options.batch_size if options.batch_size is not None else defaults.batch_size(examples)
+    given = options.batch_size if options.batch_size is not None else rules.batch_size(examples)
     sampler = sampling.named(options.sampling, given, examples)
-    clip_norm = defaults.CLIP_NORM if options.clip_norm is None else options.clip_norm
+    clip_norm = rules.CLIP_NORM if options.clip_norm is None else options.clip_norm
     return Plan(
         sampling=sampler,
-        epochs=defaults.epochs(options.epsilon) if options.epochs is None else options.epochs,
+        epochs=rules.epochs(options.epsilon) if options.epochs is None else options.epochs,
         schedule=_schedule(options),
-        clip=styles.named(options.clip, clip_norm),
+        clip=clips.named(options.clip, clip_norm),
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
         examples=options.examples,
         before=()
         if options.pca is None
-        else (PCA(options.pca, defaults.PCA_NOISE if options.pca_noise is None else options.pca_noise),),
+        else (PrivatePCA(options.pca, rules.PCA_NOISE if options.pca_noise is None else options.pca_noise),),
         group_size=options.group_size,
         rows_per_person=options.rows_per_person,
     )
@@ -177,7 +178,7 @@ def _asides(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
     yield from accountant.estimates(event, plan.neighbours, delta)
     if isinstance(plan.sampling, sampling.Shuffle):
         try:
-            least = shuffle.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+            least = comparisons.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
         except UnsupportedEvent:
             return
         yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")

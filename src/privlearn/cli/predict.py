@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privlearn import models
 from privlearn.cli import screen
 from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.named import NAMES, load, load_features
-from privlearn.data.readers import read_inputs
-from privlearn.encoders import FeatureFolder
+from privlearn.data.recipes import read_inputs
 from privlearn.errors import BadInput
-from privlearn.publishing import bundle
+from privlearn.models import networks
+from privlearn.publishing import publish
+from privlearn.transforms import FeatureFolder
 
 _ROWS_AT_ONCE = 4096
 
@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model, config = bundle.load(options.folder, options.model, key=options.key, features=options.features)
-    if models.makes_maps(options.model or config["model"]):
+    model, config = publish.load(options.folder, options.model, key=options.key, features=options.features)
+    if networks.makes_maps(options.model or config["model"]):
         _require_npz(out)
     x, schema = _features(options, config) if Path(options.data).is_dir() else _inputs(options)
     _require_same_schema(options, schema, config.get("schema", ""))

@@ -14,11 +14,11 @@ from rich.table import Table
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training
 from privlearn.data import Dataset
-from privlearn.methods.result import Result
 from privlearn.publishing import certificate
-from privlearn.publishing.bundle import publish
 from privlearn.publishing.folder import CERTIFICATE, require_free
 from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.publish import publish
+from privlearn.runs.result import Result
 
 
 @final

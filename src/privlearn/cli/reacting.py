@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from privlearn import schedules
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event, compose
 from privlearn.accounting.filters import fits
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.plan import Plan
 
 #: Accuracies closer than this are hardly ever worth telling apart.

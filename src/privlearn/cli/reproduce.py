@@ -10,10 +10,10 @@ from rich.table import Table
 
 from privlearn.cli import screen
 from privlearn.errors import BadInput
-from privlearn.reproduce import registry
+from privlearn_studies import registry
 
 if TYPE_CHECKING:
-    from privlearn.reproduce.findings import Findings
+    from privlearn_studies.findings import Findings
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
     study = registry.find(options.name)
-    from privlearn.reproduce.writer import as_json, save
+    from privlearn_studies.writer import as_json, save
 
     folder = Path(options.out or "results")
     screen.asides.print(f"{study.source}: {study.what}")
@@ -56,7 +56,7 @@ def _list(as_json: bool) -> None:
 
 
 def _table(findings: Findings) -> Table:
-    from privlearn.reproduce.writer import number
+    from privlearn_studies.writer import number
 
     table = Table(box=None, padding=(0, 2), header_style="bold")
     chance = any(row.ours_std is not None for row in findings.rows)

@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from privlearn._validate import printable
+from privlearn._checks import printable
 from privlearn.accounting.accountant import rounded_up
 from privlearn.accounting.filters import Limit
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
 
@@ -74,7 +74,7 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 def meaning(figures: dict[str, Any]) -> str:
     """One sentence that says what the number means."""
-    unit = Unit(figures.get("group_size", 1), figures.get("rows_per_person"))
+    unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
     change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
     return (
         f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "

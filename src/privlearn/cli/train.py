@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from privlearn import models
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import ensemble, features, mac, paid, screen, training, voting
 from privlearn.cli.encoding import encoded
@@ -18,15 +17,16 @@ from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.publication import Publication
 from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import Dataset
-from privlearn.methods.checkpoint import Checkpoint, Saved
-from privlearn.methods.dpsgd import dpsgd
-from privlearn.methods.processes import require_one_process
-from privlearn.methods.refusals import require_same_examples
-from privlearn.methods.result import Result
+from privlearn.descent.dpsgd import dpsgd
+from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.publishing.folder import require_free
-from privlearn.publishing.verification import verify
-from privlearn.rng import Streams
+from privlearn.publishing.verify import verify
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.result import Result
+from privlearn.runs.task import require_same_examples
+from privlearn.runs.world import require_one_process
+from privlearn.streams import Streams
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     require_free(options.out)  # before a checkpoint beside it is looked for
     saved = training.interrupted(checkpoint, options.resume)
     publication = Publication.begin(options)
-    models.require_known(options.model)
+    networks.require_known(options.model)
     kind = training.optimizer_kind(options.optimizer or ("Adam" if options.method == "dpmac" else "SGD"))
     with encoded(options, training.data_of(options)) as data:
         return _on_data(options, data, kind, publication, checkpoint, saved)

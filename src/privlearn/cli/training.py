@@ -12,25 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn import models, schedules
-from privlearn._validate import between, count, positive
-from privlearn.accounting.adjacency import Adjacency
+from privlearn import schedules
+from privlearn._checks import between, count, positive
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.moves import Moves
-from privlearn.data import NAMES, Dataset, load, volumes
+from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.overlap import are_training_rows
 from privlearn.data.schema import read_schema
+from privlearn.descent.rules import MOST_SMOOTHING, usual_rate
 from privlearn.errors import BadInput
-from privlearn.methods.averaging import require_share
-from privlearn.methods.checkpoint import Checkpoint, Saved
-from privlearn.methods.rows import front
-from privlearn.methods.train import MOST_SMOOTHING, usual_rate
+from privlearn.models import networks
 from privlearn.plan import UNDECLARED, Plan
-from privlearn.rng import Streams
-from privlearn.segmentation.dice import dice
-from privlearn.segmentation.training import map_losses
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.optimizers import require_share
+from privlearn.runs.task import front
+from privlearn.streams import Streams
+from privlearn.volumes.training import dice, map_losses
 
 _ROWS_AT_ONCE = 4096
 _VOLUMES_AT_ONCE = 16
@@ -51,7 +50,7 @@ def data_of(options: argparse.Namespace) -> Dataset:
     if has_maps(data) and (options.method not in ("pate", "dpsgd") or options.tune or options.pca):
         raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
     if data.name == "hippocampus" and options.method == "dpsgd":  # pate has use for the public volumes, too
-        tested = volumes.split(data).test
+        tested = hippocampus.split(data).test
         data = replace(data, x_test=tested.x, y_test=tested.y)
     return data
 
@@ -115,7 +114,7 @@ def require_movable(options: argparse.Namespace, shape: tuple[int, ...]) -> None
     if options.augment is None or options.pca is not None or options.select is not None:
         return
     try:
-        Moves.parse(options.augment).require_images(shape)
+        FlipAndShift.parse(options.augment).require_images(shape)
     except BadInput as error:
         raise BadInput(f"--augment {options.augment}: {error}") from error
 
@@ -184,7 +183,7 @@ def seed_warning(options: argparse.Namespace) -> Iterator[str]:
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:
     """Build the network and see that it has one output for each class, and for each voxel of maps of that size."""
-    network = models.build(spec, shape, classes, streams.initialisation)
+    network = networks.build(spec, shape, classes, streams.initialisation)
     try:
         with torch.no_grad():
             found = tuple(network(torch.zeros(2, *shape)).shape)

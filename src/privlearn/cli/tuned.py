@@ -7,24 +7,24 @@ from contextlib import nullcontext
 
 import torch
 
-from privlearn import models
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen, training, tuning
 from privlearn.cli.planning import warnings
 from privlearn.cli.publication import Publication
 from privlearn.cli.tuning import Choice
 from privlearn.data import Dataset
+from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
-from privlearn.methods.averaging import Average
-from privlearn.methods.blocks import Blocks
-from privlearn.methods.candidates import Candidate
-from privlearn.methods.checkpoint import Checkpoint
-from privlearn.methods.dpsgd import dpsgd
-from privlearn.methods.refusals import require_changeable, require_same_examples
-from privlearn.methods.result import Result
-from privlearn.methods.tune import tune
+from privlearn.models import networks
 from privlearn.publishing.folder import require_free
-from privlearn.rng import Streams
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.result import Result
+from privlearn.runs.task import require_changeable, require_same_examples
+from privlearn.streams import Streams
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import Candidate
+from privlearn.tuning.tune import tune
 
 
 def run(options: argparse.Namespace) -> int:
@@ -108,13 +108,13 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
         for earlier in plan.before:
             earlier.require_fit(int(torch.Size(own_shape).numel()))
             own_shape = earlier.output_shape
-        models.require_known(own.model)
+        networks.require_known(own.model)
         network = training.network(own.model, own_shape, data.classes or 0, Streams.new(0))
-        models.require_per_example(network, torch.zeros(1, *own_shape))
+        networks.require_per_example(network, torch.zeros(1, *own_shape))
         kind = training.optimizer_kind(own.optimizer or "SGD")
         training.optimizer(own, kind, plan, plan.examples or data.examples, data)(network.parameters())
         training.rates(own, plan)
         training.loss_of(data, own.label_smoothing)
         require_changeable(training.copies_of(own), plan, data, x, y)
         if own.average is not None:
-            Average(list(network.parameters()), own.average)
+            MeanWeights(list(network.parameters()), own.average)

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-from privlearn._validate import one_of
+from privlearn._checks import one_of
 from privlearn.cli import screen
 from privlearn.cli.options import as_options, overridden, read_toml
 from privlearn.cli.planning import draft, guaranteed, warnings
 from privlearn.errors import BadInput
-from privlearn.methods.blocks import Blocks
-from privlearn.methods.candidates import Candidate
-from privlearn.methods.stopping import RandomStopping
 from privlearn.sampling import Shuffle
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import Candidate, RandomStopping
 
 #: What a candidate may set for itself. The rest (data, target, adjacency, ...) is one for all.
 _OWN = (

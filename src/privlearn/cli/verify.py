@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.cli import screen
-from privlearn.publishing.verification import Verification, verify
+from privlearn.publishing.verify import Verification, verify
 
 
 def run(options: argparse.Namespace) -> int:
@@ -19,7 +19,7 @@ def run(options: argparse.Namespace) -> int:
     out = screen.answers
     name = screen.plain(options.folder)
     if found.ok:
-        whom = "" if found.unit == str(Unit()) else f", for {found.unit}"
+        whom = "" if found.unit == str(PrivacyUnit()) else f", for {found.unit}"
         out.print(
             f"[green bold]{name} verifies[/]: the weights are the certified ones, and the events give epsilon "
             f"[bold]{found.epsilon:.4f}[/] at delta {found.delta:g} ({found.adjacency} neighbours, by {found.method}{whom})."

@@ -11,14 +11,13 @@ import numpy as np
 from rich.table import Table
 from scipy.special import ndtr
 
-from privlearn._validate import count
-from privlearn.accounting.adjacency import Adjacency
+from privlearn._checks import count
 from privlearn.accounting.budget import Budget
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import screen
 from privlearn.cli.planning import guaranteed
-from privlearn.clipping.ensembles import ConfidentVotes, Votes
 from privlearn.errors import BadInput
-from privlearn.methods.ensemble.plan import PatePlan
+from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 
 _TEACHERS, _QUERIES, _CLASSES = 250, 1000, 10
 #: What only other methods take, with the value that says that it was not given.

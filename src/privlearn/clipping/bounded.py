@@ -1,13 +1,38 @@
-"""`Bounded`: a value together with the most that one example can change it."""
+"""`Bounded`: a value together with the most that one example can change it.
+
+How far sums of clipped values may be off in floating point, and the room that clips leave for it.
+
+Of n examples, each clipped to C, a sum in which no number goes through more than K additions is off by at most n K u C, u
+being half an ulp (Higham 2002, sec. 4.2). The sums of neighbouring data sets may be off to opposite sides: they differ by
+2 n K u C more than the example itself, whose own norm may be computed a few dozen roundings too small. Clips leave the share
+`ROOM` of C free, so that the sensitivity stays C where 2 n K u and those roundings are at most that. K is at most n, and
+BLOCK + n / BLOCK where products of `BLOCK` rows are added up one after the other.
+
+- Double precision, u = 2^-53, ROOM = 2^-31: proven for n K <= 2^21, 1448 examples; what is found is 1.4e-10 C at a million.
+- Single precision, u = 2^-24, ROOM = 2^-10: proven for n K <= 2^13 only, 90 examples. The worst case takes errors of one
+  sign in all additions and of the other one in the neighbour's. Products of `BLOCK` examples are added up in double
+  precision. What is found, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples and
+  1e-3 C at `MOST_IN_BLOCKS`, nearly all of it across the example's gradient.
+- Where more than `MOST_IN_BLOCKS` are expected in a batch, products are computed in double precision, too, with the room of
+  single precision: proven for n K <= 2^42.
+
+A sum itself is off by far more than that (0.1 C at 4096 equal examples in single precision), but the neighbour's is off
+alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected is
+public, and examples are computed in batches of one size, all but the last, so that one more or less changes that one alone.
+
+Where positions of a sequence are added up within an example, they count in K, and their lengths in place of the example's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from privlearn.sampling import Sample
@@ -31,3 +56,21 @@ class Bounded:
     sensitivity: float
     adjacency: Adjacency
     sample: Sample
+
+
+#: Examples that are computed at once, and added up in single precision, at most.
+BLOCK = 1024
+#: Expected examples in a batch up to which products are in single precision.
+MOST_IN_BLOCKS = 1 << 14
+#: The share of a bound that clips leave for rounding, by bytes of a number.
+ROOM = {4: 2.0**-10, 8: 2.0**-31}
+
+
+def kept(norm: float, dtypes: Iterable[torch.dtype]) -> float:
+    """What values of these types are clipped to: `norm` less the room for rounding."""
+    return norm / (1 + max(ROOM[dtype.itemsize] for dtype in dtypes))
+
+
+def in_steps(values: Tensor) -> Tensor:
+    """`values`, at most 1 in size, rounded towards 0 to multiples of 2^-36: sums below 2^17 are exact in double precision."""
+    return (values.double() * 2.0**36).trunc_().mul_(2.0**-36)

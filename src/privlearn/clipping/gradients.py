@@ -13,23 +13,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._validate import count
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.clipping.agreement import TOLERANCE, close, require_uncoupled, rounding_of
+from privlearn._checks import count
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.augmentation import Augmentation, Views
-from privlearn.clipping.bounded import Bounded
+from privlearn.clipping.backends import (
+    TOLERANCE,
+    Backend,
+    Gradients,
+    Loop,
+    Loss,
+    PerOperation,
+    Problem,
+    Vmap,
+    close,
+    held_by,
+    layouts,
+    require_uncoupled,
+    room,
+    rounding_of,
+)
+from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept
 from privlearn.clipping.capture import NotLayerwise
-from privlearn.clipping.draws import RowRandom, digests
-from privlearn.clipping.examples import ExampleGradients
-from privlearn.clipping.fixed import Fixed
-from privlearn.clipping.generators import drawn_by, unmoved
+from privlearn.clipping.clips import Clip, PerLayer, Quantile
+from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
-from privlearn.clipping.memory import held_by, room
-from privlearn.clipping.rounding import BLOCK, MOST_IN_BLOCKS, kept
-from privlearn.clipping.styles import Clip, PerLayer, Quantile
-from privlearn.clipping.ways import Gradients, Layers, Loop, Loss, Problem, Vmap, Way, layouts
+from privlearn.clipping.per_example import ExampleGradients
+from privlearn.clipping.randomness import RowRandom, digests, drawn_by, unmoved
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError
-from privlearn.models import first_line, made_up_batch
+from privlearn.models.networks import first_line, made_up_batch
 from privlearn.sampling import Sample
 
 #: Shown each physical batch's losses and gradient norms, which are private.
@@ -78,7 +89,7 @@ class ClippedGradients:
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
         loss: (outputs, targets) to one loss for each example, shape (batch,).
-        clip: how to clip, one of `clipping.styles`.
+        clip: how to clip, one of `clipping.clips`.
         adjacency: the kind of neighbour.
         microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
             result is the same.
@@ -141,7 +152,7 @@ class ClippedGradients:
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
         self._model, self._views, self._observe = model, Views(augmentation), observe
-        self.fixed, self._identities = Fixed(model, loss), identities
+        self.fixed, self._identities = FrozenState(model, loss), identities
         self._digests: NDArray[np.uint64] | None = None
         self._rows = rows
         self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
@@ -154,7 +165,7 @@ class ClippedGradients:
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
-        self._way: Way | None = None
+        self._way: Backend | None = None
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
         #: Whether the model or the loss writes into what it is given.
@@ -272,7 +283,7 @@ class ClippedGradients:
             BadInput: the model, the loss or the augmentation can't be computed.
         """
         if self._way is None:
-            self.fixed = Fixed(self._model, self._loss)
+            self.fixed = FrozenState(self._model, self._loss)
             try:
                 self._way, held = self._choose(x, y)
             except PrivlearnError:
@@ -382,7 +393,7 @@ class ClippedGradients:
             self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed
         )
 
-    def _choose(self, x: Tensor, y: Tensor) -> tuple[Way, int]:
+    def _choose(self, x: Tensor, y: Tensor) -> tuple[Backend, int]:
         """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
 
         Returns:
@@ -399,8 +410,8 @@ class ClippedGradients:
 
         batches = [made_up(size) for size in _BATCHES]
 
-        def layers(problem: Problem) -> Layers:
-            return Layers(problem, self._kernels, layouts(problem, self._kernels, batches))
+        def layers(problem: Problem) -> PerOperation:
+            return PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
 
         rows, targets = made_up(_COMPARED)
         problem = self._problem(self._autocast)
@@ -423,8 +434,8 @@ class ClippedGradients:
                 return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
 
     def _fit(
-        self, problem: Problem, kinds: Sequence[Callable[[Problem], Way]], rows: Tensor, targets: Tensor
-    ) -> tuple[Callable[[Problem], Way] | None, tuple[Tensor, Tensor]]:
+        self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Tensor, targets: Tensor
+    ) -> tuple[Callable[[Problem], Backend] | None, tuple[Tensor, Tensor]]:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
         truth = Loop(problem)(*self._fresh(rows, targets))
         usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.rng import NoiseStream
+from privlearn.streams import NoiseStream
 
 #: Rounding may raise the sensitivity by this share.
 _ROOM = 2.0**-10

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privlearn.errors import BadInput
-from privlearn.rng import NoiseStream
+from privlearn.streams import NoiseStream
 
 #: Draws that are made at once: few enough to stay in a processor's cache.
 _BLOCK = 1 << 17

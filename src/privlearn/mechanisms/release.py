@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privlearn._validate import positive
-from privlearn.accounting.adjacency import require_same
+from privlearn._checks import positive
 from privlearn.accounting.events import Gaussian
+from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused
-from privlearn.rng import NoiseStream
+from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,18 +1,73 @@
-"""Private selection: the exponential mechanism, by Gumbel noise."""
+"""Randomised response: labels that are mostly true, each by itself (Warner 1965; Kairouz et al. 2016).
+
+Private selection: the exponential mechanism, by Gumbel noise.
+
+How often something is repeated: one draw of the law that `RepeatAndSelect` is priced for.
+"""
 
 from __future__ import annotations
 
+import math
+
+import mpmath
+import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.accounting.events import Repeated, Selection
+from privlearn.accounting import repeat
+from privlearn.accounting.events import RandomisedResponse, RepeatAndSelect, Repeated, Selection, gumbel_scale
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
-from privlearn.accounting.selection import gumbel_scale
-from privlearn.clipping.predictions import Scores
-from privlearn.rng import NoiseStream
+from privlearn.clipping.evaluation import CandidateScores
+from privlearn.streams import NoiseStream
 
 
-def select(scores: Scores, *, epsilon: float, ledger: Account, stream: NoiseStream) -> int:
+def truth(epsilon: float, categories: int) -> float:
+    """The probability that a label is reported as it is; each other one has e^-epsilon times that."""
+    return 1 / (1 + (categories - 1) * math.exp(-epsilon))
+
+
+def randomised(
+    labels: Tensor,
+    present: Tensor,
+    *,
+    epsilon: float,
+    categories: int,
+    adjacency: Adjacency,
+    ledger: Account,
+    stream: NoiseStream,
+) -> Tensor:
+    """Report a label for each row.
+
+    Guarantee: `RandomisedResponse(epsilon, categories)`, for neighbours with as many rows; charged first. An empty row reports
+    any label with the same probability, which is within e^epsilon of every other law. Probabilities are steps of 2^-53.
+
+    Args:
+        labels: whole numbers 0 .. categories - 1, shape (rows,).
+        present: whether there is somebody in the row, shape (rows,).
+        epsilon: log of the largest ratio of probabilities.
+        categories: how many labels there are.
+        adjacency: the kind of neighbour.
+        ledger: what is charged.
+        stream: the run's noise stream.
+
+    Raises:
+        BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
+    """
+    ledger.charge(RandomisedResponse(epsilon, categories), adjacency)
+    speaks_true, which = _uniform(2 * len(labels), stream).view(2, -1)
+    others = 1 + (which * (categories - 1)).long()
+    reported = (labels + others.where(speaks_true >= truth(epsilon, categories), 0)) % categories
+    found: Tensor = reported.where(present, (which * categories).long())
+    return found
+
+
+def _uniform(count: int, stream: NoiseStream) -> Tensor:
+    """`count` draws of the uniform law on [0, 1), multiples of 2^-53; float64."""
+    return (torch.from_numpy(stream.words(count)) >> 11).double().mul_(2.0**-53).add_(0.5)
+
+
+def select(scores: CandidateScores, *, epsilon: float, ledger: Account, stream: NoiseStream) -> int:
     """Draw one candidate, the sooner the lower its score.
 
     Guarantee: `Selection(epsilon)`, for the adjacency of the scores, which is charged first; if the ledger refuses, nothing is
@@ -28,7 +83,7 @@ def select(scores: Scores, *, epsilon: float, ledger: Account, stream: NoiseStre
     return int((scale * gumbel(len(scores.values), stream) - scores.values).argmax())
 
 
-def select_top(scores: Scores, keep: int, *, epsilon: float, ledger: Account, stream: NoiseStream) -> Tensor:
+def select_top(scores: CandidateScores, keep: int, *, epsilon: float, ledger: Account, stream: NoiseStream) -> Tensor:
     """Draw `keep` different candidates at once, in order, the sooner the lower their scores.
 
     Guarantee: `keep` times `Selection(epsilon)`, charged first. Adding Gumbel noise once and taking the best is the same as
@@ -53,3 +108,28 @@ def gumbel(count: int, stream: NoiseStream) -> Tensor:
     uniform = torch.from_numpy(stream.words(count)).double().mul_(2.0**-64)
     uniform = torch.where(uniform < 0, uniform + 1, uniform).add_(2.0**-65)
     return -(-torch.log1p(-uniform.clamp_(max=1 - 2.0**-53))).log()
+
+
+_WORDS = 4  # of 64 bits, in the uniform number
+
+
+def draw_repetitions(event: RepeatAndSelect, stream: NoiseStream) -> int:
+    """The number of runs, from the law of `event`; secret, like noise: the price is for the best outcome alone.
+
+    By inversion: the least k up to which the law's probabilities add up to a uniform number of 256 bits, in numbers of
+    400. No probability is off by more than 2^-255, and there is no largest k: a cap would be another law, which the theorems
+    do not cover.
+    """
+    with mpmath.workprec(512):
+        uniform = mpmath.mpf(1) / 2
+        for word in stream.words(_WORDS).view(np.uint64):
+            uniform = uniform + int(word)
+            uniform = mpmath.ldexp(uniform, -64)
+        # ... so that the last word's bits are the leading ones.
+        passed = mpmath.mpf(0)
+    for k, probability in enumerate(repeat.law(event.mean, event.shape)):
+        with mpmath.workprec(512):
+            passed += probability
+            if passed > uniform:
+                return k
+    raise AssertionError("the law has no end")

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn.accounting.adjacency import Adjacency
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
-from privlearn.rng import NoiseStream
 from privlearn.sampling import FullBatch
+from privlearn.streams import NoiseStream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.clipping.statistics import Prepare
+    from privlearn.clipping.rows import Prepare
 
 #: Numbers in a row, at most: X'X has their square, and is taken apart into eigenvectors.
 MOST_FEATURES = 10_000
@@ -76,8 +76,7 @@ def release_squares(
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
-    from privlearn.clipping.rows import symmetric
-    from privlearn.clipping.statistics import least_squares_sums
+    from privlearn.clipping.rows import least_squares_sums, symmetric
     from privlearn.mechanisms.release import release
 
     whole = math.fsum(split)

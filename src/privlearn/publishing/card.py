@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.unit import Unit
-from privlearn.models import is_built_in, makes_maps
-from privlearn.publishing import ensemble, features, shared, tuned
+from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.models.networks import is_built_in, makes_maps
+from privlearn.publishing import claim, ensemble, features, tuned
 from privlearn.publishing.certificate import header
 
 _VERBS = {
@@ -28,7 +28,7 @@ def _neighbours(guarantee: Guarantee) -> str:
     return guarantee.unit.change(verb)
 
 
-def _protected(unit: Unit) -> str:
+def _protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
         return f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of the run."
@@ -109,7 +109,7 @@ def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None
         "at the data or at earlier private results, nor figures from test data.",
         "",
     ]
-    lines += shared.card_lines(others) if others else []
+    lines += claim.card_lines(others) if others else []
     if seeded:
         lines += [
             "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "

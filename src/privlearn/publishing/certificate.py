@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from privlearn._json import digest, loads
+from privlearn._storage import digest, loads
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.event_json import JSON_VERSION, to_json
 from privlearn.accounting.events import Event
-from privlearn.accounting.unit import Unit
+from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.errors import BadInput
 from privlearn.publishing.folder import CERTIFICATE
 
@@ -83,6 +83,6 @@ def header(epsilon: object, delta: object, adjacency: object, unit: object, sign
     """The head of the card that belongs to a claim: what a reader sees first, and what `verify` compares."""
     lines = ["---", "library_name: privlearn", "tags: [differential-privacy]"]
     lines += [f"epsilon: {epsilon}", f"delta: {delta}", f"adjacency: {adjacency}"]
-    lines += [f"unit: {unit}"] if str(unit) != str(Unit()) else []
+    lines += [f"unit: {unit}"] if str(unit) != str(PrivacyUnit()) else []
     lines += [f"signed_by: {signed_by}"] if signed_by else []
     return "\n".join([*lines, "---", "", ""])

@@ -6,10 +6,9 @@ from typing import Any
 
 from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.adjacency import Adjacency
 from privlearn.accounting.events import Event
-from privlearn.clipping.ensembles import ConfidentVotes
-from privlearn.methods.ensemble.plan import PatePlan, from_description
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.teachers.plan import ConfidentVotes, PatePlan, from_description
 
 _ASKED = {
     "ball": "the mean of their codes, each clipped to a ball",

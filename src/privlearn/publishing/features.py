@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from privlearn._validate import printable
+from privlearn._checks import printable
 from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.events import Event, Gaussian
-from privlearn.mechanisms.choice import lines, require_told
-from privlearn.mechanisms.features import Select
-from privlearn.methods.features.plan import FeaturesPlan, from_description
+from privlearn.statistics.plan import FeaturesPlan, from_description
+from privlearn.transforms.select import SelectFeatures, check_choice, choice_lines
 
 
 def is_features(settings: object) -> bool:
@@ -25,7 +24,7 @@ def described(settings: dict[str, Any]) -> Event:
     """
     plan = from_description(settings)
     if "chosen" in settings:
-        require_told(settings["chosen"], plan.keep)
+        check_choice(settings["chosen"], plan.keep)
     return plan.event()
 
 
@@ -41,7 +40,7 @@ def chosen_lines(settings: dict[str, Any]) -> list[str]:
     if found is None:
         return []
     what = ": number, name, score ± the noise in it" if "scores" in found else ""
-    listed = "; ".join(printable(line).replace("|", "\\|") for line in lines(found))
+    listed = "; ".join(printable(line).replace("|", "\\|") for line in choice_lines(found))
     return [f"| chosen, the best first{what} | {listed} |"]
 
 
@@ -76,12 +75,12 @@ def earlier(part: dict[str, Any]) -> Event:
     Raises:
         BadInput, KeyError, TypeError, ValueError: it is none.
     """
-    if part["kind"] != Select.kind:
+    if part["kind"] != SelectFeatures.kind:
         return Gaussian(part["noise_multiplier"])
     numbers = {name: value for name, value in part.items() if name not in ("kind", "chosen")}
     if "chosen" in part:
-        require_told(part["chosen"], part["keep"])
-    return Select(**numbers | {"split": tuple(part["split"])}).event()
+        check_choice(part["chosen"], part["keep"])
+    return SelectFeatures(**numbers | {"split": tuple(part["split"])}).event()
 
 
 def card_lines(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:

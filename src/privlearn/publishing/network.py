@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privlearn import models
-from privlearn._json import loads
-from privlearn._validate import count, one_of, parse_spec, printable
-from privlearn.encoders import External, Normalised, Precomputed, RandomUnits, Scattering
+from privlearn._checks import count, one_of, parse_spec, printable
+from privlearn._storage import loads
 from privlearn.errors import BadInput
-from privlearn.methods.result import Result
+from privlearn.models import networks
 from privlearn.publishing.folder import CONFIG, WEIGHTS
+from privlearn.runs.result import Result
+from privlearn.transforms import External, Normalised, Precomputed, RandomUnits, Scattering
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
 #: The transforms that may stand in front of a network, each with the buffer whose shape is stated.
 _KINDS: dict[str, tuple[type[nn.Module], str]] = {
-    "scale": (models.Scale, "low"),
-    "project": (models.Project, "components"),
-    "standardise": (models.Standardise, "mean"),
-    "keep": (models.Keep, "indices"),
-    "clip": (models.ClipRows, "norm"),
+    "scale": (networks.Scale, "low"),
+    "project": (networks.Project, "components"),
+    "standardise": (networks.Standardise, "mean"),
+    "keep": (networks.Keep, "indices"),
+    "clip": (networks.ClipRows, "norm"),
 }
 #: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
 _STATED = {
@@ -108,11 +108,11 @@ def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str 
     import torch
 
     tensors = _tensors(content)
-    known = models.is_built_in(spec)
+    known = networks.is_built_in(spec)
     # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real ones.
     with torch.device("meta" if known else "cpu"):
         transforms = [_transform(part, features) for part in config["transforms"]]
-        network = models.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
+        network = networks.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
     model = torch.nn.Sequential(*transforms, network)
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -135,7 +135,7 @@ def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
     """Refuse a spec that builds another network than the one that was trained."""
     if classes is None:
         raise BadInput("model_spec was given without classes: give both, or neither")
-    twin = models.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
+    twin = networks.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
     *_, network = result.model.children()
     shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
     if shapes[0] != shapes[1]:
@@ -225,11 +225,11 @@ def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
         return _encoder(config, features)
     shape = config["shape"]
     if config["kind"] == "scale":
-        return models.Scale(torch.empty(shape), torch.empty(shape))
+        return networks.Scale(torch.empty(shape), torch.empty(shape))
     if config["kind"] == "standardise":
-        return models.Standardise(torch.empty(shape), torch.empty(shape), torch.empty([]))
+        return networks.Standardise(torch.empty(shape), torch.empty(shape), torch.empty([]))
     if config["kind"] == "keep":
-        return models.Keep(torch.empty(shape, dtype=torch.int64))
+        return networks.Keep(torch.empty(shape, dtype=torch.int64))
     if config["kind"] == "clip":
-        return models.ClipRows(torch.empty(shape))
-    return models.Project(torch.empty(shape))
+        return networks.ClipRows(torch.empty(shape))
+    return networks.Project(torch.empty(shape))

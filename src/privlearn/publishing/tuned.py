@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from privlearn._validate import count, one_of
+from privlearn._checks import count, one_of
 from privlearn.accounting import events
 from privlearn.accounting.events import Event, Selection, compose, tally
 from privlearn.errors import BadInput
-from privlearn.methods.blocks import choosing
-from privlearn.methods.stopping import stopping
+from privlearn.tuning.blocks import choosing
+from privlearn.tuning.stopping import stopping
 
 
 def described(settings: dict[str, Any], run: Callable[[dict[str, Any]], Event]) -> Event:

@@ -3,14 +3,23 @@
 A teacher may be anything, as long as nothing of it reaches another teacher. So the global random generators are set to
 a seed of the teacher's own while it is trained, whatever it draws; its warnings, which tell of its records, are not
 shown; and one that fails has no answers.
+
+Label spreading over public inputs (Zhou et al. 2004): few labels, or noisy ones, reach all inputs that resemble theirs.
+
+How teachers are made, in public words: what is compared before a run is gone on with, and what a certificate says of them.
+
+Only the recipe is described, which is the caller's code and its parameters; nothing here meets a record.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, final
 
 import numpy as np
@@ -18,12 +27,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._validate import count
-from privlearn.clipping.codes import Shapes, plain
-from privlearn.clipping.generators import generators_at
-from privlearn.data.dataset import as_tensor
+from privlearn._checks import between, count
+from privlearn.clipping.randomness import generators_at
+from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput, first_line
-from privlearn.models import made_up_batch
+from privlearn.models.networks import Scale, made_up_batch
+from privlearn.teachers.sums import Shapes, plain
 
 #: From public inputs to a row for each: labels, scores, or targets of any shape.
 Predictor = Callable[[Tensor], Any]
@@ -186,3 +195,161 @@ def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, shapes: Shape
             f"expected {' or '.join(str((6, *shape)) for shape in shapes)}, whatever the records hold. (predict_proba has a "
             "column for each class that a teacher met: pv.teachers.Estimator(make, classes=K) puts them in their places.)"
         )
+
+
+_ROUNDS = 50
+#: Public inputs that a record's label is given to.
+_NEAREST = 5
+
+
+@final
+class Neighbourhood:
+    """Which public inputs resemble each other: each is connected to its nearest ones, in principal components.
+
+    Args:
+        inputs: public inputs, shape (pool, ...).
+        components: principal components of theirs that distances are taken in; 0: the inputs themselves.
+        neighbours: how many each is connected to.
+    """
+
+    def __init__(self, inputs: Tensor, components: int = 50, neighbours: int = 10) -> None:
+        import scipy.sparse
+        from sklearn.decomposition import PCA
+        from sklearn.neighbors import NearestNeighbors
+
+        count("components", components, least=0), count("neighbours", neighbours)
+        rows = inputs.flatten(1).double().numpy()
+        if len(rows) < 2:
+            raise BadInput(f"there are {len(rows)} public inputs: expected two or more, for labels to spread between")
+        kept = min(components, *rows.shape)
+        self._pca = PCA(kept, random_state=0).fit(rows) if kept else None
+        self._index = NearestNeighbors(n_neighbors=min(neighbours, len(rows) - 1)).fit(self._reduced(rows))
+        graph = self._index.kneighbors_graph()
+        graph = graph.maximum(graph.T)
+        scale = scipy.sparse.diags(1 / np.sqrt(np.asarray(graph.sum(1)).ravel()))
+        self._steps = (scale @ graph @ scale).tocsr()
+        self.size = len(rows)
+
+    def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows if self._pca is None else np.asarray(self._pca.transform(rows))
+
+    def nearest(self, inputs: Tensor, number: int = 1) -> NDArray[np.int64]:
+        """The places of the public inputs nearest to each of `inputs`, shape (rows, number)."""
+        rows = self._reduced(inputs.flatten(1).double().numpy())
+        found = self._index.kneighbors(rows, n_neighbors=min(number, self.size), return_distance=False)
+        return np.asarray(found, dtype=np.int64)
+
+    def spread(self, beliefs: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+        """Spread beliefs, shape (pool, classes), along the connections; rows are then probabilities.
+
+        Args:
+            beliefs: how much each input is held to be of each class; 0 where nothing is known.
+            alpha: how much of its label an input takes from its neighbours.
+        """
+        found = beliefs
+        for _ in range(_ROUNDS):
+            found = alpha * (self._steps @ found) + (1 - alpha) * beliefs
+        # As much of each class in all, so that none wins by having had more labels.
+        found = found / np.maximum(found.sum(0), 1e-300)
+        whole = found.sum(1, keepdims=True)
+        evenly: NDArray[np.float64] = np.full_like(found, 1 / beliefs.shape[1])
+        np.divide(found, whole, out=evenly, where=whole > 0)
+        return evenly
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spreading:
+    """Teachers that spread the labels of their records over public inputs: good with few records each.
+
+    A record gives its label to the public inputs that are nearest to it; spread from there, they answer.
+
+    Attributes:
+        public: public inputs to spread over, a `Dataset(..., public=True)` of the records' form; its targets are not used.
+        classes: how many there are.
+        alpha: how much of its label an input takes from its neighbours.
+        components: principal components of the public inputs that distances are taken in.
+        neighbours: how many neighbours an input is connected to.
+
+    Raises:
+        BadInput: data that are not declared public, or a number out of range.
+    """
+
+    public: Dataset
+    classes: int
+    alpha: float = 0.95
+    components: int = 50
+    neighbours: int = 10
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.public, Dataset) or not self.public.public:
+            raise BadInput(
+                "labels are spread over public inputs: give data that are declared so, pv.Dataset(..., public=True)"
+            )
+        count("classes", self.classes, least=2), between("alpha", self.alpha, 1e-9, 1 - 1e-9)
+        inputs = as_tensor(self.public.x, "the public inputs", whole_is_float=self.public.low is not None)
+        if self.public.low is not None:
+            inputs = Scale(*self.public.bounds())(inputs)
+        object.__setattr__(self, "_near", Neighbourhood(inputs, self.components, self.neighbours))
+
+    def __call__(self, x: Tensor, y: Tensor) -> Predictor:
+        """Spread the labels of one shard."""
+        near: Neighbourhood = self.__dict__["_near"]
+        beliefs = np.zeros((near.size, self.classes))
+        np.add.at(beliefs, (near.nearest(x, _NEAREST), y.numpy()[:, None]), 1.0)
+        labels = near.spread(beliefs, self.alpha).argmax(1)
+        return lambda inputs: labels[near.nearest(inputs)[:, 0]]
+
+
+_LONGEST = 300  # characters of a text
+
+
+def described(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain values: its kind, and what tells it from others of that kind.
+
+    Two functions are told apart by their names and their code, not by values that they captured.
+    """
+    with isolated(0), suppress(Exception):  # one that can't be made is refused where teachers are trained
+        match recipe:
+            case Estimator():
+                made = recipe.make()
+                found = {"class": _name(type(made)), "parameters": _short(repr(made)), "classes": recipe.classes}
+                return {"kind": "estimator", **found}
+            case Network():
+                module = recipe.make()
+                size = sum(each.numel() for each in module.parameters())
+                layers = {"class": _name(type(module)), "layers": _short(str(module)), "parameters": size}
+                return {"kind": "network", **layers, "fit": _named(recipe.fit)}
+            case Spreading():
+                names = ("classes", "alpha", "components", "neighbours")
+                return {"kind": "spreading", **{name: getattr(recipe, name) for name in names}}
+    return {"kind": "function", **_named(recipe)}
+
+
+def _named(function: Callable[..., Any]) -> dict[str, str]:
+    """A function by name and code; an object that can be called by its class."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return {"name": _name(type(function))}
+    return {"name": _name(function), "code": hashlib.sha256(_spelled(code)).hexdigest()[:16]}
+
+
+def _spelled(code: CodeType) -> bytes:
+    """What a function does, as bytes that are the same in every process."""
+    constants = [
+        _spelled(each) if isinstance(each, CodeType) else repr(sorted(map(repr, each))).encode()
+        if isinstance(each, frozenset) else repr(each).encode() for each in code.co_consts
+    ]  # fmt: skip
+    return b"\n".join([code.co_code, repr(code.co_names).encode(), *constants])
+
+
+def _name(of: Any) -> str:
+    return f"{of.__module__}:{of.__qualname__}"
+
+
+def _short(text: str) -> str:
+    """A text in one line, without addresses of objects; a long one is cut, and its end told by a digest."""
+    line = re.sub(r" at 0x[0-9A-Fa-f]+", "", " ".join(text.split()))
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[:_LONGEST]}... (SHA-256 {hashlib.sha256(line.encode()).hexdigest()[:16]})"

@@ -1,4 +1,7 @@
-"""Teachers that are trained here, each on its own shard, streamed and resumable."""
+"""Teachers that are trained here, each on its own shard, streamed and resumable.
+
+Which teacher learns from which records: each record with one, assigned without a look at any other record.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,20 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from privlearn._files import write_durably
-from privlearn._json import loads
-from privlearn._validate import count
-from privlearn.accounting.adjacency import Adjacency
-from privlearn.accounting.unit import Unit
-from privlearn.clipping.codes import Shapes
+from privlearn._checks import count
+from privlearn._storage import loads, write_durably
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.models import Scale
-from privlearn.rng import Streams
-from privlearn.teachers import shards as sharding
-from privlearn.teachers.description import described
-from privlearn.teachers.recipes import Recipe, rehearse, taught
-from privlearn.teachers.source import Progress, Teachers
+from privlearn.models.networks import Scale
+from privlearn.sampling import assign
+from privlearn.streams import Streams
+from privlearn.teachers.ensemble import Progress, Teachers
+from privlearn.teachers.recipes import Recipe, described, rehearse, taught
+from privlearn.teachers.sums import Shapes
 
 _FACTS = "teachers.json"
 
@@ -70,11 +71,11 @@ class Trained(Teachers):
             raise BadInput(
                 "records need one way to teachers: give teachers=K, or sites= (an id for each row), or shards="
             )
-        self._place: sharding.Places | None = None
+        self._place: Places | None = None
         if sites is not None:
-            self._place, self._count = sharding.by_site(self._data, sites)
+            self._place, self._count = by_site(self._data, sites)
         elif shards is not None:
-            self._place, self._count = sharding.by_rows(self._data, shards)
+            self._place, self._count = by_rows(self._data, shards)
         else:
             self._count = count("teachers", teachers)  # type: ignore[arg-type]
         self._sites = sites is not None
@@ -85,7 +86,7 @@ class Trained(Teachers):
         """How many there are."""
         return self._count
 
-    def require_covered(self, adjacency: Adjacency, unit: Unit) -> None:
+    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
         """Refuse neighbours that differ in two teachers, and to protect persons where it is not known whose a record is.
 
         A record can be replaced by one of another site, or of another person, which is with another teacher.
@@ -156,13 +157,13 @@ class Trained(Teachers):
         scale = Scale(*self._data.bounds())
         return scale(x), y, scale(inputs)
 
-    def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[sharding.Places, list[int]]:
+    def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[Places, list[int]]:
         """Each row's teacher and each teacher's seed: those of the folder if it was begun before."""
         if self._folder is not None and (self._folder / _FACTS).exists():
             return self._resumed(fingerprint(x, y, asked))
         place = self._place
         if place is None:
-            place = sharding.drawn(self._data, self._count, streams.sampling)
+            place = drawn(self._data, self._count, streams.sampling)
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ class Trained(Teachers):
             write_durably(self._folder / _FACTS, json.dumps(facts).encode(), mode=0o600)
         return place, seeds
 
-    def _resumed(self, digest: str) -> tuple[sharding.Places, list[int]]:
+    def _resumed(self, digest: str) -> tuple[Places, list[int]]:
         assert self._folder is not None
         try:
             facts = loads((self._folder / _FACTS).read_bytes())
@@ -199,7 +200,7 @@ class Trained(Teachers):
         return place, seeds
 
     def _several(
-        self, numbers: range, x: Tensor, y: Tensor, asked: Tensor, place: sharding.Places, seeds: list[int]
+        self, numbers: range, x: Tensor, y: Tensor, asked: Tensor, place: Places, seeds: list[int]
     ) -> Iterator[Tensor | None]:
         """The answers of a few teachers, trained at once; no more are held than that."""
         left = [number for number in numbers if not (self._path(number) and self._path(number).exists())]  # type: ignore[union-attr]
@@ -258,3 +259,73 @@ def fingerprint(*values: Tensor) -> str:
         total.update(f"{value.dtype} {tuple(value.shape)} ".encode())
         total.update(np.ascontiguousarray(value.cpu().numpy()).data)
     return total.hexdigest()
+
+
+Places = NDArray[np.int64]
+
+
+def drawn(data: Dataset, teachers: int, rng: np.random.Generator) -> Places:
+    """For each row its teacher, drawn independently and uniformly; a person's rows stay together."""
+    block_of = assign(data.examples, count("teachers", teachers), rng)
+    if data.groups is None:
+        return block_of
+    return block_of[np.unique(np.asarray(data.groups), return_inverse=True)[1].reshape(-1)]
+
+
+def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
+    """For each row its teacher where each site is one, and how many there are: the sites, which are public, in their order.
+
+    Raises:
+        BadInput: not one site for each row, or a person at two sites.
+    """
+    given = np.asarray(sites)
+    if given.shape != (len(data.x),) or given.dtype.kind not in "iuUSb":
+        raise BadInput(
+            f"sites have the shape {given.shape} and type {given.dtype}, for {len(data.x)} rows: expected the id of a site, a "
+            "whole number or a text, for each row"
+        )
+    names, place = np.unique(given, return_inverse=True)
+    found = place.reshape(-1).astype(np.int64)
+    _require_persons_apart(data, found)
+    return found, len(names)
+
+
+def by_rows(data: Dataset, shards: Sequence[Any]) -> tuple[Places, int]:
+    """For each row its teacher (-1: none), where the rows of each teacher are given, and how many there are.
+
+    Raises:
+        BadInput: a row that there isn't, or one in two shards.
+    """
+    found = np.full(len(data.x), -1, dtype=np.int64)
+    for number, shard in enumerate(shards):
+        rows = np.asarray(shard)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise BadInput(f"shard {number} has shape {rows.shape} and type {rows.dtype}: expected numbers of rows")
+        rows = rows.astype(np.int64)
+        if rows.size and not (rows.min() >= 0 and rows.max() < len(found)):
+            raise BadInput(
+                f"shard {number} has rows outside 0 to {len(found) - 1}: expected numbers of rows of the data"
+            )
+        if len(np.unique(rows)) < len(rows) or bool((found[rows] >= 0).any()):
+            raise BadInput(
+                f"shard {number} holds a row that another one holds too, or holds one twice: shards overlap, and one record "
+                "would move two teachers. Give each row to one teacher",
+                shard=number,
+            )
+        found[rows] = number
+    _require_persons_apart(data, found)
+    return found, len(shards)
+
+
+def _require_persons_apart(data: Dataset, place: Places) -> None:
+    """Refuse shards in which one person is with two teachers."""
+    if data.groups is None:
+        return
+    person = np.unique(np.asarray(data.groups), return_inverse=True)[1].reshape(-1)
+    used = place >= 0
+    pairs = np.unique(np.stack([person[used], place[used]]), axis=1)
+    if len(np.unique(pairs[0])) < pairs.shape[1]:
+        raise BadInput(
+            "a person's rows are with two teachers: shards overlap, and one person would move both. Give all rows of a person "
+            "to one teacher, or leave out groups to protect single rows"
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import ExampleGradients, Formed, Gram, sum_of_outer, worth_forming
+from privlearn.clipping.per_example import Dense, ExampleGradients, GramNorms, sum_of_outer, worth_forming
 
 
 @final
@@ -51,7 +51,7 @@ class Convolution:
             call.keep(self._weight, None, self._weight_gradients(inputs, outputs))
         if self._trains[1]:
             assert self._bias is not None
-            call.keep(self._bias, None, Formed(outputs.flatten(3).sum((1, 3))))
+            call.keep(self._bias, None, Dense(outputs.flatten(3).sum((1, 3))))
         if not wanted:
             return None
         return self._native(g, x, self._weight.to(g.dtype), self._groups, 0)
@@ -77,8 +77,8 @@ class Convolution:
         if len(kernel) <= 2 and self._groups == 1 and not self._transposed:
             positions = x.shape[1] * math.prod(g.shape[3:])
             if not worth_forming(positions, shape[0], math.prod(shape[1:])):
-                return Gram(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
-        return Formed(self._formed(x, g))
+                return GramNorms(_channels_last(g), self._unfolded(x), shape, partial(self._weighted, x, g))
+        return Dense(self._formed(x, g))
 
     def _formed(self, x: Tensor, g: Tensor) -> Tensor:
         """Each example becomes a group of channels of one wide image, so one call gives every example's gradient."""

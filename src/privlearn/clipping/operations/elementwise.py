@@ -7,7 +7,7 @@ from typing import Any, final
 from torch import Tensor
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import Formed
+from privlearn.clipping.per_example import Dense
 
 
 @final
@@ -32,7 +32,7 @@ class Broadcast:
         if call.layout.axis == 1:
             shape[0], shape[1] = shape[1], shape[0]
         over = [1, *(axis + 1 for axis in range(1, x.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
-        call.keep(parameter, None, Formed(each.sum(over).reshape(len(each), *parameter.shape)))
+        call.keep(parameter, None, Dense(each.sum(over).reshape(len(each), *parameter.shape)))
         if not wanted:
             return None
         return g * parameter.to(g.dtype) if self._multiply else g
@@ -55,7 +55,7 @@ class Expanded:
         shape = [1] * (g.dim() - self._parameter.dim()) + list(self._parameter.shape)
         each = call.grouped(g)
         over = [1, *(axis + 1 for axis in range(1, g.dim()) if shape[axis] == 1 and each.shape[axis + 1] != 1)]
-        call.keep(self._parameter, None, Formed(each.sum(over).reshape(len(each), *self._parameter.shape)))
+        call.keep(self._parameter, None, Dense(each.sum(over).reshape(len(each), *self._parameter.shape)))
 
 
 def copied(capture: Capture, parameter: Tensor, rows: int) -> Tensor:

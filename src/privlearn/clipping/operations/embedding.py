@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import Rows
+from privlearn.clipping.per_example import SparseRows
 
 
 @final
@@ -28,7 +28,7 @@ class Embedding:
         tokens, rows = call.grouped(x).flatten(1), call.positions(g)
         if self._padding is not None:
             rows = rows * (tokens != self._padding)[..., None]
-        call.keep(self._weight, None, Rows(tokens, rows, self._weight.shape))
+        call.keep(self._weight, None, SparseRows(tokens, rows, self._weight.shape))
 
 
 def embedding(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import ExampleGradients, Formed, Outer, row_norms, sum_of_outer
+from privlearn.clipping.per_example import Dense, ExampleGradients, OuterProduct, row_norms, sum_of_outer
 
 
 @final
@@ -50,12 +50,12 @@ class Linear:
         if self._trains[0]:
             found: ExampleGradients
             if norms is not None:
-                found = Outer(g, x.to(g.dtype), norms, self._kernels)
+                found = OuterProduct(g, x.to(g.dtype), norms, self._kernels)
             else:
                 found = sum_of_outer(rows, call.positions(x), weight.shape, self._kernels)
             call.keep(self._weight, self._rows, found)
         if self._bias is not None and self._trains[1]:
-            call.keep(self._bias, self._bias_rows, Formed(rows if single else rows.sum(1), norms))
+            call.keep(self._bias, self._bias_rows, Dense(rows if single else rows.sum(1), norms))
         return self._kernels.back(g, weight.to(g.dtype)) if wanted else None
 
 

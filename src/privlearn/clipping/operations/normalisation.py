@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privlearn.clipping.capture import Call, Capture
-from privlearn.clipping.examples import Formed
+from privlearn.clipping.per_example import Dense
 
 
 class _Affine:
@@ -23,7 +23,7 @@ class _Affine:
         """Keep each example's gradients of those that are trained."""
         for parameter, gradients in ((self.weight, scale), (self.bias, shift)):
             if gradients is not None and parameter is not None and any(parameter is p for p in self.parameters):
-                call.keep(parameter, None, Formed(gradients.reshape(len(gradients), *parameter.shape)))
+                call.keep(parameter, None, Dense(gradients.reshape(len(gradients), *parameter.shape)))
 
 
 @final

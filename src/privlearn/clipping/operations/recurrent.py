@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture, no_autocast
-from privlearn.clipping.examples import Formed, sum_of_outer
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.operations.linear import projected
+from privlearn.clipping.per_example import Dense, sum_of_outer
 
 
 class _Cell(Protocol):
@@ -161,8 +161,8 @@ class _Recurrence(torch.autograd.Function):
             before = call.positions(torch.cat([first[:, None], states[:, :-1]], 1))
             call.keep(ctx.weight, None, sum_of_outer(rows, before, ctx.weight.shape, capture.kernels))
         if capture.trains(*(ctx.biases or ())):
-            summed = Formed(rows.sum(1))
-            both = (summed if inputs is products else Formed(call.positions(inputs).sum(1)), summed)
+            summed = Dense(rows.sum(1))
+            both = (summed if inputs is products else Dense(call.positions(inputs).sum(1)), summed)
             for bias, found in zip(ctx.biases, both, strict=True):
                 if capture.trains(bias):
                     call.keep(bias, None, found)

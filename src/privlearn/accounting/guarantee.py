@@ -1,0 +1,104 @@
+"""Whose data a guarantee protects: one example, somebody with several, or one person with all their rows.
+
+The kinds of neighbour a guarantee can be for. They are never implied and never mix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Any, final
+
+from privlearn._checks import count, one_of
+from privlearn.errors import AdjacencyMismatch, BadInput
+
+#: Examples of one person that are priced together at most.
+MOST_IN_A_GROUP = 10_000
+#: Rows of each person, where there is no limit to them.
+ALL = "all"
+
+
+@final
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """The unit of protection of a plan, a ledger and a claim.
+
+    Attributes:
+        group_size: examples that one person has at most; the guarantee is for all of them together. A bound that is
+            declared, never read off the data: somebody with more is protected less.
+        rows_per_person: None where an example is a row. Else an example is a person, with any number of rows, of which
+            at most this many take part; or "all" of them.
+
+    Raises:
+        BadInput: a number out of range, or both of them.
+    """
+
+    group_size: int = 1
+    rows_per_person: int | str | None = None
+
+    def __post_init__(self) -> None:
+        count("group_size", self.group_size, most=MOST_IN_A_GROUP)
+        if self.rows_per_person is not None:
+            if self.rows_per_person != ALL:
+                count("rows_per_person", self.rows_per_person)  # type: ignore[arg-type]
+            if self.group_size > 1:
+                raise BadInput(
+                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is a "
+                    "person, one example is all that a person has. Leave out one of the two"
+                )
+
+    def figures(self) -> dict[str, Any]:
+        """What is not as usual, by name: empty where the unit is one row."""
+        found = {"group_size": self.group_size} if self.group_size > 1 else {}
+        return found if self.rows_per_person is None else found | {"rows_per_person": self.rows_per_person}
+
+    def change(self, verb: str) -> str:
+        """What neighbouring data sets differ in, with `verb` such as "added or removed"."""
+        if self.rows_per_person is not None:
+            return f"one person, with all their rows, is {verb}"
+        if self.group_size > 1:
+            return f"examples of one person, up to {self.group_size} of them, are {verb}"
+        return f"one example is {verb}"
+
+    def __str__(self) -> str:
+        if self.rows_per_person == ALL:
+            return "one person (any number of rows, all of which may be used)"
+        if self.rows_per_person is not None:
+            return f"one person (any number of rows, of which at most {self.rows_per_person} are used)"
+        if self.group_size > 1:
+            return f"up to {self.group_size} examples of one person"
+        return "one example (one row of the training data)"
+
+
+@unique
+class Adjacency(StrEnum):
+    """When two data sets count as neighbours.
+
+    ADD_REMOVE: one example is added or removed; the number of examples is protected too.
+    ZERO_OUT: one example is replaced by a null example that contributes nothing; the number is public.
+    REPLACE_ONE: one example is replaced by any other; the number is public.
+    """
+
+    ADD_REMOVE = "add_remove"
+    ZERO_OUT = "zero_out"
+    REPLACE_ONE = "replace_one"
+
+    @classmethod
+    def parse(cls, name: str) -> Adjacency:
+        """Return the member called `name`, or raise `BadInput` with the list of them."""
+        return cls(one_of("adjacency", str(name), [member.value for member in cls]))
+
+    def sum_sensitivity(self, norm: float) -> float:
+        """L2 sensitivity of a sum in which each example's vector has L2 norm at most `norm`."""
+        return 2.0 * norm if self is Adjacency.REPLACE_ONE else norm
+
+
+def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
+    """Raise `AdjacencyMismatch` unless both are the same kind of neighbour."""
+    if first is not second:
+        raise AdjacencyMismatch(
+            f"{what}: {second.value} meets {first.value}. A guarantee holds for one kind of neighbour; "
+            "use one adjacency for the whole plan, or a ledger of its own for each",
+            expected=first,
+            given=second,
+        )

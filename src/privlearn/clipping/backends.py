@@ -1,0 +1,435 @@
+"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, one at a time.
+
+The last is the truth that the other two are held against, and the last resort.
+
+When two computations on made-up rows agree, and whether a loss is computed example by example.
+
+What a batch holds in memory, and how much it may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
+from privlearn.clipping.evaluation import FrozenState
+from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.operations import RULES
+from privlearn.clipping.per_example import Dense, ExampleGradients
+from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
+from privlearn.errors import NotPerExample
+
+#: A loss of a batch: (outputs, targets) to one value for each example, shape (batch,).
+Loss = Callable[[Tensor, Tensor], Tensor]
+#: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
+Gradients = tuple[dict[str, ExampleGradients], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Problem:
+    """What is differentiated.
+
+    Attributes:
+        model: per-example.
+        loss: of a batch.
+        parameters: the trained ones by name, a tied one once.
+        copies: rows of inputs and targets for each example; its loss is their mean.
+        autocast: the type that the model runs in, or None for that of its parameters.
+        dtype: the type that inputs are brought to, or None to leave them as they are.
+        random: what the examples draw.
+        fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
+    """
+
+    model: nn.Module
+    loss: Loss
+    parameters: dict[str, nn.Parameter]
+    copies: int = 1
+    autocast: torch.dtype | None = None
+    dtype: torch.dtype | None = None
+    random: RowRandom = field(default_factory=RowRandom)
+    fixed: FrozenState | None = None
+
+    @contextmanager
+    def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
+        """A block in which random numbers are drawn as `draws` says, and after which no state is left behind."""
+        try:
+            with draws:
+                yield
+        finally:
+            if self.fixed:
+                self.fixed.restore()
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """One loss for each example.
+
+        Raises:
+            NotPerExample: there is not one for each row.
+        """
+        losses = self.loss(output, y)
+        if losses.shape != y.shape[:1]:
+            raise NotPerExample(
+                f"the loss has shape {tuple(losses.shape)} for a batch of {len(y)}: expected one value for each example, "
+                f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
+                shape=tuple(losses.shape),
+            )
+        return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The losses of rows."""
+        with self.casting(x):
+            return self.losses(self.model(x), y)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Rows as the model takes them."""
+        return x.to(self.dtype) if self.dtype and x.is_floating_point() else x
+
+    @contextmanager
+    def in_double(self) -> Iterator[Problem]:
+        """The same in double precision, for the block: the model's own tensors change their type and change back."""
+        parameters = [p for p in self.model.parameters() if p.is_floating_point()]
+        held = [(p, p.data) for p in parameters]
+        buffers = [(m, n, b) for m in self.model.modules() for n, b in m._buffers.items() if b is not None]
+        try:
+            for parameter, data in held:
+                parameter.data = data.double()
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer.double() if buffer.is_floating_point() else buffer
+            yield replace(self, autocast=None, dtype=torch.float64, fixed=FrozenState(self.model, self.loss))
+        finally:
+            for parameter, data in held:
+                parameter.data = data
+            for module, name, buffer in buffers:
+                module._buffers[name] = buffer
+
+    def casting(self, x: Tensor) -> AbstractContextManager[object]:
+        """Autocast, if it is asked for."""
+        return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
+
+
+#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the sequence
+#: of all operations; and where the examples are in what each call that draws random numbers draws.
+Seen = tuple[list[Layout], list[set[int]], int, list[Layout]]
+
+
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> Seen:
+    """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
+
+    Raises:
+        NotLayerwise: nothing does, or examples change their places.
+    """
+    captures: list[Capture] = []
+
+    def run(x: Tensor, y: Tensor) -> None:
+        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(y)))
+        x = problem.inputs(x)
+        with torch.enable_grad(), captures[-1]:
+            problem.forward(x, y)
+
+    drawn = layouts_of_draws(problem, batches, run)
+    one, other = captures
+    if one.trace != other.trace:
+        raise NotLayerwise("the model calls other operations on a batch of another size")
+    sizes = (len(batches[0][0]), len(batches[1][0]))
+    found = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
+    return found, moving(one, other), one.trace, drawn
+
+
+def layouts_of_draws(
+    problem: Problem,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    run: Callable[[Tensor, Tensor], object] | None = None,
+) -> list[Layout]:
+    """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
+
+    Raises:
+        NotLayerwise: a call draws for all examples at once.
+    """
+    records = []
+    for x, y in batches:
+        records.append(Recorder())
+        with problem.computing(records[-1]):
+            (run or problem.forward)(x, y)
+    one, other = (record.shapes for record in records)
+    if len(one) != len(other):
+        raise NotLayerwise("the model draws more or fewer random numbers for a batch of another size")
+    sizes = (len(batches[0][0]), len(batches[1][0]))
+    return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
+
+
+@final
+class PerOperation:
+    """One backward pass in which only gradients of activations flow. For models whose operations have rules.
+
+    Args:
+        problem: what is differentiated.
+        kernels: for matrix products.
+        layouts: what was seen on made-up rows.
+    """
+
+    name: ClassVar[str] = "layers"
+
+    def __init__(self, problem: Problem, kernels: Kernels, layouts: Seen) -> None:
+        self._problem, self._kernels = problem, kernels
+        self._layouts, self._batch, self._trace, self._drawn = layouts
+        self._trained = list(problem.parameters.values())
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
+        problem, copies = self._problem, self._problem.copies
+        self._kernels.scratch.next_step()
+        capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts, self._batch)
+        x = problem.inputs(x)
+        with problem.computing(problem.random.together(self._drawn)):
+            with torch.enable_grad():
+                with capture:
+                    losses = problem.forward(x, y)
+                total = losses.sum()
+            if capture.trace != self._trace:
+                raise NotLayerwise("the model calls other operations than it did on made-up rows")
+            flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
+        found = {}
+        for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
+            if flow is not None:
+                operation = capture.unseen.get(id(parameter), "an operation")
+                raise NotLayerwise(f"{name!r} is used by {operation} without a rule for it")
+            gradients = capture.found.of(parameter)
+            if gradients is not None:
+                found[name] = gradients
+        return found, losses.detach()
+
+
+@final
+class Vmap:
+    """All examples at once through `torch.func`, for every other model."""
+
+    name: ClassVar[str] = "vmap"
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
+        problem = self._problem
+        model, copies, x = problem.model, problem.copies, problem.inputs(x)
+        names = {id(p): name for name, p in problem.parameters.items()}
+        # Every place of a tensor once, tied or not: PyTorch would fill a module that has two names twice, and then put
+        # what it was filled with back in place of the parameter.
+        modules = list(model.named_modules())
+        places = dict(pair for n, m in modules for pair in m.named_parameters(n, False, remove_duplicate=False))
+        frozen = {place: p.detach() for place, p in places.items() if id(p) not in names}
+        frozen |= dict(pair for n, m in modules for pair in m.named_buffers(n, False, remove_duplicate=False))
+        trains = {place: names[id(p)] for place, p in places.items() if id(p) in names}
+
+        def single(parameters: dict[str, Tensor], rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            with problem.casting(rows):
+                given = {place: parameters[name] for place, name in trains.items()} | frozen
+                output = functional_call(model, given, (rows,), tie_weights=False)
+                value = problem.losses(output, targets)[0]
+            return value, value.detach()
+
+        trained = {name: p.detach() for name, p in problem.parameters.items()}
+        each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        with problem.computing(problem.random.together()):
+            formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))  # type: ignore[no-untyped-call]
+        return {name: Dense(gradients) for name, gradients in formed.items()}, losses
+
+
+@final
+class Loop:
+    """One example at a time."""
+
+    name: ClassVar[str] = "loop"
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
+        problem, rows, losses = self._problem, [], []
+        x = problem.inputs(x)
+        for number, start in enumerate(range(0, len(x), problem.copies)):
+            own = slice(start, start + problem.copies)
+            with problem.computing(problem.random.alone(number)), torch.enable_grad():
+                loss = problem.forward(x[own], y[own])[0]
+                trained = list(problem.parameters.values())
+                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            rows.append(found)
+            losses.append(loss.detach())
+        each = zip(problem.parameters, *rows, strict=True)
+        formed = {name: torch.stack([p.to_dense() if p.is_sparse else p for p in parts]) for name, *parts in each}
+        return {name: Dense(gradients) for name, gradients in formed.items()}, torch.stack(losses)
+
+
+Backend = PerOperation | Vmap | Loop
+
+
+#: Relative difference up to which two results agree.
+TOLERANCE = 2e-3
+
+
+def require_uncoupled(
+    problem: Problem, rows: Tensor, targets: Tensor, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[bool, bool]:
+    """Refuse a loss whose value for one example depends on other examples, or on earlier batches.
+
+    Every computation starts from the same seeds, and from the state that the model and the loss had.
+
+    Args:
+        problem: what is differentiated.
+        rows: made-up inputs.
+        targets: made-up targets.
+        batches: two more such batches, of different sizes.
+
+    Returns:
+        Whether the model or the loss writes into the rows that it is given, and whether it draws random numbers.
+
+    Raises:
+        NotPerExample: it does, or draws random numbers from elsewhere than PyTorch.
+    """
+    written, drawn, foreign = False, False, False
+
+    def losses(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal written, drawn, foreign
+        given = x.clone(), y.clone()
+        with generators_at(0), problem.computing(torch.no_grad()):
+            own, others = drawn_by(x.device), foreign_state()
+            found = problem.forward(*given)
+            drawn |= not all(map(torch.equal, drawn_by(x.device), own))
+            foreign |= foreign_state() != others
+        written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, (x, y), strict=True))
+        return found
+
+    together = losses(rows, targets)
+    _require_same(losses(rows, targets), together)
+    if foreign:
+        raise NotPerExample(
+            "the model or the loss draws random numbers from numpy or random, which would differ with the other examples: "
+            "draw them with torch"
+        )
+    starts = range(0, len(rows), problem.copies)
+    if not drawn or not _agree_by_example(problem, rows, targets, batches):
+        alone = torch.cat([_alone(losses, rows, targets, start, problem.copies, drawn) for start in starts])
+        if not _agree(together, alone):
+            raise NotPerExample(
+                "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
+                "normalisation over the batch"
+            )
+    losses(larger(rows), targets)
+    _require_same(losses(rows, targets), together)
+    return written, drawn
+
+
+def _agree_by_example(
+    problem: Problem, rows: Tensor, targets: Tensor, batches: Sequence[tuple[Tensor, Tensor]]
+) -> bool:
+    """Whether examples have the same losses by themselves and together, if each draws random numbers of its own."""
+    examples, copies, random = len(rows) // problem.copies, problem.copies, problem.random
+    random.active = True
+    random.take(np.arange(examples, dtype=np.uint64))
+    with torch.no_grad():
+        try:
+            drawn = layouts_of_draws(problem, batches)
+            with problem.computing(random.together(drawn)):
+                together = problem.forward(rows.clone(), targets.clone())
+        except NotLayerwise:
+            return False
+        alone = []
+        for number in range(examples):
+            own = slice(number * copies, (number + 1) * copies)
+            with problem.computing(random.alone(number)):
+                alone.append(problem.forward(rows[own].clone(), targets[own].clone()))
+    return _agree(together, torch.cat(alone))
+
+
+def _agree(together: Tensor, alone: Tensor) -> bool:
+    usable = alone.isfinite()
+    return close(together[usable], alone[usable], rounding_of(alone[usable]))
+
+
+def _alone(
+    losses: Callable[[Tensor, Tensor], Tensor], rows: Tensor, targets: Tensor, start: int, copies: int, drawn: bool
+) -> Tensor:
+    """The loss of the example whose rows begin at `start`, by itself.
+
+    If random numbers are drawn, they depend on the size of the batch: then beside others than before.
+    """
+    own = slice(start, start + copies)
+    if not drawn:
+        return losses(rows[own], targets[own])
+    x, y = rows.roll(copies, 0), targets.roll(copies, 0)
+    x[own], y[own] = rows[own], targets[own]
+    return losses(x, y)[start // copies :][:1]
+
+
+def _require_same(again: Tensor, losses: Tensor) -> None:
+    """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in another order."""
+    rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
+    if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
+        raise NotPerExample(
+            "the loss of the same rows differs from one call to the next, with the same seeds: the model or the loss keeps "
+            "something of earlier batches. Keep it in buffers (register_buffer), which are put back after each batch, or "
+            "leave it out"
+        )
+
+
+def larger(rows: Tensor) -> Tensor:
+    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to another."""
+    return 2 * rows if rows.is_floating_point() else rows
+
+
+def rounding_of(values: Tensor) -> float:
+    """A difference that tells nothing about values of this size."""
+    return math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max()) if values.numel() else 0.0
+
+
+def close(one: Tensor, other: Tensor, rounding: float) -> bool:
+    """Whether two results agree, apart from `rounding`."""
+    return torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=rounding)
+
+
+#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
+_WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
+
+
+def held_by(way: Backend, rows: Tensor, targets: Tensor) -> int:
+    """Bytes that `way` holds at the end of a batch's backward pass, about."""
+    holding = _Held()
+    with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
+        found, _ = way(rows, targets)
+    return holding.bytes + sum(gradients.nbytes for gradients in found.values())
+
+
+class _Held(torch.autograd.graph.saved_tensors_hooks):
+    """Adds up the bytes that autograd holds for the backward pass, each piece of memory once."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        super().__init__(self._see, lambda tensor: tensor)
+
+    def _see(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            storage = tensor.untyped_storage()
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        """What is held."""
+        return sum(self._sizes.values())
+
+
+def room(device: torch.device) -> int:
+    """Bytes that one physical batch may hold."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
+    return _WORKING_SET

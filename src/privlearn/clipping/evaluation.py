@@ -1,0 +1,307 @@
+"""`Answers`: which examples a classifier gets right, and how many, with the most that one example can change it.
+
+How many examples a model gets right or wrong: counts to which each example adds at most one, by itself.
+
+`Fixed`: what a model holds beside its trained parameters, kept as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.bounded import Bounded, in_steps
+from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
+from privlearn.data.dataset import Dataset, persons_in
+from privlearn.errors import BadInput
+from privlearn.models.networks import made_up_batch
+from privlearn.sampling import Sample
+
+#: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.
+HALF = 0.5
+#: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
+_AT_ONCE = 256
+
+
+@final
+class RightAnswers:
+    """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
+
+    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong answer,
+    and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that no row
+    changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to other
+    places, where two scores that are equal to the last digits may be rounded otherwise; with `at_once` 1 not even that.)
+
+    Args:
+        model: one row of scores, one for each class, for each row of inputs.
+        apart: whether rows must not meet: yes for private ones.
+        at_once: rows that are computed at once, at most 256.
+        computed: called whenever the model has run; by default nothing is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        apart: bool = True,
+        at_once: int | None = None,
+        computed: Callable[[], None] | None = None,
+    ) -> None:
+        self._model, self._apart = model, apart
+        self._at_once = min(_AT_ONCE, at_once or _AT_ONCE)
+        self._done = computed or (lambda: None)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """1 for a right answer, -1 for a wrong one and 0 for none, for each of `rows` (by default all).
+
+        Args:
+            x: all inputs, shape (rows, ...).
+            y: all targets, whole numbers, shape (rows,).
+            rows: the places of those that are wanted.
+        """
+        rows = torch.arange(len(x)) if rows is None else rows
+        found = torch.zeros(len(rows), dtype=torch.int8)
+        with evaluating(self._model):
+            answered = self._few if self._can_be_together(x, y) else self._one_by_one
+            for start in range(0, len(rows), self._at_once):
+                own = rows[start : start + self._at_once]
+                found[start : start + len(own)] = answered(x, y, own)
+        return found
+
+    def count(
+        self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
+    ) -> Bounded:
+        """The right answers less the wrong ones, halved, over the examples that `sample` drew; sensitivity computed here.
+
+        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty one
+        of zero-out neighbours. An example of several rows adds their mean.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            x: all inputs, shape (rows, ...).
+            y: all targets, shape (rows,).
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+
+        Returns:
+            One tensor of shape (1,), in double precision.
+        """
+        indices = torch.from_numpy(sample.indices)
+        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        each = in_steps((HALF * self(x, y, own.flatten()).double()).view(own.shape).mean(1))
+        return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
+
+    def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
+        """Whether rows can be computed at once: tried on made-up ones of the shape and type of `x`, so that no row decides.
+
+        Not where a model draws random numbers in evaluation mode, too: a row less would give the others' to other rows.
+        """
+        made_up, device = made_up_batch(x, y, self._at_once), _device(self._model)
+        drawn = drawn_by(device)
+        try:
+            with unmoved(device):
+                self._scored(self._together, *made_up, torch.arange(self._at_once))
+                return not self._apart or all(map(torch.equal, drawn, drawn_by(device)))
+        except Exception:
+            return False
+
+    def _few(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows at once, always as many: the last is repeated if there are fewer.
+
+        Another row stands in for each on which the model fails, in its place: so the answers on all others
+        come from the same arithmetic, to the last digit, whatever was there.
+        """
+        few = len(rows)
+        rows = torch.cat([rows, rows[-1:].expand(self._at_once - few)])
+        try:
+            return self._scored(self._together, x, y, rows)[:few]
+        except Exception:
+            fine = ~self._failing(x, y, rows)
+        try:
+            # IndexError if there is none to stand in; and a model may fail at random.
+            found = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+        except Exception:
+            return torch.zeros(few, dtype=torch.int8)
+        return found.where(fine, 0)[:few]
+
+    def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """On which of `rows` the model fails: halving finds them."""
+        try:
+            self._scored(self._together, x, y, rows)
+        except Exception:
+            if len(rows) == 1:
+                return torch.ones(1, dtype=torch.bool)
+            return torch.cat([self._failing(x, y, half) for half in rows.tensor_split(2)])
+        return torch.zeros(len(rows), dtype=torch.bool)
+
+    def _one_by_one(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers on a few rows, each computed by itself, and with the same random numbers."""
+        return torch.cat([self._alone(x, y, row) for row in rows[:, None]])
+
+    def _alone(self, x: Tensor, y: Tensor, row: Tensor) -> Tensor:
+        draw_from(0)
+        try:
+            return self._scored(self._model, x, y, row)
+        except Exception:
+            return torch.zeros(1, dtype=torch.int8)
+
+    def _together(self, x: Tensor) -> Tensor:
+        if not self._apart:
+            return self._model(x)  # type: ignore[no-any-return]
+        return vmap(lambda row: self._model(row[None])[0], randomness="different")(x)  # type: ignore[no-any-return]
+
+    def _scored(self, scores: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+        """The answers that are in the scores, of which there must be a row for each of `rows`."""
+        where = _device(self._model)
+        try:
+            found = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
+        finally:
+            self._done()
+        if found.dim() != 2 or len(found) != len(rows):
+            raise ValueError(f"scores of shape {tuple(found.shape)} for {len(rows)} rows")
+        right = found.argmax(1) == y[rows.to(y.device)].cpu()
+        return torch.where(right, 1, -1).where(found.isfinite().all(1), 0).to(torch.int8)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the block, outside any autocast; modes and PyTorch's generators are then what they were."""
+    modes = [(module, module.training) for module in model.modules()]
+    kind = _device(model).type
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.autocast(kind, enabled=False, cache_enabled=False):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class CandidateScores:
+    """A score for each of several candidates, private until one of them is selected; the lowest is best.
+
+    Attributes:
+        values: the scores, float64, shape (candidates,).
+        sensitivity: the most that one example changes any of them.
+        one_way: whether neighbours differ in one direction only: no score rises where another one falls.
+        adjacency: the kind of neighbour that this holds for.
+    """
+
+    values: Tensor
+    sensitivity: float
+    one_way: bool
+    adjacency: Adjacency
+
+
+def wrong_predictions(models: Sequence[nn.Module | None], data: Dataset, adjacency: Adjacency) -> CandidateScores:
+    """How many examples of `data` each model gets wrong; one that is None gets all wrong.
+
+    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by at most
+    1. One that is exchanged for another adds between 0 and 1 before and after.
+    """
+    counts = [
+        float(_weights(data).sum()) if model is None else float(_weights(data) @ (1 - _right(model, data)))
+        for model in models
+    ]
+    return CandidateScores(
+        torch.tensor(counts, dtype=torch.float64), 1.0, adjacency is not Adjacency.REPLACE_ONE, adjacency
+    )
+
+
+def right_predictions(model: nn.Module, data: Dataset, sample: Sample, adjacency: Adjacency) -> Bounded:
+    """How many examples of `data` the model gets right, as a value to be released; `sample` is all of them.
+
+    Each adds between 0 and 1, whoever the neighbour is: the sensitivity is 1.
+    """
+    return Bounded((_weights(data) @ _right(model, data),), 1.0, adjacency, sample)
+
+
+def require_labels(data: Dataset) -> None:
+    """Raise `BadInput` unless the targets are classes, so that predictions can be right or wrong."""
+    y = data.tensors()[1]
+    if y.is_floating_point() or y.is_complex() or y.ndim != 1:
+        raise BadInput(
+            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: to count right predictions, expected one whole "
+            "number for each row, its class"
+        )
+
+
+def _right(model: nn.Module, data: Dataset) -> Tensor:
+    """For each row 1 if the model's largest output is that of its class, else 0; float64.
+
+    Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others there
+    are, and a model could see them; so each count moves by no more than the row itself. A row that the model fails on is
+    wrong, silently.
+    """
+    twin = copy.deepcopy(model).cpu().requires_grad_(False)
+    answers = RightAnswers(twin, at_once=1, computed=FrozenState(twin).restore)
+    return (answers(*data.tensors()) == 1).double()
+
+
+def _weights(data: Dataset) -> Tensor:
+    """What each row counts for: 1, or its share of a person's rows; 0 for an empty row, which is not finite. float64."""
+    x, _ = data.tensors()
+    full = x.isfinite().view(len(x), math.prod(x.shape[1:])).all(1).double()
+    if data.groups is None or not persons_in(np.asarray(data.groups)):
+        return full
+    _, person_of, sizes = np.unique(np.asarray(data.groups), return_inverse=True, return_counts=True)
+    return in_steps(full / torch.from_numpy(sizes[person_of.reshape(-1)]).double())
+
+
+#: Bytes up to which a tensor is put back without asking whether it changed.
+_SMALL = 1 << 20
+
+
+@final
+class FrozenState:
+    """Buffers and frozen parameters: they are published, but no release ever fills them.
+
+    A model that writes into them on some data only would carry these data into later batches, and into the published
+    model. To refuse it then would tell of the data, too: so what it wrote is undone.
+
+    Args:
+        model: as it is now is how it stays, apart from its trainable parameters.
+        loss: if it is a module, or a method of one, so does it, with all of its parameters that are not the model's.
+    """
+
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
+        owners = [model, *(o for o in (loss, getattr(loss, "__self__", None), getattr(loss, "func", None))
+                           if isinstance(o, nn.Module))]  # fmt: skip
+        trained = {id(p) for p in model.parameters() if p.requires_grad}
+        self._buffers = [(module, dict(module._buffers)) for owner in owners for module in owner.modules()]
+        tensors = [tensor for owner in owners for tensor in (*owner.buffers(), *owner.parameters())]
+        held = [tensor for tensor in tensors if id(tensor) not in trained]
+        self._values: list[list[Any]] = [[tensor, tensor.detach().clone(), tensor._version] for tensor in held]
+
+    @torch.no_grad()
+    def restore(self, thoroughly: bool = False) -> None:
+        """Make everything what it was.
+
+        Args:
+            thoroughly: also undo what was written into large tensors through `.data`, of which PyTorch does not tell.
+        """
+        for module, buffers in self._buffers:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for entry in self._values:
+            tensor, value, version = entry
+            if thoroughly or tensor.nbytes <= _SMALL or tensor._version != version:
+                tensor.copy_(value)
+                entry[2] = tensor._version

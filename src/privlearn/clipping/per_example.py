@@ -1,0 +1,254 @@
+"""The gradient of one parameter, one per example: how long each is, and their weighted sum.
+
+Where it can be, both are answered without forming any example's gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from privlearn.clipping.kernels import Kernels
+
+#: Between these, a norm in single precision has lost nothing to underflow or overflow.
+_SAFE = (1e-12, 1e12)
+#: A longer gradient, or factor of one, counts as not finite: weights for it would lose digits to underflow.
+_LONGEST = 1e20
+#: Squares that are added up one after another in single precision: of many more, the small ones are lost.
+_RUN = 1024
+#: A Gram matrix tells a norm to about rounding over this; where terms cancel further, the gradient is formed.
+_CANCELLED = 0.02
+#: Roundings of its scale by which such a squared norm may be below the true one, and how many more for each number that
+#: products add up: one large number before many small ones loses some of them.
+_GRAM_ROUNDINGS, _GRAM_LOST = 4, 1 / 16
+
+
+class ExampleGradients(Protocol):
+    """The gradients of one parameter.
+
+    Attributes:
+        squares: the squared L2 norm of each example's gradient, in double precision; shape (batch,).
+        nbytes: what it holds in memory.
+    """
+
+    squares: Tensor
+    nbytes: int
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
+
+        The type of `weights` and `into`, which may have more digits than the gradients, is that in which they are added up.
+        """
+        ...
+
+    def form(self) -> Tensor:
+        """The gradients, shape (batch, *parameter)."""
+        ...
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """L2 norm of each example, shape (batch,), in double precision: single precision is used where it loses nothing.
+
+    Of rows in single precision that are longer than any whose weighted sum is exact: infinity.
+    """
+    flat = rows if rows.dim() == 2 else rows.reshape(len(rows), -1)
+    whole = flat.shape[1] - flat.shape[1] % _RUN
+    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:] if whole else flat, dim=1)
+    if whole:
+        runs = torch.linalg.vector_norm(flat[:, :whole].reshape(len(flat), whole // _RUN, _RUN), dim=2)
+        norms = torch.hypot(norms.double(), torch.linalg.vector_norm(runs, dim=1, dtype=torch.float64))
+    if flat.dtype != torch.float64 and norms.numel():
+        low, high = norms.aminmax()
+        if not (float(low) > _SAFE[0] and float(high) < _SAFE[1]):
+            norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
+            norms[norms > _LONGEST] = math.inf
+    return norms.double()
+
+
+@final
+class Dense:
+    """Gradients that were formed: shape (batch, *parameter)."""
+
+    def __init__(self, gradients: Tensor, norms: Tensor | None = None) -> None:
+        self._gradients = gradients
+        self.squares = (row_norms(gradients) if norms is None else norms).square()
+        self.nbytes = gradients.nbytes
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """One product with the weights."""
+        into.view(-1).addmv_(self._gradients.reshape(len(weights), -1).to(into.dtype).T, weights)
+
+    def form(self) -> Tensor:
+        """What it was made of."""
+        return self._gradients
+
+
+@final
+class OuterProduct:
+    """One position: the gradient is the outer product g a^T, and its norm is a product of norms."""
+
+    def __init__(self, g: Tensor, a: Tensor, norms: Tensor, kernels: Kernels) -> None:
+        self._g, self._a, self._kernels = g, a, kernels
+        self.squares = (row_norms(a) * norms).square()
+        self.nbytes = g.nbytes
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """One matrix product."""
+        g, a = self._g.to(into.dtype), self._a.to(into.dtype)
+        if g.shape[1] < a.shape[1]:  # the narrower one is scaled
+            g = self._kernels.scaled(g, weights)
+        else:
+            a = self._kernels.scaled(a, weights)
+        self._kernels.add_outer(g, a, into.view(g.shape[1], -1))
+
+    def form(self) -> Tensor:
+        """Outer products, shape (batch, outputs, inputs)."""
+        return self._g[:, :, None] * self._a[:, None, :]
+
+
+@final
+class GramNorms:
+    """A sum of outer products over few positions: norms from the positions' Gram matrices, no gradient formed.
+
+    |sum_t g_t a_t^T|^2 = sum_st <a_s, a_t> <g_s, g_t>. In an example whose terms nearly cancel, that sum says nothing
+    about the norm: such an example's gradient is formed, in double precision, and kept apart.
+
+    Args:
+        g: gradients of the outputs, shape (batch, positions, outputs).
+        a: inputs, shape (batch, positions, inputs).
+        shape: the parameter's.
+        weighted: (weights, into) adds the weighted sum to `into`.
+    """
+
+    def __init__(self, g: Tensor, a: Tensor, shape: Sequence[int], weighted: Callable[[Tensor, Tensor], None]) -> None:
+        self._weighted = weighted
+        self._form: Callable[[], Tensor] = lambda: (g.mT @ a).view(len(g), *shape)
+        inputs, outputs = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
+        sizes = torch.stack([row_norms(inputs), row_norms(outputs)])
+        scale = sizes.prod(0)
+        self.squares = torch.linalg.vecdot(inputs.flatten(1), outputs.flatten(1)).double()
+        # What single precision can't square goes the same way: either factor may be too small or too large.
+        squarable = (sizes > _SAFE[0] ** 2).all(0) & (sizes < _SAFE[1] ** 2).all(0)
+        safe = (self.squares > _CANCELLED * scale) & squarable
+        roundings = _GRAM_ROUNDINGS + _GRAM_LOST * (g.shape[2] + a.shape[2])
+        self.squares += roundings * torch.finfo(g.dtype).eps * scale
+        self._apart = (~safe).nonzero()[:, 0]
+        if len(self._apart):
+            exact = (g[self._apart].double().mT @ a[self._apart].double()).view(-1, *shape)
+            factors = row_norms(g[self._apart].flatten(1)) + row_norms(a[self._apart].flatten(1))
+            self.squares[self._apart] = row_norms(exact).square().where(factors.isfinite(), math.inf)
+            self._exact = exact
+        self.nbytes = g.nbytes + a.nbytes
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """One more weight gradient, of the weighted outputs."""
+        if len(self._apart):
+            into += torch.tensordot(weights[self._apart].double(), self._exact, 1).to(into.dtype)
+            weights = weights.index_fill(0, self._apart, 0.0)
+        self._weighted(weights, into)
+
+    def form(self) -> Tensor:
+        """One product for each example."""
+        return self._form()
+
+
+@final
+class SparseRows:
+    """An embedding: an example's gradient has a row for each of its distinct tokens, merged before the norm.
+
+    Args:
+        tokens: shape (batch, positions).
+        g: gradients of the outputs, shape (batch, positions, width).
+        shape: (tokens in all, width).
+    """
+
+    def __init__(self, tokens: Tensor, g: Tensor, shape: Sequence[int]) -> None:
+        self._shape = shape
+        batch, total = len(tokens), shape[0]
+        owner = torch.arange(batch, device=tokens.device)[:, None]
+        self._keys, slot = (owner * total + tokens).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        self._merged = g.new_zeros(len(self._keys), shape[1]).index_add_(0, slot.flatten(), g.flatten(0, 1))
+        squares = torch.zeros(batch, dtype=torch.float64, device=g.device)
+        self.squares = squares.index_add_(0, self._keys // total, row_norms(self._merged).square())
+        self.nbytes = g.nbytes
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """Every merged row, or rows that cancel would leave more rounding than their norm tells."""
+        owners, tokens = self._keys // self._shape[0], self._keys % self._shape[0]
+        into.index_add_(0, tokens, self._merged.to(into.dtype) * weights[owners, None])
+
+    def form(self) -> Tensor:
+        """Dense, shape (batch, tokens in all, width)."""
+        batch, total = len(self.squares), self._shape[0]
+        dense = self._merged.new_zeros(batch * total, self._shape[1])
+        return dense.index_copy_(0, self._keys, self._merged).view(batch, *self._shape)
+
+
+@final
+class RowBlocks:
+    """A parameter whose blocks of rows, which don't overlap, were used apart."""
+
+    def __init__(self, pieces: Sequence[tuple[slice, ExampleGradients]], shape: Sequence[int]) -> None:
+        self._pieces, self._shape = pieces, shape
+        self.squares = torch.stack([piece.squares for _, piece in pieces]).sum(0)
+        self.nbytes = sum(piece.nbytes for _, piece in pieces)
+
+    def add_weighted(self, weights: Tensor, into: Tensor) -> None:
+        """Each piece adds to its rows."""
+        for rows, piece in self._pieces:
+            piece.add_weighted(weights, into[rows])
+
+    def form(self) -> Tensor:
+        """All pieces in their places; zero elsewhere."""
+        first = self._pieces[0][1].form()
+        dense = first.new_zeros(len(first), *self._shape)
+        for rows, piece in self._pieces:
+            dense[:, rows] += piece.form()
+        return dense
+
+
+def together(uses: Sequence[tuple[slice | None, ExampleGradients]], shape: Sequence[int]) -> ExampleGradients:
+    """All uses of one parameter: gradients of several uses are added up before any norm is taken."""
+    if len(uses) == 1 and uses[0][0] is None:
+        return uses[0][1]
+    pieces = [(slice(0, shape[0]) if rows is None else rows, use) for rows, use in uses]
+    covered = sorted((rows.start, rows.stop) for rows, _ in pieces)
+    if all(before[1] <= after[0] for before, after in pairwise(covered)):
+        return RowBlocks(pieces, shape)
+    return Dense(RowBlocks(pieces, shape).form())
+
+
+def sum_of_outer(g: Tensor, a: Tensor, shape: Sequence[int], kernels: Kernels) -> ExampleGradients:
+    """The gradients sum_t g_t a_t^T of a weight, in the cheapest way for their shapes.
+
+    Args:
+        g: gradients of the outputs, shape (batch, positions, outputs).
+        a: inputs, shape (batch, positions, inputs).
+        shape: the parameter's, outputs x inputs numbers in all.
+        kernels: for the matrix products.
+    """
+    positions, outputs, inputs = g.shape[1], g.shape[2], a.shape[2]
+    if positions == 1:
+        return OuterProduct(g[:, 0], a[:, 0], row_norms(g[:, 0]), kernels)
+    if not worth_forming(positions, outputs, inputs):
+
+        def weighted(weights: Tensor, into: Tensor) -> None:
+            scaled = kernels.scaled(g.to(into.dtype), weights)
+            kernels.add_outer(scaled.flatten(0, 1), a.to(into.dtype).flatten(0, 1), into.view(outputs, inputs))
+
+        return GramNorms(g, a, shape, weighted)
+    return Dense(kernels.each_outer(g, a).view(len(g), *shape))
+
+
+def worth_forming(positions: int, outputs: int, inputs: int) -> bool:
+    """Whether one product for each example is cheaper than Gram matrices and one more weight gradient.
+
+    Where gradients are formed, that takes the place of the weight gradient; the costs cross at the given line
+    (fitted to measurements). A gradient of more than 16 MiB is not formed: it would fill the memory.
+    """
+    return positions**2 > 18 * outputs * inputs / (outputs + inputs) and outputs * inputs <= 1 << 22

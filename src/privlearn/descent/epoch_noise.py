@@ -1,0 +1,270 @@
+"""Validation: accuracies that noise may follow, on rows that are public, or paid for.
+
+An accuracy on private rows is a release like any other. Either the rows are declared public, and it is nothing but
+arithmetic on what was released; or the number of right answers gets noise, and the run pays for it.
+
+The pace of a run: which noise each of its epochs has, known beforehand or reacting to validations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn.accounting.event_json import to_json
+from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
+from privlearn.accounting.ledger import Account, Ledger
+from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
+from privlearn.data.dataset import Dataset, as_tensor
+from privlearn.data.overlap import are_training_rows, overlap
+from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.models.networks import first_line
+from privlearn.plan import LEAST_NOISE, Plan
+from privlearn.sampling import FullBatch
+from privlearn.schedules import Validation, spec
+from privlearn.streams import NoiseStream
+
+_PAY = "noise= in the schedule (validation:...,noise=200)"
+_GIVE = "Dataset(x, y, public=True) as validation= (--public PATH)"
+
+
+def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The rows to validate on, if the plan's schedule looks at public ones, of the same type as the training rows.
+
+    This looks at the training rows `x` and `y`, once, for whoever holds them: before anything is spent, outside the guarantee.
+    It sees no training rows that stand among others, or that were changed: that rows are public is the caller's word.
+
+    Raises:
+        BadInput: rows that are missing, not needed, not declared public, of another form, or the training rows.
+    """
+    schedule = plan.schedule
+    if not isinstance(schedule, Validation):
+        if validation is not None:
+            raise BadInput(
+                f"--public (validation=) is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: "
+                "nothing looks at these rows. Leave them out, or use --schedule validation:k=0.7 (schedules.Validation)"
+            )
+        return None
+    if y.dim() != 1 or y.is_floating_point():
+        raise BadInput(
+            f"a validation schedule follows the accuracy of a classifier, and the targets are {y.dtype} of shape "
+            f"{tuple(y.shape[1:])} each: expected one whole number for each example. Use another schedule"
+        )
+    if schedule.noise is not None:
+        if validation is not None:
+            raise BadInput(
+                "the validation schedule has noise=, for validations on the training rows, and validation rows are given, "
+                "too: give one of the two"
+            )
+        return None
+    if validation is None or not isinstance(validation, Dataset) or not validation.public:
+        given = "none are given" if validation is None else "those that are given are not declared public"
+        raise BadInput(
+            f"the validation schedule needs rows to validate on, and {given}. An accuracy on private rows is a release, whose "
+            f"noise nobody would have paid for. So give rows that are public, {_GIVE}; or pay for validations on the training "
+            f"rows, with {_PAY}"
+        )
+    shown = _tensors(validation, data, x)
+    if _are_training_rows(validation, data, shown[0], x):
+        raise BadInput(
+            "the validation rows that are declared public are among the training rows, which are private: an accuracy on them "
+            f"is a release, whose noise nobody would have paid for. Give rows of others, {_GIVE}, and no training row among "
+            f"them, where a few would not be noticed; or pay for validations on the training rows, with {_PAY}"
+        )
+    return shown
+
+
+def _tensors(validation: Dataset, data: Dataset, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs of the type of the training rows, and labels."""
+    rows, labels = as_tensor(validation.x, whole_is_float=data.low is not None), as_tensor(validation.y)
+    if rows.shape[1:] != x.shape[1:] or rows.is_floating_point() is not x.is_floating_point():
+        raise BadInput(
+            f"the validation rows have shape {tuple(rows.shape[1:])} and type {rows.dtype}, and the training rows "
+            f"{tuple(x.shape[1:])} and {x.dtype}: expected rows of the same form"
+        )
+    if not len(rows) or labels.shape != rows.shape[:1] or labels.is_floating_point():
+        raise BadInput(
+            f"there are {len(rows)} validation rows, and targets of shape {tuple(labels.shape)} and type {labels.dtype}: "
+            "expected at least one row, and one whole number for each"
+        )
+    return rows.to(x.dtype), labels
+
+
+def _are_training_rows(validation: Dataset, data: Dataset, rows: Tensor, x: Tensor) -> bool:
+    """Whether they lie in the same memory, or all of them are training rows, or more than twins of these explain."""
+    for one, other in ((validation.x, data.x), (rows, x)):
+        if np.may_share_memory(_array(one), _array(other)):
+            return True
+    return overlap(rows, x)[0] == 1 or are_training_rows(rows, x)
+
+
+def _array(values: Any) -> Any:
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy()
+
+
+def require_scores(network: nn.Module, row: Tensor) -> None:
+    """Raise `BadInput` unless the network turns a made-up `row`, shape (1, ...), into one score for each class."""
+    try:
+        with torch.no_grad(), evaluating(network):
+            shape = tuple(network(row).shape)
+    except Exception as error:
+        raise BadInput(
+            f"the model can't be validated: in evaluation mode it fails on a made-up row: {first_line(error)}"
+        ) from error
+    if len(shape) != 2 or shape[1] < 2:
+        raise BadInput(
+            f"a validation schedule follows the accuracy of a classifier, and the model turns one row into shape {shape}: "
+            "expected (1, classes), a score for each of at least two classes. Use another schedule"
+        )
+
+
+def paced(
+    plan: Plan,
+    network: nn.Module,
+    shown: tuple[Tensor, Tensor] | None,
+    through: Callable[[Tensor], Tensor],
+    accuracies: list[float],
+    *,
+    examples: int,
+    present: int,
+    persons: Tensor | None,
+    stream: NoiseStream,
+    at_once: int | None,
+    computed: Callable[[], None],
+) -> EpochNoise:
+    """The pace of a run.
+
+    Args:
+        plan: what will be spent, and how.
+        network: what is trained.
+        shown: the public validation rows, if there are any.
+        through: the transforms in front of the network, once all are there.
+        accuracies: those seen before an interruption; new ones are appended.
+        examples: the declared number of examples.
+        present: the number of examples.
+        persons: the rows of each example, where examples are persons.
+        stream: the noise stream.
+        at_once: rows that are computed at once, at most.
+        computed: called whenever the network has run.
+    """
+    schedule = plan.schedule
+    if not isinstance(schedule, Validation):
+        return PlannedNoise(plan)
+    answers = RightAnswers(network, apart=shown is None, at_once=at_once, computed=computed)
+
+    def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:
+        assert shown is not None
+        return float((answers(through(shown[0]), shown[1]) == 1).double().mean())
+
+    def paid(account: Account, x: Tensor, y: Tensor) -> float:
+        assert isinstance(schedule, Validation)
+        assert schedule.noise is not None
+        (sample,) = FullBatch().draw(present)
+        counted = answers.count(sample, x, y, plan.neighbours, persons)
+        ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)
+        return min(1.0, max(0.0, HALF + float(noisy) / examples))
+
+    validate: Validate = paid if shown is None else on_public_rows
+    facts = {"rows": examples if shown is None else len(shown[0]), "public": shown is not None}
+    return ReactingNoise(plan, schedule, validate, accuracies, facts)
+
+
+#: (what the run's releases are charged to, inputs, targets) to the accuracy of the model as it is now.
+Validate = Callable[[Account, Tensor, Tensor], float]
+
+
+@final
+class PlannedNoise:
+    """The noise of a plan that knows that of every epoch. Releases are charged to the ledger."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.epochs = plan.epochs
+
+    def begin(self, ledger: Ledger) -> Account:
+        """What the epochs' releases are to be charged to."""
+        return ledger
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        yield from enumerate(self._plan.noise_multipliers())
+
+    def end_epoch(self, x: Tensor, y: Tensor) -> None:
+        """Nothing is looked at."""
+
+    def settings(self, steps: int) -> dict[str, Any]:
+        """What only the run itself could tell: nothing."""
+        return {}
+
+
+@final
+class ReactingNoise:
+    """Noise that follows the accuracies seen so far, under the plan's filter.
+
+    Guarantee: the ledger is charged the filter's limit, as a whole, before the first epoch. Each release is charged to the
+    filter; an epoch begins only if all of it, and the validation after it if that is paid for, still fits. So no epoch
+    is ever broken off, and how many there are follows from released or public values alone.
+
+    Args:
+        plan: with a validation schedule and its filter.
+        schedule: the plan's.
+        validate: computes, and pays for, an accuracy.
+        accuracies: those seen so far, one for each epoch, in a run that is continued; new ones are appended.
+        facts: public facts of the validation, for the certificate.
+    """
+
+    def __init__(
+        self, plan: Plan, schedule: Validation, validate: Validate, accuracies: list[float], facts: dict[str, Any]
+    ) -> None:
+        self._plan, self._schedule, self._validate = plan, schedule, validate
+        self._accuracies, self._facts = accuracies, facts
+        self._filter: ZCDPFilter | RenyiFilter | None = None
+        self._noise_multipliers: list[float] = []
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were begun."""
+        return len(self._noise_multipliers)
+
+    def begin(self, ledger: Ledger) -> Account:
+        """Charge the limit, and return the filter, which the epochs' releases are to be charged to."""
+        assert self._plan.filter is not None
+        self._filter = opened(self._plan.filter, ledger, self._plan.neighbours)
+        return self._filter
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        assert self._filter is not None
+        for epoch in range(self._plan.epochs):
+            assert len(self._accuracies) >= epoch, "an epoch went by without its validation"
+            noise = self._schedule.after(self._accuracies[:epoch])
+            if noise < LEAST_NOISE or not self._filter.has_room(self._plan.epoch_event(noise)):
+                return
+            self._noise_multipliers.append(noise)
+            yield epoch, noise
+
+    def end_epoch(self, x: Tensor, y: Tensor) -> None:
+        """Validate the model."""
+        assert self._filter is not None
+        self._accuracies.append(self._validate(self._filter, x, y))
+
+    def settings(self, steps: int) -> dict[str, Any]:
+        """What only the run itself could tell: it follows from released and public values."""
+        assert self._plan.filter is not None
+        return {
+            "epochs": self.epochs,
+            "steps": self.epochs * steps,
+            "noise_multipliers": list(self._noise_multipliers),
+            "most_epochs": self._plan.epochs,
+            "filter": to_json(self._plan.filter),
+            "validation": {**self._facts, "noise": self._schedule.noise, "accuracies": list(self._accuracies)},
+        }
+
+
+EpochNoise = PlannedNoise | ReactingNoise

@@ -1,1 +1,0 @@
-"""PATE's parts: the plan, the aggregator and the student."""

@@ -1,0 +1,152 @@
+"""A published model: one folder with weights, certificate, configuration and card, written all or nothing."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privlearn._checks import count
+from privlearn.errors import BadInput, CertificateMismatch
+from privlearn.models import networks
+from privlearn.publishing import card, certificate, claim, folder, keys, network, tuned
+from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
+from privlearn.publishing.keys import SigningKey, read_private, read_public
+from privlearn.publishing.verify import described_run, verify_contents
+from privlearn.runs.result import PrivateDiagnostics, Result
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def publish(
+    result: Result,
+    out: str | Path,
+    *,
+    delta: float | None = None,
+    test_metrics: dict[str, float] | None = None,
+    test_rows: int | None = None,
+    data: dict[str, str] | None = None,
+    model_spec: str | None = None,
+    classes: int | None = None,
+    sign: str | Path | SigningKey | None = None,
+) -> Path:
+    """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model card.
+
+    The folder appears under its final name only when it is complete.
+
+    Args:
+        result: what a method returned.
+        out: the folder to make.
+        delta: where epsilon is stated; by default the plan's.
+        test_metrics: figures from test data, for the card; never private diagnostics.
+        test_rows: how many rows those figures are from, for the card; None: it does not say.
+        data: what to say of the data in the card.
+        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the result
+            says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
+        classes: the number of classes, with `model_spec`; None: as the result says.
+        sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with it.
+
+    Raises:
+        BadInput: `out` is taken, private diagnostics were passed, no delta is known, or the key cannot be read.
+        UnsupportedEvent: the ledger holds something without a guarantee.
+    """
+    path = folder.require_free(out)
+    if not isinstance(result, Result):
+        raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
+    key = read_private(sign) if isinstance(sign, str | Path) else sign
+    for warning in key.warnings if key and key is not sign else ():
+        warnings.warn(warning, stacklevel=2)
+    for given in (test_metrics, data):
+        if isinstance(given, PrivateDiagnostics):
+            raise BadInput(
+                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
+            )
+    model_spec = result.model_spec if model_spec is None else model_spec
+    classes = result.classes if classes is None else classes
+    if model_spec is not None:
+        network.require_rebuilt(result, model_spec, classes)
+    stated_delta = result.stated_delta(delta)
+    metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
+    settings = {"method": result.method, **result.settings}
+    config = network.describe(result, model_spec, classes)
+    files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
+    event, guarantee, others = claim.stated(result.ledger, tuned.described(settings, described_run), stated_delta)
+    files[CARD] = card.write(
+        guarantee,
+        settings,
+        seeded=result.seeded,
+        others=others,
+        test_metrics=metrics,
+        test_rows=None if test_rows is None else count("test_rows", test_rows),
+        data=data or {},
+        model=model_spec,
+        signed_by=key.public.fingerprint if key else None,
+    ).encode()
+    body = certificate.make(event, guarantee, settings, result.seeded, files, others)
+    files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
+    for name, most in LARGEST.items():
+        if len(files[name]) > most:
+            raise BadInput(f"{name} would be larger than {most >> 20} MiB, and nobody could read it: shorten `data`")
+    folder.write(path, files)
+    if result.checkpoint:
+        result.checkpoint.delete()
+    return path
+
+
+def load(
+    where: str | Path,
+    model_spec: str | None = None,
+    *,
+    key: str | Path | None = None,
+    features: str | None = None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Load a published model, after checking that its files are the certified ones.
+
+    What is loaded are the very bytes that were checked.
+
+    Args:
+        where: the folder that `publish` wrote.
+        model_spec: a factory `package.module:function` for models that were not built by name.
+        key: the publisher's public key, a file; see `verify`.
+        features: the user's own public encoder `package.module:function`, of a model that has one.
+
+    Raises:
+        CertificateMismatch: the folder does not verify.
+        BadInput: it cannot be read, or how to rebuild the network is not known.
+    """
+    trusted = None if key is None else read_public(key)
+    contents = folder.read(where)
+    verification = verify_contents(contents, trusted)
+    if not verification.ok:
+        raise CertificateMismatch(
+            f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
+            problems=verification.problems,
+        )
+    config = network.parse(contents.files[CONFIG])
+    spec = model_spec or config["model"]
+    if model_spec is None and not networks.is_built_in(spec):
+        # A folder must not choose the code that runs here.
+        raise BadInput(
+            f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
+            "it, give it yourself with --model package.module:function"
+        )
+    return network.rebuild(config, spec, folder.weights(contents), features), config
+
+
+def _figure(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"test_metrics has {name!r}: {value!r}; expected a number") from error
+
+
+def _weights(model: nn.Module) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()})
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()

@@ -1,0 +1,139 @@
+"""Checkpoints: a run that was interrupted goes on, and ends bit for bit where it would have ended.
+
+A checkpoint holds the keys and positions of the random streams. So batches and noise after it are drawn again as they
+were, nothing is released twice with fresh noise, and a checkpoint is as secret as the data: only its owner may read it,
+and it is deleted when the model is published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from privlearn._checks import positive
+from privlearn._storage import draft_of, loads, write_durably
+from privlearn.errors import BadInput
+
+_MAGIC = b"privlearn checkpoint 1\n"
+_DIGEST = 64  # hexadecimal digits
+_PLAIN = "plain"
+
+
+@final
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds: tensors by name, and plain values."""
+
+    tensors: Mapping[str, Tensor]
+    plain: Mapping[str, Any]
+
+
+@final
+class Checkpoint:
+    """The file in which a run keeps its progress.
+
+    Args:
+        path: the file. If it is there, the run in it is continued; else it is written before anything is drawn.
+        every: seconds between one and the next; an interruption loses no more, and changes nothing.
+    """
+
+    def __init__(self, path: str | Path, *, every: float = 60.0) -> None:
+        self.path, self._every = Path(path), positive("every", every)
+        self._last = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next."""
+        return time.monotonic() - self._last >= self._every
+
+    def read(self) -> Saved | None:
+        """What was saved last; None if there is no such file.
+
+        Raises:
+            BadInput: it is damaged, or no checkpoint.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be read: {error.strerror}. A checkpoint can be read by its owner only"
+            ) from error
+        start = len(_MAGIC) + _DIGEST + 1
+        body = content[start:]
+        if content[:start] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
+            raise BadInput(
+                f"{self.path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; what "
+                "the run was charged stays charged"
+            )
+        try:
+            tensors = load_tensors(body)
+            plain = loads(bytes(tensors.pop(_PLAIN).tolist()))
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise BadInput(f"{self.path} is no checkpoint of privlearn: {error}") from error
+        return Saved(tensors, plain)
+
+    def write(self, saved: Saved) -> None:
+        """Replace what was saved before; a crash leaves one of the two, whole.
+
+        Raises:
+            BadInput: it can't be written; what was saved before is still there.
+        """
+        plain = torch.frombuffer(bytearray(json.dumps(saved.plain).encode()), dtype=torch.uint8)
+        tensors = {name: value.detach().cpu().contiguous().clone() for name, value in saved.tensors.items()}
+        body = save_tensors({**tensors, _PLAIN: plain})
+        write_durably(self.path, _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body, mode=0o600)
+        self._last = time.monotonic()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block in which no other process goes on with the run.
+
+        Raises:
+            BadInput: one does, or the folder can't be written to.
+        """
+        lock = FileLock(self._lock, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise BadInput(
+                f"another process is at work on the run in {self.path}: let it end, or stop it first"
+            ) from error
+        except OSError as error:
+            raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def _lock(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.lock")
+
+    def delete(self) -> None:
+        """Remove the file: from then on nobody can draw the run's noise again.
+
+        Raises:
+            BadInput: it could not be removed.
+        """
+        try:
+            for path in (draft_of(self.path), self.path, self._lock):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: whoever reads it can take the noise off"
+            ) from error

@@ -1,0 +1,89 @@
+"""`Average`: the mean of the weights over the end of a run, published in place of the last step's.
+
+The optimizer's learning rates over a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from privlearn._checks import between
+from privlearn.schedules import Schedule
+
+#: A smaller share of a run is hardly more than its last step.
+_LEAST_SHARE = 0.001
+
+
+def require_share(share: float, name: str = "average") -> float:
+    """The share of a run over which weights are averaged, or `BadInput`, with the name that it was given by."""
+    return between(name, share, _LEAST_SHARE, 1.0)
+
+
+@final
+class MeanWeights:
+    """The mean of the weights after each step, the later the heavier (polynomial-decay averaging, Shamir and Zhang 2013).
+
+    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as old, on the average, as what
+    the plain mean over the last `share` of the steps averages; for share 1 it is the plain mean over all. One copy of the
+    weights is all that is kept, and it is right whenever the run ends: the plain mean over the last steps would have to know
+    that beforehand, which a run that follows validations can't, and an exponential moving average has a length in steps of
+    its own.
+
+    Guarantee: post-processing of what was released, it costs nothing.
+
+    Args:
+        parameters: what is averaged. Buffers and frozen parameters don't change in a run, and stay as they are.
+        share: from 0.001 to 1.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
+        self._power = 2 / require_share(share) - 2
+        self._parameters: list[Tensor] = list(parameters)
+        self.means = [parameter.detach().clone() for parameter in self._parameters]
+        self.steps = 0
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """A step was taken: its weights count."""
+        self.steps += 1
+        torch._foreach_lerp_(self.means, self._parameters, (self._power + 1) / (self._power + self.steps))
+
+    @torch.no_grad()
+    def put(self) -> None:
+        """Let the parameters be the mean; if no step was taken they stay."""
+        if self.steps:
+            torch._foreach_copy_(self._parameters, self.means)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The mean so far, by name, for a checkpoint; `steps` belongs to it."""
+        return {str(number): mean for number, mean in enumerate(self.means)}
+
+    def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
+        """Go on from what `tensors` and `steps` were."""
+        for number, mean in enumerate(self.means):
+            mean.copy_(tensors[str(number)])
+        self.steps = steps
+
+
+@final
+class RateSchedule:
+    """An optimizer's learning rates as they were, multiplied by a schedule's value over its value at epoch 0.
+
+    Attributes:
+        first: the rate of its first parameters at epoch 0.
+    """
+
+    def __init__(self, descent: torch.optim.Optimizer, schedule: Schedule) -> None:
+        self._descent, self._schedule = descent, schedule
+        self._rates = [group["lr"] for group in descent.param_groups]
+        self.first = self._rates[0]
+
+    def at(self, epoch: float) -> None:
+        """Set those of `epoch`, counted from 0, with the part of it that is over."""
+        factor = self._schedule(epoch) / self._schedule(0)
+        for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor

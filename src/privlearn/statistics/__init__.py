@@ -1,0 +1,27 @@
+"""Class statistics: classifiers, features and rows from one noisy release (Shen et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privlearn._lazy import lazy
+
+if TYPE_CHECKING:
+    from privlearn.statistics.fisher import fisher as fisher
+    from privlearn.statistics.fisher import least_squares as least_squares
+    from privlearn.statistics.plan import FeaturesPlan as FeaturesPlan
+    from privlearn.statistics.plan import advised as advised
+    from privlearn.statistics.release import release_features as release_features
+    from privlearn.statistics.release import select_features as select_features
+
+__getattr__, __dir__, __all__ = lazy(
+    __name__,
+    {
+        "FeaturesPlan": "plan",
+        "advised": "plan",
+        "fisher": "fisher",
+        "least_squares": "fisher",
+        "release_features": "release",
+        "select_features": "release",
+    },
+)

@@ -1,0 +1,207 @@
+"""What selection, release and classifier have in common: what they refuse before anything is spent, and the charge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset as TorchDataset
+
+from privlearn.accounting.ledger import Ledger
+from privlearn.data.dataset import Dataset, most_rows, require_groups
+from privlearn.data.torch_rows import rows_of
+from privlearn.errors import BadInput
+from privlearn.models.networks import Scale
+from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.task import front
+from privlearn.runs.world import require_one_process
+from privlearn.statistics.plan import FeaturesPlan
+from privlearn.streams import NoiseStream, Streams
+from privlearn.transforms.select import require_classes
+
+#: Rows with classes, in any of the ways in which they may be given.
+LabelledRows = Dataset | tuple[Any, Any] | TorchDataset[Any]
+
+
+@final
+@dataclass(frozen=True)
+class Origin:
+    """What is public of where rows come from.
+
+    Attributes:
+        transforms: what stands in front: what scales rows by declared bounds, and what makes public features of them.
+        input_shape: of one example.
+        schema: digest of the schema of the table that the rows come from; empty if they come from none.
+        seeded: whether somebody may know the seed of the noise.
+        discrete: whether noise goes on a grid.
+        names: of the numbers in a row, where the data name them.
+        public: what the public features are, for certificates; None if there are none.
+    """
+
+    transforms: tuple[nn.Module, ...]
+    input_shape: tuple[int, ...]
+    schema: str
+    seeded: bool
+    discrete: bool
+    names: tuple[str, ...] = ()
+    public: dict[str, Any] | None = None
+
+
+@final
+@dataclass(frozen=True, repr=False, eq=False)
+class Opened:
+    """Rows that were looked at once, and a ledger with room for the plan.
+
+    Attributes:
+        x: inputs, or public features of them, an array or a tensor.
+        y: their classes.
+        origin: what is public of them.
+        ledger: what is charged.
+        stream: the run's noise stream.
+        prepare: what is still to be done to a few rows, each by itself.
+    """
+
+    x: Any
+    y: Any
+    origin: Origin
+    ledger: Ledger
+    stream: NoiseStream
+    prepare: Callable[[Tensor], Tensor] | None
+
+
+@contextmanager
+def opened(
+    plan: FeaturesPlan, purpose: str, dataset: LabelledRows, ledger: Ledger | None, streams: Streams | None
+) -> Iterator[Opened]:
+    """A block in which the plan's event may be charged; what was not, is given back at its end.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
+        BadInput: a plan for something else, or data that do not fit it; before anything is spent.
+    """
+    require_one_process()
+    if not isinstance(plan, FeaturesPlan) or plan.purpose != purpose:
+        given = f"a plan for {plan.purpose!r}" if isinstance(plan, FeaturesPlan) else repr(plan)[:60]
+        raise BadInput(f"plan is {given}: expected pv.statistics.FeaturesPlan(..., purpose={purpose!r})")
+    ledger = Ledger(plan.budget) if ledger is None else ledger
+    event = plan.event()
+    ledger.require_room(event, plan.neighbours, plan.unit)
+    data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
+    _require_rows(plan, data)
+    streams = streams or Streams.new()
+    transforms, x, prepare = _in_front(data)
+    _require_fit(plan, x)
+    origin = Origin(
+        transforms,
+        tuple(data.x.shape[1:]),
+        data.schema,
+        streams.seeded,
+        streams.noise.discrete,
+        () if data.features else data.feature_names,
+        data.features.encoder.describe() if data.features else None,
+    )
+    found = Opened(x, data.y, origin, ledger, streams.noise, prepare)
+    ledger.begin(event, plan.neighbours, plan.unit)
+    try:
+        yield found
+    finally:
+        ledger.settle()
+
+
+def _in_front(data: Dataset) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None]:
+    """What stands in front, the rows that it made, and what is still to be done to a few of them.
+
+    Features are made here, for they may be kept; rows are scaled a few at a time.
+    """
+    if data.features is not None:
+        transforms, x = front(data, data.tensors()[0])
+        return tuple(transforms), x, None
+    if data.low is None:
+        return (), data.x, None
+    scale = Scale(*data.bounds())
+    return (scale,), data.x, scale
+
+
+def linear_result(
+    plan: FeaturesPlan,
+    origin: Origin,
+    transforms: list[nn.Module],
+    weight: Tensor,
+    bias: Tensor,
+    ledger: Ledger,
+    told: dict[str, Any],
+) -> Result:
+    """A linear classifier made of released numbers, behind the transforms that its features come through.
+
+    Args:
+        plan: what was spent.
+        origin: of the rows.
+        transforms: what was done to them beside that.
+        weight: shape (classes, kept features).
+        bias: shape (classes,).
+        ledger: where it was charged.
+        told: released and public numbers, for the settings.
+    """
+    linear = nn.Linear(plan.keep, plan.classes)
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+    return Result(
+        model=nn.Sequential(
+            *origin.transforms, *transforms, nn.Sequential(nn.Flatten(), linear)
+        ).eval(),  # as models.build("linear")
+        ledger=ledger,
+        adjacency=plan.neighbours,
+        delta=plan.budget.delta if plan.budget else None,
+        budget=plan.budget,
+        method="features",
+        settings=plan.describe()
+        | {"noise": "on a grid" if origin.discrete else "floating point"}
+        | ({"public_features": origin.public} if origin.public else {})
+        | told,
+        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
+        | ({"schema": origin.schema} if origin.schema else {}),
+        seeded=origin.seeded,
+        private_diagnostics=PrivateDiagnostics({}),
+        model_spec="linear",
+        classes=plan.classes,
+    )
+
+
+def _require_rows(plan: FeaturesPlan, data: Dataset) -> None:
+    """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent."""
+    if data.y is None:
+        raise BadInput(
+            "the data have no targets: features are chosen by classes; give a class for each row, Dataset(x, y)"
+        )
+    if data.groups is not None:
+        groups = np.asarray(data.groups)
+        require_groups(data.name, groups, len(data.x))
+        if most_rows(groups) > plan.group_size:
+            raise BadInput(
+                "the data carry person ids (groups), by which somebody has more rows than the plan protects together "
+                f"({plan.group_size}): declare a public bound with FeaturesPlan(group_size=K) (--group-size K). To protect "
+                "single rows only, give data without person ids (an .npz without groups, a schema without person)"
+            )
+    if data.classes is not None and data.classes != plan.classes:
+        raise BadInput(f"the data have {data.classes} classes and the plan {plan.classes}: give both the same")
+    if not len(data.x):
+        raise BadInput("the data have 0 rows: expected at least one")
+    require_classes(data.y, plan.classes)
+
+
+def _require_fit(plan: FeaturesPlan, x: Any) -> None:
+    """Refuse rows, or features of them, of another length than the plan's."""
+    kind = np.asarray(x[:0]).dtype.kind
+    features = math.prod(x.shape[1:])
+    if kind not in "fiub" or features != plan.features:
+        raise BadInput(
+            f"rows have {features} features (shape {tuple(x.shape[1:])}, type {x.dtype}), and the plan says "
+            f"{plan.features}: expected numbers, and as many as the plan has"
+        )

@@ -1,0 +1,191 @@
+"""`release_features`: noisy rows of few features, with public or randomised labels, for anybody to learn from.
+
+`select_features`: which features tell classes apart, chosen privately.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.rows import bounded_rows, finite_rows
+from privlearn.mechanisms.release import release
+from privlearn.mechanisms.selection import randomised, truth
+from privlearn.models.networks import ClipRows, Keep
+from privlearn.runs.result import Result
+from privlearn.sampling import FullBatch
+from privlearn.statistics.fisher import classifier
+from privlearn.statistics.opening import LabelledRows, Origin, opened
+from privlearn.statistics.plan import FeaturesPlan
+from privlearn.streams import Streams
+from privlearn.transforms.select import Statistics, scored
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class ReleasedRows:
+    """Noisy rows and their labels: free to use, if they were released privately (the ledger says whether).
+
+    Attributes:
+        x: rows of the kept features, the best first, single precision, shape (rows, keep).
+        y: labels, shape (rows,); randomised if the plan says so.
+        indices: the kept features' places in a flattened row.
+        noise_std: standard deviation of the noise in each number.
+        plan: what was spent.
+        ledger: where it was charged.
+        origin: what is public of the rows that they come from.
+    """
+
+    x: Tensor
+    y: Tensor
+    indices: Tensor
+    noise_std: float
+    plan: FeaturesPlan
+    ledger: Ledger
+    origin: Origin
+
+    def classifier(self) -> Result:
+        """Fisher's classifier from the noisy rows: post-processing. It is for rows without noise.
+
+        Variances are those of the noisy rows: what tells features apart in them is the signal beside that. Randomised
+        labels are undone in expectation.
+        """
+        front = [Keep(self.indices), ClipRows(torch.tensor(self.plan.rest_norm))]
+        return classifier(self.plan, self.origin, front, self.statistics(), self.ledger)
+
+    def statistics(self) -> Statistics:
+        """Counts, sums and moments of the noisy rows."""
+        member = (self.y[:, None] == torch.arange(self.plan.classes)).to(self.x.dtype)
+        counts, sums = member.sum(0).double(), (member.T @ self.x).double()
+        if self.plan.label_epsilon is not None:
+            counts, sums = (_undone(told, self.plan.label_epsilon) for told in (counts, sums))
+        std = self.noise_std * math.sqrt(len(self.x) / self.plan.classes)  # of a sum over a class of usual size
+        return Statistics(counts, sums, self.x.double().square().sum(0), std, 0.0)
+
+
+def _undone(told: Tensor, epsilon: float) -> Tensor:
+    """Totals by true class, in expectation, from totals by randomised class, shape (classes, ...)."""
+    true = truth(epsilon, len(told))
+    other = (1 - true) / (len(told) - 1)
+    return (told - other * told.sum(0)) / (true - other)
+
+
+def release_features(
+    plan: FeaturesPlan,
+    dataset: LabelledRows,
+    *,
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
+) -> ReleasedRows:
+    """Choose features, and release every row of them once, with noise.
+
+    Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of
+    rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release of
+    all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing features
+    by all rows needs somebody who is trusted with them: this is not local privacy.
+
+    Args:
+        plan: for the purpose `rows`.
+        dataset: as for `select_features`.
+        ledger: what to charge; by default a new one with the plan's budget.
+        streams: the random streams; by default new ones.
+
+    Raises:
+        BudgetExceeded, BadInput: as `select_features`.
+    """
+    with opened(plan, "rows", dataset, ledger, streams) as rows:
+        stream, best = rows.stream, torch.arange(plan.features)
+        if plan.selects:
+            best, _ = plan.selection.chosen(rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare)
+        (sample,) = FullBatch().draw(len(rows.x))
+        bounded = bounded_rows(rows.x, sample, plan.neighbours, norm=plan.rest_norm, columns=best, prepare=rows.prepare)
+        present = finite_rows(rows.x, sample, best, rows.prepare)
+        ((noisy,),) = release(bounded, noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream)
+        labels = torch.from_numpy(np.asarray(rows.y).astype(np.int64))
+        if plan.label_epsilon is not None:
+            labels = randomised(
+                labels, present, epsilon=plan.label_epsilon, categories=plan.classes, adjacency=plan.neighbours,
+                ledger=rows.ledger, stream=stream,
+            )  # fmt: skip
+    std = plan.rest_noise * bounded.sensitivity
+    return ReleasedRows(noisy, labels, best, std, plan, rows.ledger, rows.origin)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """Chosen features, and what was released to choose them: free to use.
+
+    Attributes:
+        indices: the features' places in a flattened row, the best first, shape (keep,).
+        statistics: of all features, where they were chosen by means.
+        counts: of each class, as released.
+        scores: what each was ranked by, shape (keep,); None for Gumbel noise, which releases the order alone.
+        score_noise: the standard deviation of the noise in each score; None without scores.
+        names: of the chosen features, where the data name them; else none.
+        plan: what was spent.
+        ledger: where it was charged.
+    """
+
+    indices: Tensor
+    statistics: Statistics | None
+    counts: Tensor
+    plan: FeaturesPlan
+    ledger: Ledger
+    scores: Tensor | None = None
+    score_noise: Tensor | None = None
+    names: tuple[str, ...] = ()
+
+    def transform(self) -> Keep:
+        """A module that keeps these features of rows as they are given, best first."""
+        return Keep(self.indices)
+
+
+def select_features(
+    plan: FeaturesPlan,
+    dataset: LabelledRows,
+    *,
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
+) -> Selected:
+    """Choose the plan's number of features.
+
+    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
+    exactly `plan.event()`. Labels and shapes are looked at once, for whoever holds the data, before anything is spent. From
+    then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class has a floor:
+    nothing is said about any of them.
+
+    Args:
+        plan: for the purpose `selection`.
+        dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared bounds scale its rows first.
+        ledger: what to charge; by default a new one with the plan's budget.
+        streams: the random streams; by default new ones, seeded by the operating system.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
+        BadInput: labels outside the declared classes, or rows of another length than the plan's; before anything is spent.
+    """
+    with opened(plan, "selection", dataset, ledger, streams) as rows:
+        indices, found = plan.selection.chosen(
+            rows.x, rows.y, plan.neighbours, rows.ledger, rows.stream, prepare=rows.prepare
+        )
+    statistics = found if isinstance(found, Statistics) else None
+    counts = found.counts if isinstance(found, Statistics) else found
+    scores, noise = (None, None) if statistics is None else scored(statistics, plan.criterion, plan.least_count)
+    names = tuple(rows.origin.names[index] for index in indices.tolist()) if rows.origin.names else ()
+    return Selected(
+        indices,
+        statistics,
+        counts,
+        plan,
+        rows.ledger,
+        None if scores is None else scores[indices],
+        None if noise is None else noise[indices],
+        names,
+    )

@@ -1,0 +1,218 @@
+"""Separate streams of random numbers for sampling, noise, initialisation and views.
+
+Each stream is AES in counter mode with a 128-bit key of its own. Without a seed the keys come from the operating
+system; with a seed they are derived from it, the run can be repeated, and anyone who knows the seed can take the noise
+off: certificates say so. A run counts as seeded unless every one of its streams has a key from the operating system.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+import numpy as np
+from numpy.typing import NDArray
+from randomgen import AESCounter
+
+from privlearn._checks import count
+from privlearn.errors import BadInput
+
+_BLOCK = 16  # bytes that AES makes at once
+_ZEROS = memoryview(bytes(1 << 20))
+
+
+@final
+class NoiseStream:
+    """The random bits that noise is made of: AES-128 in counter mode, by OpenSSL.
+
+    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In a forked process it goes
+    on with a fresh key from the operating system.
+
+    Args:
+        key: 16 bytes.
+        position: blocks of 16 bytes that were handed out before.
+        discrete: whether releases are to make noise on a grid of it (`mechanisms.grid`).
+    """
+
+    def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:
+        self.discrete = discrete
+        #: Whether the key came from the operating system, so that nobody knows it.
+        self.from_system = False
+        self._start(key, position)
+        _ALIVE.add(self)
+
+    def _start(self, key: bytes, position: int = 0) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # not to verify or plan
+
+        self.key, self.position = key, position
+        counter = modes.CTR(position.to_bytes(_BLOCK, "big"))
+        self._encryptor = Cipher(algorithms.AES128(key), counter).encryptor()
+
+    def words(self, number: int) -> NDArray[np.int64]:
+        """`number` words of 64 random bits."""
+        size = -(-number * 8 // _BLOCK) * _BLOCK
+        bits = np.empty(size + _BLOCK, np.uint8)
+        for start in range(0, size, len(_ZEROS)):
+            self._encryptor.update_into(_ZEROS[: size - start], bits[start:].data)
+        self.position += size // _BLOCK
+        return bits[: number * 8].view(np.int64)
+
+    def __copy__(self) -> NoiseStream:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoiseStream:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a NoiseStream cannot be pickled: a copy would draw the same noise again")
+
+
+@final
+class RandomStream(np.random.Generator):
+    """A numpy generator on AES-128 in counter mode. In a forked process it goes on with a fresh key from the operating system.
+
+    Args:
+        key: 16 bytes.
+        from_system: whether the key came from the operating system, so that nobody knows it.
+    """
+
+    def __init__(self, key: bytes, from_system: bool) -> None:
+        super().__init__(AESCounter(key=int.from_bytes(key, "little")))
+        self.from_system = from_system
+        _ALIVE.add(self)
+
+    def _start(self, key: bytes) -> None:
+        self.bit_generator.state = AESCounter(key=int.from_bytes(key, "little")).state
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Streams:
+    """The random streams of one run.
+
+    Each stream by itself goes on with a fresh key in a forked process, so that no two processes draw the same numbers.
+
+    Attributes:
+        sampling: draws batches. Secret: amplification by sampling rests on it.
+        noise: draws the noise of releases. Secret. Copies of the streams are the streams: noise is never drawn twice.
+        initialisation: draws initial weights. No guarantee of DP-SGD rests on its secrecy.
+        views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from this seed
+            and the example itself, not from other examples; so no guarantee rests on its secrecy.
+        seeded: whether somebody may know a key. True also where it is given as False, unless each of the four streams was made
+            by `Streams.new()` or `Streams.at()` with a key from the operating system.
+    """
+
+    sampling: np.random.Generator
+    noise: NoiseStream
+    initialisation: np.random.Generator
+    views: np.random.Generator
+    seeded: bool
+
+    def __post_init__(self) -> None:
+        streams = (self.sampling, self.noise, self.initialisation, self.views)
+        secret = all(getattr(stream, "from_system", False) for stream in streams)
+        object.__setattr__(self, "seeded", self.seeded or not secret)
+
+    def __copy__(self) -> Streams:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Streams:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Streams cannot be pickled: a copy would draw the same noise again")
+
+    @classmethod
+    def new(cls, seed: int | None = None, *, rank: int = 0, discrete: bool = False) -> Streams:
+        """Make fresh streams, from the operating system or from `seed` (a whole number, 0 or above).
+
+        Args:
+            seed: None for keys from the operating system.
+            rank: which of several processes this is: with the same seed, each has streams of its own.
+            discrete: whether releases add noise on a grid, in exact arithmetic.
+        """
+        if seed is not None:
+            count("seed", seed, least=0)
+        count("rank", rank, least=0)
+        keys = [_key(seed, rank, purpose) for purpose in range(4)]
+        sampling, initialisation, views = (RandomStream(keys[purpose], seed is None) for purpose in (0, 2, 3))
+        noise = NoiseStream(keys[1], discrete=discrete)
+        noise.from_system = seed is None
+        return cls(sampling, noise, initialisation, views, seeded=seed is not None)
+
+    def state(self) -> dict[str, Any]:
+        """Keys and positions, as plain values: a secret, like the noise itself.
+
+        Streams that are made `at` it draw the very same numbers, so it is for continuing one run in one place.
+        """
+        return {
+            "sampling": _state(self.sampling),
+            "noise": {
+                "key": self.noise.key.hex(),
+                "position": self.noise.position,
+                "discrete": self.noise.discrete,
+            },
+            "initialisation": _state(self.initialisation),
+            "views": _state(self.views),
+            "seeded": self.seeded,
+        }
+
+    @classmethod
+    def at(cls, state: dict[str, Any]) -> Streams:
+        """The streams whose `state` was taken.
+
+        Raises:
+            BadInput: no such state.
+        """
+        try:
+            found = state["noise"]
+            position = count("position", found["position"], least=0)
+            noise = NoiseStream(bytes.fromhex(found["key"]), position, discrete=bool(found["discrete"]))
+            noise.from_system = secret = not state["seeded"]
+            sampling, initialisation, views = (
+                _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
+            )
+            return cls(sampling, noise, initialisation, views, seeded=not secret)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise BadInput(f"that is no state of random streams: {error}") from error
+
+
+def _key(seed: int | None, rank: int, purpose: int) -> bytes:
+    if seed is None:
+        return secrets.token_bytes(16)
+    return np.random.SeedSequence(seed, spawn_key=(purpose, rank)).generate_state(2, np.uint64).tobytes()
+
+
+def _state(generator: np.random.Generator) -> dict[str, Any]:
+    """The generator's state, its arrays as lists."""
+    found = generator.bit_generator.state
+    inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in found["s"].items()}
+    return {**{name: value for name, value in found.items() if name != "s"}, "s": inner}
+
+
+def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:
+    generator = RandomStream(bytes(16), from_system)
+    arrays = generator.bit_generator.state["s"]
+    inner = {
+        name: np.array(state["s"][name], dtype=value.dtype) if isinstance(value, np.ndarray) else state["s"][name]
+        for name, value in arrays.items()
+    }
+    generator.bit_generator.state = {**state, "s": inner}
+    return generator
+
+
+#: Every stream, each by itself: what is taken off its `Streams` is given a fresh key, too.
+_ALIVE: weakref.WeakSet[NoiseStream | RandomStream] = weakref.WeakSet()
+
+
+def _fresh_keys() -> None:
+    """In a forked process: other keys, or it would draw what its parent draws."""
+    for stream in list(_ALIVE):
+        stream._start(secrets.token_bytes(16))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _fresh_keys())

@@ -1,0 +1,146 @@
+"""Where answers come from: teachers that are asked one after another, and files with what teachers said elsewhere."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor
+
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.data.dataset import as_tensor
+from privlearn.data.recipes import read_inputs
+from privlearn.errors import BadInput
+from privlearn.streams import Streams
+from privlearn.teachers.sums import Shapes
+
+#: Called with (teachers done, teachers in all).
+Progress = Callable[[int, int], None]
+
+
+class Teachers:
+    """An ensemble: gives each teacher's answers, one teacher at a time."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many there are; public."""
+
+    @abstractmethod
+    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
+        """Raise `BadInput` where it is known that one `unit` can change two teachers under `adjacency`."""
+
+    def describe(self) -> dict[str, Any]:
+        """How they came about, in public words, for certificates and to tell an interrupted run from another."""
+        return {"source": f"{type(self).__module__}:{type(self).__qualname__}"}
+
+    def require_same(self, inputs: Tensor) -> None:
+        """Raise `BadInput` where it is known that an interrupted run was of other records, queries or teachers.
+
+        Args:
+            inputs: public inputs, as for `answers`.
+        """
+
+    @abstractmethod
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
+        """Each teacher's answers to `inputs`, a row for each; None for one that has none.
+
+        What it gives may be anything: what is of no use is passed over, silently, by whoever adds the answers up.
+
+        Args:
+            inputs: public inputs, shape (queries, ...).
+            streams: assign records to teachers and seed what those draw.
+            progress: called with (teachers done, teachers in all).
+            shapes: what the shape of one answer must be among, for what is known without a look at records to be refused by;
+                None: any.
+        """
+
+
+@final
+class Given(Teachers):
+    """Predictions that were made elsewhere: hospitals, say, which need not share anything else.
+
+    That each record was with one teacher, and stays with it where a record is replaced, is the word of whoever made them.
+
+    Args:
+        files: an .npz for each teacher, or the folder in which they are: `predictions` has a row for each query.
+
+    Raises:
+        BadInput: no files, or one that is given twice.
+    """
+
+    def __init__(self, files: str | Path | Sequence[str | Path]) -> None:
+        if isinstance(files, str | Path):
+            paths = sorted(Path(files).glob("*.npz")) if Path(files).is_dir() else [Path(files)]
+        else:
+            paths = [Path(file) for file in files]
+        missing = next((path for path in paths if not path.is_file()), None)
+        if not paths or missing is not None:
+            raise BadInput(f"there is no file {missing or files}: expected an .npz with predictions for each teacher")
+        same = [(path.stat().st_dev, path.stat().st_ino) for path in paths]
+        if len(set(same)) < len(same):
+            twice = next(str(path) for path, node in zip(paths, same, strict=True) if same.count(node) > 1)
+            raise BadInput(f"{twice} is given twice: one record would move two teachers. Give each teacher's file once")
+        self._paths = paths
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._paths)
+
+    def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
+        """Nothing is known here of who learned from what."""
+
+    def describe(self) -> dict[str, Any]:
+        """That their predictions were given."""
+        return {"source": "given"}
+
+    def answers(
+        self, inputs: Tensor, streams: Streams, progress: Progress | None = None, shapes: Shapes | None = None
+    ) -> Iterator[Tensor | None]:
+        """What the files hold, one file at a time.
+
+        Files are refused aloud: for whoever holds them, before anything is charged. What they say is the next thing to know.
+
+        Raises:
+            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another shape.
+        """
+        for number, path in enumerate(self._paths):
+            found = _read(path)
+            if found.dim() < 1 or len(found) != len(inputs):
+                raise BadInput(
+                    f"{path} answers {len(found) if found.dim() else 'no'} queries, and the plan asks {len(inputs)}: expected "
+                    "a row for each query of the plan, in their order. Nothing was charged"
+                )
+            if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+                raise BadInput(
+                    f"the predictions in {path} have shape {tuple(found.shape)}: expected "
+                    f"{' or '.join(str((len(inputs), *shape)) for shape in shapes)}. Nothing was charged"
+                )
+            yield found
+            if progress:
+                progress(number + 1, len(self._paths))
+
+
+def _read(path: Path) -> Tensor:
+    """The predictions in one file.
+
+    Raises:
+        BadInput: there are none, or they are no numbers.
+    """
+    found = read_inputs(path, "predictions")
+    if found.dtype.kind not in "fiub" or math.prod(found.shape) == 0:
+        raise BadInput(
+            f"the predictions in {path} are {found.dtype} values of shape {found.shape}: expected numbers, a row for each "
+            "query"
+        )
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers that overflow
+        return as_tensor(found)

@@ -1,0 +1,133 @@
+"""A public encoder of the user's own: a network with fixed weights, named by the function that makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.errors import BadInput
+from privlearn.models.networks import first_line, require_per_example
+
+_ROWS_AT_ONCE = 4096
+
+
+@final
+class External(nn.Module):
+    """What `package.module:function`, called without arguments, returns: a module from rows to features.
+
+    Whoever names it declares that it was made without the private rows. Its weights are not part of the published model: its
+    name and a digest of them are, and whoever predicts must have the same.
+
+    It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of: batch norm then is a
+    fixed affine map by its running statistics.
+
+    Attributes:
+        spec: its name.
+        digest: SHA-256 of its weights.
+
+    Raises:
+        BadInput: it can't be imported, makes no module, or another one each time.
+    """
+
+    def __init__(self, spec: str) -> None:
+        super().__init__()
+        self.spec = spec
+        made = _made(spec, seed=0).eval().requires_grad_(False)
+        self._held = (made,)  # in a tuple: not among this module's own weights, and left alone by train()
+        self.digest = _digest(made)
+        # Whoever predicts calls the function again, in another process.
+        if _digest(_made(spec, seed=1)) != self.digest:
+            raise BadInput(
+                f"features {spec!r} made other weights when the function was called a second time: expected the same ones, "
+                "or nobody could ever predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """What the certificate says of it."""
+        return {"kind": "external", "spec": self.spec, "digest": self.digest}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn rows (batch, ...) into features (batch, ...)."""
+        # Somebody else may hold the module, too.
+        return cast(Tensor, self._held[0].eval()(x))
+
+    def require_per_example(self, row: Tensor) -> None:
+        """Refuse an encoder in which rows have a part in each other's features.
+
+        Args:
+            row: made-up, shape (1, ...), of the shape and type of the rows.
+
+        Raises:
+            NotPerExample: it mixes them, or remembers something.
+            BadInput: it can't run on such rows, or has weights that are no numbers.
+        """
+        for name, value in self._held[0].state_dict().items():
+            if bool(value.isnan().any()):
+                raise BadInput(
+                    f"features {self.spec!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
+                )
+        require_per_example(self._held[0], row, fixed=True)
+
+    def require_finite(self, features: Tensor, rows: Tensor) -> None:
+        """Refuse an encoder that makes numbers of rows that are none: for whoever holds them, before anything is spent.
+
+        Args:
+            features: of private rows, shape (rows, ...).
+            rows: these; only shape and type are looked at, for a made-up row to tell whether it is the encoder's fault.
+
+        Raises:
+            BadInput: there are such; it does not say of which rows.
+        """
+        if all(bool(part.isfinite().all()) for part in features.split(_ROWS_AT_ONCE)):  # type: ignore[no-untyped-call]
+            return
+        made_up = torch.linspace(0.1, 1, math.prod(rows.shape[1:])).view(1, *rows.shape[1:]).to(rows.dtype)
+        with torch.no_grad():
+            always = not bool(self(made_up).isfinite().all())
+        whose, what = "some rows", "bound what it divides by, and what it takes roots and logarithms of"
+        if always:
+            whose, what = "a made-up row, too", "mend it: are its weights finite?"
+        raise BadInput(
+            f"features {self.spec!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the "
+            f"encoder, {what}"
+        )
+
+
+def _made(spec: str, seed: int) -> nn.Module:
+    """What the function returns, with random numbers that it has not asked for from `seed` on."""
+    module, _, function = spec.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"features {spec!r} cannot be imported: {error}. Expected package.module:function, importable from here"
+        ) from error
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            found = make()
+    except Exception as error:
+        raise BadInput(
+            f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function is called without arguments"
+        ) from error
+    if not isinstance(found, nn.Module):
+        raise BadInput(
+            f"features {spec!r} returned a {type(found).__name__}: expected a torch.nn.Module from rows to features"
+        )
+    return found
+
+
+def _digest(module: nn.Module) -> str:
+    found = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        found.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+        found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -1,0 +1,132 @@
+"""Noisy moments of features: means and variances, by which rows are standardised before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+from privlearn._checks import between, count, parse_spec, positive, probability
+from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Account
+from privlearn.errors import BadInput
+from privlearn.streams import NoiseStream
+from privlearn.transforms.select import LEAST_COUNT, SIZES, release_statistics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.models.networks import Standardise
+
+#: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean square
+#: is sqrt(features) times that in a mean.
+_SPLIT = (0.01, 0.19, 0.80)
+#: The floor under variances, as a part of what a feature's would be if rows were as long as their bound and all alike.
+_LEAST_VARIANCE = 1e-3
+
+#: The part of rho that moments take, unless another is given.
+SHARE = 0.05
+
+
+def share_of(spec: str, name: str = "normalise") -> float | None:
+    """The part of rho in `moments:share=0.1`; that of `moments` is 0.05, and None that of `none`.
+
+    Args:
+        spec: what was given.
+        name: what it was given as.
+
+    Raises:
+        BadInput: something else.
+    """
+    if spec == "none":
+        return None
+    kind, numbers = parse_spec(name, spec)
+    if kind != "moments" or not set(numbers) <= {"share"}:
+        raise BadInput(
+            f"{name} is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
+            "Each row by itself is normalised by features norm:power=1 (--features norm:power=1), which costs nothing"
+        )
+    return probability("the share of the moments", numbers.get("share", SHARE), open_top=True)
+
+
+@final
+@dataclass(frozen=True)
+class Moments:
+    """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
+
+    One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a declared
+    norm. What is done with them is free: rows are clipped to that norm, standardised, and each brought to norm sqrt(features).
+
+    Attributes:
+        features: how many numbers a row has; public.
+        noise_multiplier: that of the whole.
+        row_norm: L2 norm that rows are clipped to. Public: it may not be read off the data.
+    """
+
+    features: int
+    noise_multiplier: float
+    row_norm: float
+
+    kind: ClassVar[str] = "moments"
+
+    def __post_init__(self) -> None:
+        count("features", self.features, most=10**9)
+        positive("the noise_multiplier of the moments", self.noise_multiplier)
+        between("row_norm", self.row_norm, *SIZES)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of one standardised example."""
+        return (self.features,)
+
+    def event(self) -> Event:
+        """What it costs."""
+        return Gaussian(self.noise_multiplier)
+
+    def require_fit(self, features: int) -> None:
+        """Raise `BadInput` if rows have another number of features."""
+        if self.features != features:
+            raise BadInput(
+                f"moments are of {self.features} features, and rows have {features}: give Moments as many as a row has"
+            )
+
+    def run(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Standardise:
+        """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
+
+        `labels` are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in them, so a
+        feature that hardly varies is not blown up.
+
+        Raises:
+            BadInput: another number of features, or rows of persons.
+            BudgetExceeded: by the ledger.
+        """
+        import torch
+
+        from privlearn.models.networks import Standardise
+
+        rows = x.flatten(1)
+        self.require_fit(rows.shape[1])  # before anything is charged
+        if examples is not None:
+            raise BadInput("moments are of rows: expected rows that are examples, not persons")
+        found = release_statistics(
+            rows, torch.zeros(len(rows), dtype=torch.int64), classes=1, norm=self.row_norm, adjacency=adjacency,
+            noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream, split=_SPLIT,
+        )  # fmt: skip
+        floor = _LEAST_VARIANCE * self.row_norm**2 / self.features
+        deviation = found.variances(LEAST_COUNT, floor).sqrt()
+        mean = found.means(LEAST_COUNT)[0]
+        return Standardise(mean.float(), deviation.float(), torch.tensor(float(self.row_norm)))
+
+    def rebuilt(self, state: dict[str, Tensor]) -> Standardise:
+        """The transform whose `state_dict` was saved."""
+        from privlearn.models.networks import Standardise
+
+        return Standardise(state["mean"], state["deviation"], state["norm"])

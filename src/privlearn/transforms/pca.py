@@ -1,0 +1,118 @@
+"""DP-PCA: principal directions from one noisy second-moment matrix (Abadi et al. 2016, sec. 4; Dwork et al. 2014)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
+
+from privlearn._checks import count, positive
+from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Account
+from privlearn.clipping.rows import second_moment, symmetric
+from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.sampling import FullBatch
+from privlearn.streams import NoiseStream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.models.networks import Project
+
+
+def components_of(spec: str) -> int | None:
+    """The number of components in `pca:60`; None for features of another kind.
+
+    Raises:
+        BadInput: it is none.
+    """
+    name, colon, number = spec.partition(":")
+    if name != "pca":
+        return None
+    if not colon or not (number.isascii() and number.isdigit()):
+        raise BadInput(
+            f"features {spec[:60]!r} cannot be read: expected pca:L, with a whole number, for example pca:60"
+        )
+    return count("the components of pca", int(number[:20]))
+
+
+@final
+@dataclass(frozen=True)
+class PrivatePCA:
+    """A release of the top principal directions, to stand in a plan's `before`.
+
+    Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,
+    whatever the number of components.
+
+    Attributes:
+        components: directions kept.
+        noise_multiplier: noise standard deviation over the sensitivity of the second-moment matrix.
+    """
+
+    components: int
+    noise_multiplier: float
+
+    kind: ClassVar[str] = "pca"
+
+    def __post_init__(self) -> None:
+        count("components", self.components)
+        positive("the PCA's noise_multiplier", self.noise_multiplier)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of one projected example."""
+        return (self.components,)
+
+    def event(self) -> Event:
+        """What it costs."""
+        return Gaussian(self.noise_multiplier)
+
+    def require_fit(self, features: int) -> None:
+        """Raise `BadInput` if rows have fewer features than components are asked for."""
+        if self.components > features:
+            raise BadInput(
+                f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
+            )
+
+    def run(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Project:
+        """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
+
+        `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what each adds
+        is then the mean over its rows. `labels` are not looked at.
+
+        Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
+        like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.
+
+        Raises:
+            BadInput: more components than features.
+            BudgetExceeded: by the ledger.
+        """
+        import torch
+
+        from privlearn.models.networks import Project
+
+        rows = x.flatten(1)
+        features = rows.shape[1]
+        self.require_fit(features)  # before anything is charged
+        (sample,) = FullBatch().draw(len(rows) if examples is None else len(examples))
+        moment = second_moment(rows, 1.0, sample, adjacency, examples)
+        ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
+        # By algebraic value: the noisy matrix is indefinite, and a large negative eigenvalue is noise.
+        values, vectors = torch.linalg.eigh(symmetric(noisy, features).double())
+        sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
+        return Project((vectors[:, -self.components :] / sizes).flip(1).to(rows))
+
+    def rebuilt(self, state: dict[str, Tensor]) -> Project:
+        """The projection whose `state_dict` was saved."""
+        from privlearn.models.networks import Project
+
+        return Project(state["components"])

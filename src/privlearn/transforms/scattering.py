@@ -1,0 +1,131 @@
+"""Wavelet scattering of images (Bruna and Mallat 2013): features that nobody's data were used to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from privlearn._checks import count
+from privlearn.errors import BadInput
+from privlearn.transforms.made_up_images import directions, learned, projected
+
+#: Groups of channels that are normalised together, at most: Tramèr and Boneh (2021) found a few dozen to do best.
+_GROUPS = 32
+#: Scales beyond 4 leave nothing of a small image, and a file may ask for no more.
+_LARGEST_SCALE = 4
+_SMALLEST, _LARGEST = 8, 1024
+
+
+@final
+class Scattering(nn.Module):
+    """Second-order scattering with 8 angles, then each example's groups of channels brought to mean 0 and variance 1.
+
+    No private row has a part in it, and none in another's features. So it is as public as a change of units, and clipping,
+    which comes after it, bounds what an example can do all the same. With a linear model on top: Tramèr and Boneh (2021).
+
+    With `mean` and `components` features are then projected on directions that matter in made-up images, and each example
+    brought to norm sqrt(kept): noise grows with the number of weights, and most features say what others say. Random
+    processes as a source of public priors: Baradad et al. (2021), Tang et al. (2023).
+
+    Args:
+        scale: images shrink to a 2^scale-th of their height and width (J).
+        mean: of the features of made-up images, (features,).
+        components: what they are multiplied by, (features, kept).
+
+    Raises:
+        BadInput: a scale out of range.
+    """
+
+    def __init__(self, scale: int = 2, mean: Tensor | None = None, components: Tensor | None = None) -> None:
+        super().__init__()
+        self.scale = count("the scale of scattering", scale, most=_LARGEST_SCALE)
+        self.register_buffer("mean", mean)
+        self.register_buffer("components", components)
+
+    @classmethod
+    def learned(
+        cls,
+        scale: int,
+        kept: int,
+        shape: Sequence[int],
+        cache: Path | None = None,
+        begin: Callable[[], None] | None = None,
+    ) -> Scattering:
+        """With the `kept` directions that matter most in made-up images of `shape`.
+
+        `cache` is a folder to keep them in; `begin` is called before they are learned.
+        """
+        require_images(scale, tuple(shape))
+        plain = cls(scale)
+        count("kept", kept)
+        found = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept), begin)
+        return cls(scale, found["mean"], found["components"])
+
+    @property
+    def kept(self) -> int:
+        """How many directions are kept; 0: all features are as they are."""
+        return 0 if self._buffers["components"] is None else self.get_buffer("components").shape[1]
+
+    @property
+    def shape(self) -> list[int]:
+        """The shape of what it keeps of made-up images; empty if nothing."""
+        return list(self.get_buffer("components").shape) if self.kept else []
+
+    @property
+    def spec(self) -> str:
+        """What `encoders.encoder` makes the same from."""
+        return f"scatter:J={self.scale}" + (f",kept={self.kept}" if self.kept else "")
+
+    def describe(self) -> dict[str, Any]:
+        """What the certificate says of it."""
+        norm = "of each example, in groups"
+        found = {"kind": "scatter", "spec": self.spec, "scale": self.scale, "angles": 8, "normalisation": norm}
+        return found | ({"directions": f"{self.kept}, learned from made-up images"} if self.kept else {})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn images (batch, height, width) or (batch, channels, height, width) into (batch, features, h / 2^J, w / 2^J).
+
+        With directions into (batch, kept).
+        """
+        require_images(self.scale, tuple(x.shape[1:]))
+        if not len(x):  # which the transform can't take
+            return x.new_zeros(0, *self(x.new_zeros(1, *x.shape[1:])).shape[1:])
+        maps = scattered(x, self.scale)
+        features = F.group_norm(maps, groups_of(maps.shape[1]))
+        return projected(features, self.get_buffer("mean"), self.get_buffer("components")) if self.kept else features
+
+
+def scattered(x: Tensor, scale: int) -> Tensor:
+    """The coefficients of images (rows, height, width) or (rows, channels, height, width), 81 maps for each channel."""
+    planes = x[:, None] if x.dim() == 3 else x
+    transform = _transform(scale, *planes.shape[-2:], planes.device)
+    return cast(Tensor, transform(planes.float().contiguous()).flatten(1, 2))
+
+
+def groups_of(channels: int) -> int:
+    """The largest number of equal groups that there may be."""
+    return max(number for number in range(1, _GROUPS + 1) if channels % number == 0)
+
+
+def require_images(scale: int, shape: tuple[int, ...]) -> None:
+    """Raise `BadInput` unless examples of `shape` are images that can be scattered."""
+    least = max(_SMALLEST, 1 << scale)
+    if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
+        raise BadInput(
+            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
+            f"of {least} to {_LARGEST} pixels. Leave out --features, or use features that fit these data"
+        )
+
+
+@lru_cache(maxsize=4)
+def _transform(scale: int, height: int, width: int, device: torch.device) -> Any:
+    # Its filters are functions of these numbers alone: they are not weights, and are not published.
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    return cast(nn.Module, ScatteringTorch2D(J=scale, shape=(height, width))).to(device)

@@ -1,0 +1,187 @@
+"""Choosing parameters on disjoint blocks of the data (Gupta et al. 2010; Yu et al. 2019, sec. IV-A.3): the plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from privlearn._checks import positive, probability
+from privlearn.accounting import accountant
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.budget import Budget, solve_noise
+from privlearn.accounting.events import Composed, Event, Parallel, Selection, compose, one_of, require_adjacency
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.tuning.stopping import Candidate, alone, quieter, require_candidates, require_room
+
+
+@final
+@dataclass(frozen=True)
+class Blocks:
+    """k candidates on k + 1 blocks: each is trained on its own block, and judged on the last one.
+
+    Examples fall into blocks independently and uniformly, so one example meets one block: the whole costs the maximum over the
+    trainings and the selection. The candidate is drawn by the exponential mechanism on error counts. With `retrain` the
+    chosen one is then trained on all the data, which costs on top.
+
+    Attributes:
+        candidates: what to choose among. Rates and batches of their plans are relative to a block; the number of examples that
+            they declare is that of all, of which each block gets its share.
+        selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for by `calibrate`, so that the
+            selection costs what the trainings cost.
+        retrain: whether the chosen candidate is trained again, on all the data.
+        share: with `retrain`, how much of the budget goes into choosing.
+        budget: what the plan was calibrated to; the limit of the ledger.
+
+    Raises:
+        UnsupportedEvent: replace-one neighbours: one example would then be in two blocks.
+        BadInput: a number out of range, or candidates that can't be compared.
+        AdjacencyMismatch: candidates for different kinds of neighbour.
+    """
+
+    candidates: tuple[Candidate, ...]
+    selection_epsilon: float | None = None
+    retrain: bool = False
+    share: float = 0.5
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        require_candidates(self.candidates)
+        if self.selection_epsilon is not None:
+            positive("selection_epsilon", self.selection_epsilon)
+        if not isinstance(self.retrain, bool):
+            raise BadInput(f"retrain is {self.retrain!r}: expected True or False")
+        probability("share", self.share, open_top=True)
+        for candidate in self.candidates:
+            for plan in (candidate.plan, candidate.again or candidate.plan):
+                if plan.examples != self.examples:
+                    raise BadInput(
+                        f"candidate {candidate.name!r} declares {plan.examples} examples, and {self.candidates[0].name!r} "
+                        f"{self.examples}: all learn from blocks of the same data. Give all plans examples=N, the number of "
+                        "all examples, or none"
+                    )
+        require_adjacency(Parallel((Selection(1.0),)), self.neighbours)
+
+    @property
+    def examples(self) -> int | None:
+        """The declared, public number of all examples; None: the data's length."""
+        return self.candidates[0].plan.examples
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The kind of neighbour."""
+        return self.candidates[0].plan.neighbours
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whose data are protected."""
+        return self.candidates[0].plan.unit
+
+    def choosing(self) -> Event:
+        """What choosing costs: all trainings on blocks, and the selection."""
+        return choosing([candidate.plan.event() for candidate in self.candidates], self.selection())
+
+    def selection(self) -> Selection:
+        """The draw of one candidate.
+
+        Raises:
+            BadInput: nothing says how exact it is.
+        """
+        if self.selection_epsilon is None:
+            raise BadInput(
+                "nothing says how exactly a candidate is selected: give selection_epsilon, or a target with "
+                "calibrate(epsilon=, delta=), which solves for it"
+            )
+        return Selection(self.selection_epsilon)
+
+    def again(self) -> Event:
+        """What training the chosen candidate again costs, whichever it is."""
+        plans = [candidate.again or candidate.plan for candidate in self.candidates]
+        return compose([one_of(plan.event() for plan in plans)] if self.retrain else [])
+
+    def event(self) -> Composed:
+        """Everything that the run will be charged, in order."""
+        return compose([self.choosing(), self.again()])
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The tightest sound guarantee of the whole at `delta`."""
+        return self.guarantees(delta)[0]
+
+    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
+        """Every sound guarantee of the whole at `delta`, the tightest first."""
+        found = accountant.guarantees(self.event(), self.neighbours, delta, self.unit.group_size)
+        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
+
+    def calibrate(
+        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
+    ) -> Blocks:
+        """Scale all noise so that everything together meets a target.
+
+        Each part first gets the noise at which it would meet the target by itself, so that no block costs more than another;
+        then all noise is scaled at once. What is spent ends at most at the target, and within 0.3% of it.
+
+        Raises:
+            BadInput: a target out of range, or one that what is fixed (a PCA, `selection_epsilon`) exceeds.
+            UnsupportedEvent: a target rho under Poisson sampling.
+        """
+        budget = Budget(epsilon, delta, rho, self.unit.group_size)
+        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
+        budget.spent(replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours)
+        if self.selection_epsilon is not None:
+            require_room(budget, Parallel((self.selection(),)), self.neighbours, "the selection", "selection_epsilon")
+        candidates = [
+            replace(
+                candidate,
+                plan=alone(candidate.plan, budget, lambda event: Parallel((event,))),
+                again=alone(candidate.again or candidate.plan, budget, lambda event: event) if self.retrain else None,
+            )
+            for candidate in self.candidates
+        ]
+        selection = self.selection_epsilon or _selection_alone(budget, self.neighbours)
+        choosing, again = (self.share, 1 - self.share) if self.retrain else (1.0, 1.0)
+
+        def at(factor: float) -> Blocks:
+            first, second = factor / math.sqrt(choosing), factor / math.sqrt(again)
+            return replace(
+                self,
+                candidates=tuple(
+                    replace(each, plan=quieter(each.plan, first), again=each.again and quieter(each.again, second))
+                    for each in candidates
+                ),
+                selection_epsilon=self.selection_epsilon or selection / first,
+            )
+
+        factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
+        return replace(at(factor), budget=budget)
+
+    def for_block(self, candidate: Candidate, present: int) -> Candidate:
+        """`candidate` as it is trained on its block: sums are divided by a block's share of the examples."""
+        share = max(1, round((self.examples or present) / (len(self.candidates) + 1)))
+        return replace(candidate, plan=replace(candidate.plan, examples=share))
+
+    def for_all(self, candidate: Candidate, present: int) -> Candidate:
+        """`candidate` as it is trained on all the data."""
+        plan: Plan = candidate.again or candidate.plan
+        return replace(candidate, plan=replace(plan, examples=self.examples or present))
+
+    def describe(self) -> dict[str, Any]:
+        """Its public numbers, for certificates."""
+        return {
+            "way": "blocks",
+            "selection_epsilon": self.selection_epsilon,
+            "retrain": self.retrain,
+            "candidates": [candidate.describe() for candidate in self.candidates],
+        }
+
+
+def choosing(trainings: Sequence[Event], selection: Selection) -> Event:
+    """Trainings on disjoint blocks, and a selection on one more."""
+    return Parallel((*trainings, selection))
+
+
+def _selection_alone(budget: Budget, adjacency: Adjacency) -> float:
+    """The range of a selection that would meet `budget` by itself."""
+    return 1 / solve_noise(lambda noise: budget.spent(Parallel((Selection(1 / noise),)), adjacency), budget.limit)

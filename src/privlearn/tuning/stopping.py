@@ -1,0 +1,270 @@
+"""Choosing parameters by random stopping (Liu and Talwar 2019; Papernot and Steinke 2022): the plan.
+
+Candidates to choose among, each with a plan of its own: what both ways of private parameter selection have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from privlearn._checks import between, positive
+from privlearn.accounting import accountant
+from privlearn.accounting.accountant import Guarantee
+from privlearn.accounting.budget import Budget, solve_noise
+from privlearn.accounting.events import Composed, Event, Gaussian, RepeatAndSelect, compose, one_of
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.schedules import Validation
+
+#: Runs that may be expected; each is a training.
+_MOST_RUNS = 1000
+#: Shapes beyond are Poisson's law but for a part in a thousand: say infinity.
+_LARGEST_SHAPE = 1000
+#: How much of the budget goes into the scores unless their noise is given.
+_SHARE = 0.05
+
+
+@final
+@dataclass(frozen=True)
+class RandomStopping:
+    """A random number of runs, of which the best is kept. Nothing is shown of the others, not even how many they were.
+
+    Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the examples that
+    it gets right. The whole costs about two to three times one run, however many runs are expected.
+
+    Attributes:
+        candidates: what to draw from.
+        mean: how many runs are expected, at least 1.
+        shape: of their number's law, truncated negative binomial: 0 logarithmic, 1 geometric, infinity Poisson (under which
+            there may be no run, and then nothing is published).
+        score_noise: noise multiplier of the count, one example being the sensitivity; None: solved for by `calibrate`, a
+            twentieth of the budget.
+        budget: what the plan was calibrated to; the limit of the ledger.
+
+    Raises:
+        BadInput: a number out of range, or candidates that can't be compared.
+        AdjacencyMismatch: candidates for different kinds of neighbour.
+    """
+
+    candidates: tuple[Candidate, ...]
+    mean: float
+    shape: float = 1.0
+    score_noise: float | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        require_candidates(self.candidates)
+        if any(candidate.again is not None for candidate in self.candidates):
+            raise BadInput(
+                "candidates have a plan to be trained again by: the best run is kept as it is; leave out again="
+            )
+        between("mean", self.mean, 1.0, _MOST_RUNS)
+        if self.score_noise is not None:
+            positive("score_noise", self.score_noise)
+        RepeatAndSelect(Gaussian(1.0), self.mean, self.shape)
+        if not math.isinf(self.shape):
+            between("shape", self.shape, 0.0, _LARGEST_SHAPE)
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The kind of neighbour."""
+        return self.candidates[0].plan.neighbours
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whose data are protected."""
+        return self.candidates[0].plan.unit
+
+    def repeated(self) -> RepeatAndSelect:
+        """What is done, as one mechanism."""
+        if self.score_noise is None:
+            raise BadInput(
+                "nothing says how noisy scores are: give score_noise, or a target with calibrate(epsilon=, delta=), which "
+                "solves for it"
+            )
+        trainings = [candidate.plan.event() for candidate in self.candidates]
+        return stopping(trainings, self.score_noise, self.mean, self.shape)
+
+    def event(self) -> Composed:
+        """Everything that the run will be charged."""
+        return compose([self.repeated()])
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The tightest sound guarantee of the whole at `delta`."""
+        return self.guarantees(delta)[0]
+
+    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
+        """Every sound guarantee of the whole at `delta`, the tightest first."""
+        found = accountant.guarantees(self.event(), self.neighbours, delta, self.unit.group_size)
+        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
+
+    def calibrate(
+        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
+    ) -> RandomStopping:
+        """Scale all noise so that everything together meets a target.
+
+        Each candidate first gets the noise at which it would meet the target if it were the only one; then all noise is scaled
+        at once. What is spent ends at most at the target, and within 0.3% of it.
+
+        Raises:
+            BadInput: a target out of range, or one that what is fixed (a PCA, `score_noise`) exceeds.
+            UnsupportedEvent: a target rho: random stopping has a price in Renyi DP only.
+        """
+        budget = Budget(epsilon, delta, rho, self.unit.group_size)
+
+        def repeated(event: Event) -> Event:
+            return RepeatAndSelect(event, self.mean, self.shape)
+
+        # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
+        budget.spent(replace(self, score_noise=self.score_noise or 1.0).event(), self.neighbours)
+        if self.score_noise is not None:
+            require_room(budget, repeated(Gaussian(self.score_noise)), self.neighbours, "the scores", "score_noise")
+
+        plans = [alone(candidate.plan, budget, repeated) for candidate in self.candidates]
+        score = self.score_noise or solve_noise(
+            lambda noise: budget.spent(repeated(Gaussian(noise)), self.neighbours), budget.limit
+        )
+        training, scoring = (1.0, None) if self.score_noise else (1 - _SHARE, _SHARE)
+
+        def at(factor: float) -> RandomStopping:
+            return replace(
+                self,
+                candidates=tuple(
+                    replace(each, plan=quieter(plan, factor / math.sqrt(training)))
+                    for each, plan in zip(self.candidates, plans, strict=True)
+                ),
+                score_noise=score if scoring is None else score * factor / math.sqrt(scoring),
+            )
+
+        factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
+        return replace(at(factor), budget=budget)
+
+    def describe(self) -> dict[str, Any]:
+        """Its public numbers, for certificates."""
+        return {
+            "way": "random-stopping",
+            "mean": self.mean,
+            "shape": self.shape,
+            "score_noise": self.score_noise,
+            "candidates": [candidate.describe() for candidate in self.candidates],
+        }
+
+
+def stopping(trainings: Sequence[Event], score_noise: float, mean: float, shape: float) -> RepeatAndSelect:
+    """One of `trainings` drawn at random, and a noisy count, a random number of times."""
+    return RepeatAndSelect(compose([one_of(trainings), Gaussian(score_noise)]), mean, shape)
+
+
+#: Candidates to choose among at most.
+MOST = 1000
+_LONGEST = 60  # characters of a name
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """One of the settings to choose among. Everything about it is public.
+
+    Attributes:
+        name: tells it from the others; for the card.
+        plan: how it is trained to be judged. Its noise is a shape until the whole is calibrated.
+        again: how it is trained on all the data if it is chosen and trained again; None: by `plan`, with noise of its own.
+        settings: what else the training callable sets for it (a learning rate, say), by name: numbers and texts, for the card.
+
+    Raises:
+        BadInput: a name that can't be printed, a schedule that reacts, or settings that are no plain values.
+    """
+
+    name: str
+    plan: Plan
+    again: Plan | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        name = self.name
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST or not name.isprintable() or "|" in name:
+            raise BadInput(
+                f"a candidate's name is {str(name)[:80]!r}: expected 1 to {_LONGEST} printable characters, no |"
+            )
+        for plan in (self.plan, *([self.again] if self.again is not None else [])):
+            if not isinstance(plan, Plan):
+                raise BadInput(f"the plan of candidate {name!r} is {plan!r}: expected a privlearn Plan")
+            if isinstance(plan.schedule, Validation):
+                raise BadInput(
+                    f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates need "
+                    "schedules that are, such as exp:k=0.01"
+                )
+        for key, value in self.settings.items():
+            if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
+                raise BadInput(
+                    f"settings of candidate {name!r} hold {key!r}: {value!r}; expected numbers and texts by name"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """Its public numbers, for certificates."""
+        plans = {"plan": self.plan} | ({} if self.again is None else {"again": self.again})
+        return {"name": self.name, "settings": dict(self.settings)} | {
+            key: _numbers(plan) for key, plan in plans.items()
+        }
+
+
+def _numbers(plan: Plan) -> dict[str, Any]:
+    return {
+        "sampling": plan.sampling.describe(),
+        "noise_multipliers": list(plan.noise_multipliers()),
+        "before": plan.other_releases(),
+    }
+
+
+def require_candidates(candidates: Sequence[Candidate]) -> None:
+    """Refuse candidates that can't be compared under one guarantee.
+
+    Raises:
+        BadInput: fewer than two, two of one name, or different units of protection.
+        AdjacencyMismatch: different kinds of neighbour.
+    """
+    if not isinstance(candidates, tuple) or not all(isinstance(candidate, Candidate) for candidate in candidates):
+        raise BadInput("candidates is no tuple of candidates: expected (pv.tuning.Candidate(name, plan), ...)")
+    if not 2 <= len(candidates) <= MOST:
+        raise BadInput(f"there are {len(candidates)} candidates: expected from 2 to {MOST} to choose among")
+    names = [candidate.name for candidate in candidates]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"two candidates are called {twice!r}: give each a name of its own")
+    first = candidates[0].plan
+    for candidate in candidates:
+        for plan in (candidate.plan, candidate.again or candidate.plan):
+            require_same(first.neighbours, plan.neighbours, f"candidate {candidate.name!r}")
+            if plan.unit != first.unit:
+                raise BadInput(
+                    f"candidate {candidate.name!r} protects {plan.unit}, and {candidates[0].name!r} {first.unit}: give all "
+                    "candidates one group_size and one rows_per_person"
+                )
+
+
+def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, name: str) -> None:
+    """Raise `BadInput` if `fixed`, which is not scaled, exceeds `budget` by itself."""
+    spent = budget.spent(fixed, adjacency)
+    if not budget.covers(spent):
+        raise BadInput(
+            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out {name}, so that it is solved "
+            "for, or raise the budget"
+        )
+
+
+def quieter(plan: Plan, factor: float) -> Plan:
+    """`plan` with `factor` times the noise."""
+    return replace(plan, schedule=plan.schedule.scaled(factor))
+
+
+def alone(plan: Plan, budget: Budget, within: Callable[[Event], Event]) -> Plan:
+    """`plan` with the noise at which `within` of it would meet `budget`, were it all that is done."""
+    start = 1.0 / min(plan.noise_multipliers())
+    factor = solve_noise(
+        lambda factor: budget.spent(within(quieter(plan, factor).event()), plan.neighbours), budget.limit, start
+    )
+    return quieter(plan, factor)
