@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant("a limit lets any run through", claim.contradictions, "and fits(limit, described)", "", SAID),
     Mutant("a run that was not charged is published", claim.stated, "not _among(described, ledger.event)", "False",
            "check_only_what_was_charged_is_published"),
-    Mutant("records are not warned of", verify._warnings, '.get("runs") == claim.ALONE',
+    Mutant("records are not warned of", verify._warnings, '.get("runs") == claim_module.ALONE',
            '.get("runs") == ""', "check_a_run_on_a_record_claims_itself_alone"),
 ]  # fmt: skip
 
