@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from privlearn.cli.reacting import earliest_end
+from privlearn.cli.screen import earliest_end
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
@@ -17,12 +17,15 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
 
     Raises:
-        BadInput: the file cannot be written.
+        BadInput: the file cannot be written, or matplotlib is not here.
     """
-    import matplotlib as mpl
+    try:
+        import matplotlib as mpl
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+        mpl.use("Agg")
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise BadInput("--plot draws with matplotlib, which is not here: install it, or leave out --plot") from error
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)

@@ -18,7 +18,7 @@ from privlearn.data.catalogue import cache
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.descent.rules import train
+from privlearn.descent.train import train
 from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.runs.result import Result

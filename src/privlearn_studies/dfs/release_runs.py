@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.rules import train
+from privlearn.descent.train import train
 from privlearn.models.networks import Scale
 from privlearn.statistics.fisher import fisher
 from privlearn.statistics.plan import FeaturesPlan
