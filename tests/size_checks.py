@@ -7,7 +7,6 @@ import io
 import json
 import re
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,15 @@ from torch import nn
 import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.cli import encoding
-from privlearn.descent import rules as train_module
+from privlearn.cli import jobs
+from privlearn.cli.request import Request
+from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
+from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
 from privlearn.sampling import Sampler
+from privlearn.transforms import chain
 
 ADD, EMPTY = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT
 ROWS, NUMBERS, CLASSES = 40, 6, 3
@@ -164,9 +167,9 @@ for _each in COMMANDS:
 def check_rules_look_at_the_declared_number() -> None:
     """Which features are usual depends on the declared number of examples times epsilon."""
     images = pv.Dataset(np.zeros((3, 16, 32)), np.arange(3) % 2, classes=2, low=0.0, high=1.0)
-    options = Namespace(method="dpsgd", model="linear", tune=None, pca=None, select=None, normalise=None, epsilon=1.0)
     for examples, kept in ((2999, 300), (3000, 1000)):
-        assert encoding._usual(Namespace(**vars(options), examples=examples), images) == f"scatter:J=2,kept={kept}"
+        usual = rules.usual_features(TrainRequest(epsilon=1.0), facts_of(images, examples))
+        assert usual == f"scatter:J=2,kept={kept}"
 
     class Seen(Exception):
         pass
@@ -174,9 +177,12 @@ def check_rules_look_at_the_declared_number() -> None:
     def seen(shape: Any, low: Any, signal: float) -> None:
         raise Seen(signal)
 
-    with mock.patch.object(train_module, "usual", seen):
+    with mock.patch.object(chain, "usual", seen):
         error = must_raise(Seen, lambda: pv.train(images, epsilon=2.0, examples=3000))
-    assert error.args == (6000.0,)
+        assert error.args == (6000.0,)
+        chosen, request = TrainRequest(epsilon=1.0, examples=3000), Request.of("train", epsilon=1.0, examples=3000)
+        error = must_raise(Seen, lambda: jobs.featured(request, images, chosen).__enter__())
+        assert error.args == (3000.0,)
 
 
 @check

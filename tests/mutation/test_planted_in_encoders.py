@@ -7,7 +7,7 @@ from pathlib import Path
 
 import encoder_checks  # noqa: F401 - registers the checks
 
-from privlearn.cli import training
+from privlearn.cli import jobs
 from privlearn.models import networks
 from privlearn.publishing import network, verify
 from privlearn.runs import task
@@ -45,7 +45,7 @@ MUTANTS = [
            "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("features that are no numbers are learned from", task.front, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("test rows end a run that was paid for", training.test_metrics, "finite=False", "finite=True",
+    Mutant("test rows end a run that was paid for", jobs.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("batch norm of an encoder follows the batch", external.External.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from privlearn.cli.jobs import (
     seed_warning,
     test_metrics,
 )
-from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
+from privlearn.cli.options import DPMAC, DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
@@ -72,9 +72,8 @@ def run(request: Request) -> int:
     if request.resume and kept.published(request.out):
         return 0
     opened = Opened.of(request, kept)
-    settle = _JOBS[request.method] if request.tune is None else tuned_job
     try:
-        with settle(request, data_of(request)) as job:
+        with _settle(request, data_of(request)) as job:
             _say(job, opened)
             result = job.run(opened)
             rows = job.rows(result)
@@ -98,6 +97,18 @@ def _require_known(request: Request) -> None:
         optimizer_kind(request.optimizer)
     if request.method == PATE:
         pate.require_public(request)
+
+
+def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
+    """What the method makes of options and data; public features are made while it lasts."""
+    if request.tune is not None:
+        return tuned_job(request, data)
+    match request.method:
+        case "pate":
+            return pate.pate_job(request, data)
+        case "features":
+            return features_job(request, data)
+    return descent_job(request, data)
 
 
 def _say(job: Job, opened: Opened) -> None:
@@ -399,7 +410,3 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         require_changeable(request.augmentation, plan, data, x, y)
         if request.average is not None:
             MeanWeights(list(made_up.parameters()), request.average)
-
-
-#: What each method makes of options and data.
-_JOBS = {DPSGD: descent_job, DPMAC: descent_job, FEATURES: features_job, PATE: pate.pate_job}
