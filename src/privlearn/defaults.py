@@ -1,7 +1,8 @@
 """Settings that nobody has to choose, as functions of public numbers only.
 
 docs/defaults.md has the study behind the rule for linear models, docs/decisions/the-learning-rate-rule-for-networks.md that
-for networks, and both say which choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
+for networks, and both say which choices saw test accuracies. Looking at results on private data to choose better ones would
+cost privacy.
 """
 
 from __future__ import annotations
