@@ -13,20 +13,38 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
+import platform
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 HERE = Path(__file__).resolve().parent
 
 
 def frozen(section: str) -> dict[str, Any]:
     """The figures that were written down."""
-    found: dict[str, Any] = json.loads((HERE / f"{section}.json").read_text())
-    return found
+    figures: dict[str, Any] = json.loads((HERE / f"{section}.json").read_text())
+    return figures
+
+
+def machine() -> dict[str, str]:
+    """What figures depend on beside the code."""
+    versions = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn", "dp-accounting", "kymatio")}
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"python": platform.python_version(), "processor": kind} | versions
+
+
+def elsewhere() -> list[str]:
+    """In what the machine differs from the one on which figures were frozen: then figures may differ, too."""
+    here, there = machine(), frozen("machine")
+    return [
+        f"{name}: frozen with {there.get(name)}, here {here[name]}" for name in here if here[name] != there.get(name)
+    ]
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
@@ -59,7 +77,7 @@ def _text(value: Any) -> str:
 
 def failed(figures: dict[str, Any]) -> list[str]:
     """The cases that ended with an error that is no refusal."""
-    return [f"{name}: {found['FAILED']}" for name, found in figures.items() if "FAILED" in found]
+    return [f"{name}: {case['FAILED']}" for name, case in figures.items() if "FAILED" in case]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,6 +95,9 @@ def main(argv: list[str] | None = None) -> int:
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no sections: {', '.join(sorted(unknown))}. Expected some of {', '.join(SECTIONS)}")
     code = 0
+    if not options.write:
+        for line in elsewhere():
+            print(line)
     for section in sections:
         start = time.perf_counter()
         new = SECTIONS[section](options.case)
@@ -89,16 +110,16 @@ def main(argv: list[str] | None = None) -> int:
             (HERE / f"{section}.json").write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
             print(f"{section}: {len(new)} cases written in {seconds:.0f} s")
             continue
-        old = {name: found for name, found in frozen(section).items() if options.case in name}
+        old = {name: case for name, case in frozen(section).items() if options.case in name}
         changes = list(differences(old, new))
         print(f"{section}: {len(new)} cases in {seconds:.0f} s, {len(changes)} differences")
         for change in changes:
             print(f"  {section}/{change}")
         code |= bool(changes)
+    if options.write:
+        (HERE / "machine.json").write_text(json.dumps(machine(), indent=1, sort_keys=True) + "\n")
     return code
 
 
 if __name__ == "__main__":
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = "1"
     sys.exit(main())

@@ -7,8 +7,8 @@ import io
 import json
 import os
 import re
+import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from unittest import mock
 
 import numpy as np
 import plain
+import torch
+from frozen_folders import described
 from names import main
 
 DIGITS = "train --data digits --examples 1437 --seed 0 --json"
@@ -67,6 +69,14 @@ categories = ["red", "green"]
 [columns.grade]
 kind = "target"
 classes = ["low", "high"]
+"""
+
+NETWORK = """from torch import nn
+
+
+def make(input_shape, classes):
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(144, classes))
 """
 
 #: By name what is run, one after the other, in one folder.
@@ -153,6 +163,14 @@ CASES: dict[str, str] = {
     "train, features, few": f"{FEATURES} --epsilon 4 --keep 20 --criterion t --out few",
     "train, features, squares": f"{FEATURES} --epsilon 4 --mode least-squares --out squares",
     "train, features, rows": f"{FEATURES} --epsilon 8 --mode rows --keep 10 --out rows",
+    "train, own network": f"{DIGITS} --epsilon 8 --epochs 2 --features raw --model frozen_nets:make --out own",
+    "train, maps": (
+        "train --data maps.npz --classes 3 --range 0,1 --seed 1 --epsilon 9 --epochs 2 --model unet --json --out maps"
+    ),
+    "train, maps by pate": (
+        "train --method pate --data maps.npz --public seen.npz --classes 3 --range 0,1 --seed 1 --epsilon 9 "
+        "--teachers 2 --queries 2 --model unet --json --out asked"
+    ),
     # A shared ledger, keys, and what is refused
     "ledger": "ledger ledger.json --epsilon 12 --delta 1e-5 --json",
     "train, on the ledger": f"{SMALL} --epsilon 3 --epochs 2 --ledger ledger.json --out first",
@@ -166,6 +184,9 @@ CASES: dict[str, str] = {
     "verify, unsigned": "verify plain --key signing.pub --json",
     "train, taken": f"{DIGITS} --epsilon 4 --out plain",
     "train, alien option": f"{DIGITS} --method features --epsilon 4 --clip layer --out alien",
+    "train, interrupted": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --checkpoint-every 0.000001 --out pieces",
+    "train, not resumed": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --out pieces",
+    "train, resumed": f"{SMALL} --epsilon 5 --epochs 3 --pca 8 --resume --out pieces",
     "train, nothing to resume": f"{DIGITS} --epsilon 4 --resume --out nowhere",
     # What becomes of published models
     "verify": "verify plain --json",
@@ -190,6 +211,8 @@ CASES: dict[str, str] = {
     "predict, part": "predict pate --data digits --part train",
     "predict, pca": "predict pca --data breast-cancer",
     "predict, features": "predict few --data digits",
+    "predict, own network": "predict own --data digits --model frozen_nets:make",
+    "predict, nobody's network": "predict own --data digits",
     "predict, table": "predict table --data table.csv --schema schema.toml",
     "data": "data list --json",
     "data, schema": "data schema table.csv",
@@ -197,6 +220,8 @@ CASES: dict[str, str] = {
     "reproduce": "reproduce --list",
 }
 
+#: Commands that are interrupted, and after how many steps.
+INTERRUPTED = {"train, interrupted": 4}
 #: What is different in each run, and what is put in its place.
 PLACEHOLDERS = [
     (re.compile(r'("seconds": )[\d.]+'), r'\1"SECONDS"'),
@@ -210,15 +235,15 @@ RUN = re.compile(r"\b[0-9a-f]{8}\b")
 
 
 def figures(only: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with _session():
         for name, command in CASES.items():
             if only in name:
                 if name == "verify, changed":
                     _change_a_card()
                 with plain.repeatable():
-                    found[name] = _figures(command)
-    return json.loads(json.dumps(found))
+                    figures[name] = _figures(command, INTERRUPTED.get(name))
+    return json.loads(json.dumps(figures))
 
 
 @contextlib.contextmanager
@@ -242,6 +267,7 @@ def _session() -> Iterator[None]:
                 _write_files()
                 yield
             finally:
+                sys.modules.pop("frozen_nets", None)
                 os.chdir(before)
 
 
@@ -252,6 +278,10 @@ def _write_files() -> None:
     for name, more in (("rows", {}), ("open", {}), ("persons", {"groups": np.arange(300) // 3})):
         y = made_up.integers(3, size=300)
         np.savez(f"{name}.npz", x=made_up.normal(size=(300, 5)) + 2 * np.eye(3, 5)[y], y=y, **more)
+    for name, number in (("maps", 8), ("seen", 4)):
+        y = made_up.integers(3, size=(number, 8, 8, 8)).astype(np.uint8)
+        np.savez(f"{name}.npz", x=(0.4 * y + 0.1 * made_up.random(y.shape)).astype(np.float32)[:, None], y=y)
+    Path("frozen_nets.py").write_text(NETWORK)
     lines = [f"{18 + i % 70},{('red', 'green')[i % 2]},{('low', 'high')[i % 70 > 30]}" for i in range(300)]
     Path("table.csv").write_text("\n".join(["age,colour,grade", *lines]) + "\n")
 
@@ -265,16 +295,53 @@ def _change_a_card() -> None:
     card.write_text(card.read_text().replace("epsilon", "Epsilon", 1))
 
 
-def _figures(command: str) -> dict[str, Any]:
+def _figures(command: str, stop: int | None = None) -> dict[str, Any]:
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        code = main(command.split())
-    shown, told = (_settled(stream.getvalue()) for stream in (out, err))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _stopped_after(stop):
+        try:
+            code: Any = main(command.split())
+        except KeyboardInterrupt:
+            code = "interrupted"
+    answer, asides = _settled(out.getvalue()), _settled(err.getvalue())
     if command.startswith("ledger"):
-        shown = RUN.sub("RUN", shown)
-    lines = [line.rstrip() for line in told.splitlines() if line.strip()]
-    return {"command": command, "code": code, "out": _readable(shown), "err": lines}
+        answer = RUN.sub("RUN", answer)
+    lines = [line.rstrip() for line in asides.splitlines() if line.strip()]
+    figures = {"command": command, "code": code, "out": _readable(answer), "err": lines}
+    if code == 0 and command.startswith("train"):
+        figures["published"] = _published(Path(command.rpartition(" --out ")[2]))
+    return figures
+
+
+@contextlib.contextmanager
+def _stopped_after(steps: int | None) -> Iterator[None]:
+    """Somebody presses Control-C in the step that comes after so many steps of SGD."""
+    if steps is None:
+        yield
+        return
+    step, done = torch.optim.SGD.step, [0]
+
+    def counted(*given: Any, **more: Any) -> Any:
+        done[0] += 1
+        if done[0] > steps:
+            raise KeyboardInterrupt
+        return step(*given, **more)
+
+    with mock.patch.object(torch.optim.SGD, "step", counted):
+        yield
+
+
+def _published(folder: Path) -> dict[str, Any]:
+    """What a command published, its card as a digest."""
+    figures = described(folder)
+    settings = figures["certificate"]["settings"]
+    card = _settled("\n".join(figures["card"]))
+    return {
+        "files": figures["files"],
+        "settings": settings,
+        "config": figures["config"],
+        "card": plain.digest(card),
+        "weights": figures["weights"],
+    }
 
 
 def _settled(text: str) -> str:

@@ -39,6 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "features, fisher": ("features: fisher of few", {}),
     "features, least squares": ("features: least squares", {}),
     "features, rows": ("features: rows, a classifier", {}),
+    "features, in a pipeline": ("others: scikit-learn, a pipeline", {}),
+    "features, in a folder": ("others: features in a folder", {}),
+    "maps": ("others: maps, pate", {"delta": 1e-3}),
     "tune, blocks": ("tune: blocks, again", {}),
     "tune, random stopping": ("tune: random stopping", {}),
 }

@@ -209,11 +209,8 @@ def _figures(plan: Any) -> dict[str, Any]:
 
 def _solved(plan: Any) -> dict[str, Any]:
     """What calibrating settles."""
-    found: dict[str, Any] = {}
     if isinstance(plan, Plan):
-        found = {"epochs": plan.epochs, "schedule": schedules.spec(plan.schedule), "sampling": str(plan.sampling)}
-    elif isinstance(plan, PatePlan):
-        found = {"noise std": plan.noise_std.hex(), "described": plain.short(plan.describe())}
-    else:
-        found = {"described": plain.short(plan.describe())}
-    return found
+        return {"epochs": plan.epochs, "schedule": schedules.spec(plan.schedule), "sampling": str(plan.sampling)}
+    if isinstance(plan, PatePlan):
+        return {"noise std": plan.noise_std.hex(), "described": plain.short(plan.describe())}
+    return {"described": plain.short(plan.describe())}

@@ -28,6 +28,8 @@ from names import (
     Coordinates,
     Dataset,
     Derivatives,
+    DPFeatureSelector,
+    DPFisherClassifier,
     FeaturesPlan,
     FixedOrder,
     Flat,
@@ -57,7 +59,9 @@ from names import (
     pate,
     reducers,
     release_features,
+    save_features,
     schedules,
+    segmentation,
     select_features,
     teachers,
     train,
@@ -472,18 +476,96 @@ TUNING: dict[str, Callable[[], Result]] = {
     "per layer": lambda: tuned(stopping(clip=PerLayer(0.3)), seed=6),
 }
 
+# scikit-learn's way, features from elsewhere, and maps of classes
+
+
+def _pipeline() -> Result:
+    budget = Budget(6.0, 1e-5)
+    chosen = statistics(purpose="selection", keep=3, noise_multiplier=3.0)
+    then = statistics(features=3, keep=3, noise_multiplier=4.0)
+    ledger, (x, y) = Ledger(budget), rows(200)
+    selector = DPFeatureSelector(chosen, ledger, Streams.new(1), then=then)
+    kept = selector.fit(x.numpy(), y.numpy()).transform(x.numpy())
+    result: Result = DPFisherClassifier(then, ledger, Streams.new(2)).fit(kept, y.numpy()).result_
+    return result
+
+
+def _from_a_folder() -> Result:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "features"
+        save_features(folder, np.random.default_rng(0).random((80, 9)), encoder="made up")
+        return train(with_features(dataset(80), str(folder)), epsilon=4.0, streams=Streams.new(3))
+
+
+def scans(number: int, seed: int = 0, **more: Any) -> Dataset:
+    """Bright blocks in noise, with their maps."""
+    made_up = np.random.default_rng(seed)
+    y = np.zeros((number, 8, 8, 8), np.uint8)
+    for own in y:
+        a, b = made_up.integers(1, 4, 2)
+        own[a : a + 4, 2:4, b : b + 4], own[a : a + 4, 4:6, b : b + 4] = 1, 2
+    x = np.clip(0.4 * (y == 1) + 0.8 * (y == 2) + 0.1 * made_up.random(y.shape), 0, 1).astype(np.float32)
+    return Dataset(x[:, None], y, **{"classes": CLASSES, "low": 0.0, "high": 1.0} | more)
+
+
+def map_network(shape: tuple[int, ...]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv3d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv3d(8, CLASSES, 1))
+
+
+def unet(shape: tuple[int, ...]) -> nn.Module:
+    return models.build("unet", shape, CLASSES, np.random.default_rng(0))
+
+
+def _corrected() -> Result:
+    """PATE on maps of classes: teachers, queries and student go on from one public start."""
+    labelled, pool = scans(2, 1, public=True), scans(5, 2, public=True)
+    short = segmentation.Training(steps=6)
+    start = segmentation.Start.learn(
+        labelled, pool, map_network(()), learning=segmentation.Training(steps=20), tuning=short
+    )
+    plan = start.plan(4, 3).calibrate(epsilon=2.0, delta=1e-3)
+    said = start.correcting(start.teachers(scans(9), 3))
+    return pate(plan, said, start.reducer, pool, start.student(plan), streams=Streams.new(0))
+
+
+OTHERS: dict[str, Callable[[], Result]] = {
+    "scikit-learn, a pipeline": lambda: _pipeline(),
+    "features in a folder": lambda: _from_a_folder(),
+    "scattering": lambda: sgd(
+        data=with_features(dataset(40, (1, 16, 16)), "scatter:J=2,kept=30"), model=built("linear")
+    ),
+    "raw, wider": lambda: train(
+        dataset(80, IMAGES), epsilon=4.0, features="raw", model="mlp:9", streams=Streams.new(2)
+    ),
+    "maps, dpsgd": lambda: sgd(data=scans(12), model=map_network, loss=segmentation.map_losses),
+    "maps, pate": lambda: _corrected(),
+    "maps, unet": lambda: sgd(data=scans(6), model=unet, loss=segmentation.map_losses, epochs=1),
+}
+
 METHODS: dict[str, dict[str, Callable[[], Any]]] = {
     "dpsgd": DPSGD,
     "dpmac": DPMAC,
     "pate": PATE,
     "features": STATISTICS,
     "tune": TUNING,
+    "others": OTHERS,
 }
 CASES = {f"{method}: {name}": case for method, cases in METHODS.items() for name, case in cases.items()}
 
 
 def figures(only: str = "") -> dict[str, Any]:
     return plain.each({name: lambda case=case: _figures(case()) for name, case in CASES.items()}, only)  # type: ignore[misc]
+
+
+def _outputs(result: Result) -> Tensor:
+    """What the model gives for some inputs."""
+    kinds = [part.dtype for part in result.model.parameters() if part.is_floating_point()]
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(5, *result.architecture["input_shape"], generator=generator)
+    with torch.no_grad():
+        outputs: Tensor = result.model(inputs.to(kinds[-1] if kinds else torch.float32))
+    return outputs
 
 
 def _figures(result: Any) -> dict[str, Any]:
@@ -494,6 +576,7 @@ def _figures(result: Any) -> dict[str, Any]:
     if isinstance(result, Result):
         return {
             "weights": plain.weights(result.model),
+            "outputs": plain.array(_outputs(result)),
             "settings": plain.short(result.settings),
             "architecture": plain.short(result.architecture),
             "method": result.method,

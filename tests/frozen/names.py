@@ -49,7 +49,9 @@ from privlearn import (
     publish,
     reducers,
     release_features,
+    save_features,
     schedules,
+    segmentation,
     select_features,
     teachers,
     train,
@@ -60,6 +62,7 @@ from privlearn import (
 from privlearn.accounting.event_json import to_json
 from privlearn.cli import main
 from privlearn.methods.checkpoint import Checkpoint
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
 
 __all__ = [
     "PCA",
@@ -75,6 +78,8 @@ __all__ = [
     "Checkpoint",
     "ConfidentVotes",
     "Coordinates",
+    "DPFeatureSelector",
+    "DPFisherClassifier",
     "Dataset",
     "Derivatives",
     "FeaturesPlan",
@@ -110,7 +115,9 @@ __all__ = [
     "publish",
     "reducers",
     "release_features",
+    "save_features",
     "schedules",
+    "segmentation",
     "select_features",
     "teachers",
     "to_json",

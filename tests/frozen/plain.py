@@ -54,9 +54,9 @@ def event(of: Any) -> Any:
 
 def array(value: Any) -> str:
     """The type, shape and digest of an array or a tensor."""
-    found = value.detach().cpu().contiguous().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-    found = np.ascontiguousarray(found)
-    return f"{found.dtype} {list(found.shape)} {digest(found.tobytes())[:32]}"
+    numbers = value.detach().cpu().contiguous().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    numbers = np.ascontiguousarray(numbers)
+    return f"{numbers.dtype} {list(numbers.shape)} {digest(numbers.tobytes())[:32]}"
 
 
 def weights(of: Any) -> dict[str, str]:
@@ -86,12 +86,12 @@ def short(value: Any) -> Any:
 
 def each(cases: dict[str, Callable[[], Any]], only: str = "") -> dict[str, Any]:
     """What every case gives, or how it is refused."""
-    found = {}
+    figures = {}
     for name, case in cases.items():
         if only in name:
             with repeatable():
-                found[name] = attempted(case)
-    return json.loads(json.dumps(found))
+                figures[name] = attempted(case)
+    return json.loads(json.dumps(figures))
 
 
 def attempted(case: Callable[[], Any]) -> Any:
