@@ -302,10 +302,10 @@ def _figures(command: str, stop: int | None = None) -> dict[str, Any]:
             code: Any = main(command.split())
         except KeyboardInterrupt:
             code = "interrupted"
-    answer, asides = _settled(out.getvalue()), _settled(err.getvalue())
+    answer, notes = _settled(out.getvalue()), _settled(err.getvalue())
     if command.startswith("ledger"):
         answer = RUN.sub("RUN", answer)
-    lines = [line.rstrip() for line in asides.splitlines() if line.strip()]
+    lines = [line.rstrip() for line in notes.splitlines() if line.strip()]
     figures = {"command": command, "code": code, "out": _readable(answer), "err": lines}
     if code == 0 and command.startswith("train"):
         figures["published"] = _published(Path(command.rpartition(" --out ")[2]))
