@@ -23,12 +23,13 @@ from torch import nn, zeros
 import privlearn as pv
 from privlearn import cli, teachers
 from privlearn.cli import maps, training
-from privlearn.publishing import keys, verify
+from privlearn.publishing import keys
+from privlearn.publishing import verify as verify_module
 from privlearn.publishing.verify import verify
 
 SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
-RETURNING = (keys._open_to_others.__name__, verify._strangers.__name__)
+RETURNING = (keys._open_to_others.__name__, verify_module._strangers.__name__)
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
 
 

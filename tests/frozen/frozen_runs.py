@@ -380,7 +380,7 @@ PATE: dict[str, Callable[[], Result]] = {
     "groups": lambda: votes(PatePlan(30, 6, Votes(CLASSES), group_size=2).calibrate(rho=2.0)),
     "given answers": lambda: _given(),
     "kept answers": lambda: _kept(),
-    "ball, pca": lambda: coded(Ball(1.0), reducers.PCA.fit(OPEN, 3)),
+    "ball, pca": lambda: coded(Ball(1.0), reducers.PublicPCA.fit(OPEN, 3)),
     "ball, projection": lambda: coded(Ball(1.0), reducers.RandomProjection(MAP, 4)),
     "ball, autoencoder": lambda: coded(Ball(1.0), reducers.Autoencoder.fit(OPEN, 3, 0.1, epochs=2)),
     "ball, identity": lambda: coded(Ball(1.0), reducers.Identity(MAP, 0.5)),
