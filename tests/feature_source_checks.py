@@ -32,7 +32,7 @@ from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish, verify
-from privlearn.statistics.fisher import solved
+from privlearn.statistics.classifiers import solved
 from privlearn.transforms import FeatureFolder, Precomputed, encoder
 from privlearn.transforms.precomputed import rows_digest
 

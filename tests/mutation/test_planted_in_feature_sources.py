@@ -12,7 +12,7 @@ from privlearn.descent import rules
 from privlearn.mechanisms import squares
 from privlearn.models import networks
 from privlearn.publishing import features, verify
-from privlearn.statistics import fisher, opening, plan
+from privlearn.statistics import classifiers, opening, plan
 from privlearn.transforms import moments, precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,9 +47,9 @@ MUTANTS = [
            "symmetric(gram, len(products)).triu()", NOISE),
     Mutant("the ridge is made of one number's noise", squares.Squares.loudest,
            "math.sqrt(2 * len(self.gram)) * ", "", NOISE),
-    Mutant("eigenvalues below 0 are divided by", fisher.solved, "values.clamp(min=0)", "values",
+    Mutant("eigenvalues below 0 are divided by", classifiers.solved, "values.clamp(min=0)", "values",
            SOLVED),
-    Mutant("the bias is left as it is scaled", fisher.least_squares,
+    Mutant("the bias is left as it is scaled", classifiers.least_squares,
            "plan.constant * weights[-1]", "weights[-1]", SOLVED),
     Mutant("least squares are for free", plan.FeaturesPlan.event,
            "compose([Gaussian(self.noise)])", "compose([])",

@@ -51,7 +51,7 @@ from privlearn.runs.optimizers import MeanWeights
 from privlearn.runs.result import Result
 from privlearn.runs.task import require_changeable, require_same_examples
 from privlearn.runs.world import require_one_process
-from privlearn.statistics.fisher import fisher, least_squares
+from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
 from privlearn.transforms.select import choice_lines

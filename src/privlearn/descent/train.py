@@ -25,7 +25,7 @@ from privlearn.runs.result import Result
 from privlearn.runs.task import require_no_features
 from privlearn.streams import Streams
 from privlearn.transforms.chain import row_norm, with_features
-from privlearn.transforms.row_norm import Normalised
+from privlearn.transforms.normalised import Normalised
 
 
 def train(

@@ -9,7 +9,6 @@ from privlearn._checks import count, positive
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
-from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
@@ -98,6 +97,7 @@ class PrivatePCA:
         """
         import torch
 
+        from privlearn.clipping.rows import second_moment, symmetric
         from privlearn.models.networks import Project
 
         rows = x.flatten(1)

@@ -24,7 +24,7 @@ from privlearn.plan import Plan
 from privlearn.runs.result import Result
 from privlearn.runs.task import front
 from privlearn.sampling import Poisson
-from privlearn.statistics.fisher import fisher
+from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams
 from privlearn.transforms import row_norm, usual, with_features
