@@ -43,10 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flags(message: str, request: Request | None) -> str:
-    """The options of the command that go by the Python arguments which a message names, such as `examples=N`."""
+    """The options that stand for the Python arguments which a message names, as `examples=N` or by its first word.
+
+    The library knows nothing of the command line: this is the one place where its arguments become options.
+    """
     if request is None:
         return ""
-    named = re.findall(r"\b([a-z_]+)=", message)
-    options = [option for option in options_of(request.command).values() if option.in_python in named and option.flag]
+    advised, first = re.findall(r"\b([a-z_]+)=", message), message.partition(" is ")[0]
+    options = [
+        option
+        for option in options_of(request.command).values()
+        if option.flag and (option.in_python in advised or option.name != option.in_python == first)
+    ]
     flags = [option.in_words for option in options if f"--{option.name}" not in message]
     return f". On the command line: {', '.join(flags)}" if flags else ""

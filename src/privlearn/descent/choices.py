@@ -106,10 +106,9 @@ class TrainRequest:
     def __post_init__(self) -> None:
         self._read_pca()
         if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
-            other = "select" if self.select is not None else "pca"
+            other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"
             raise BadInput(
-                f"normalise={self.normalise!r} does not go with {other}=, which has bounds of its own: leave one of them "
-                "out"
+                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its own: leave one of them out"
             )
         if self.select is None:
             for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):

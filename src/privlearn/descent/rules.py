@@ -209,7 +209,7 @@ def draft(request: TrainRequest, examples: int) -> Plan:
     if request.sampling == "full" and request.batch_size is not None:
         raise BadInput("sampling='full' has all the examples in its batch: leave out batch_size=")
     if request.pca is None and request.pca_noise is not None:
-        raise BadInput("pca_noise= is given without pca=: say how many components, for example 60")
+        raise BadInput("pca_noise= is given without pca=: say how many components, for example pca=60")
     size = batch_size(examples) if request.batch_size is None else request.batch_size
     noise = PCA_NOISE if request.pca_noise is None else request.pca_noise
     return Plan(
