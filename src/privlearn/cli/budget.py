@@ -72,9 +72,9 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
         out.print(f"schedule {spec(plan.schedule)}")
     if plan.filter:
         out.print(
-            f"The noise follows accuracies, so it is not known beforehand: the run ends after {screen.earliest_end(plan)} "
-            f"epochs if it falls at every check, and has {answer['epochs']} if it never does. It stays within "
-            f"{screen.limit_text(plan.filter)}, and all of that is claimed."
+            "The noise follows accuracies, so it is not known beforehand: the run ends after "
+            f"{screen.earliest_end(plan)} epochs if it falls at every check, and has {answer['epochs']} if it never "
+            f"does. It stays within {screen.limit_text(plan.filter)}, and all of that is claimed."
         )
         if exactness := screen.noisy_validations(plan, request.examples):
             out.print(f"Validations are paid for: {exactness}.")
@@ -133,7 +133,8 @@ def _show_features(answer: dict[str, Any], plan: FeaturesPlan, request: Request)
     out.print(f"rows are clipped to norm {norm:.4g}{summed}")
     if answer["class_mean_noise"] is not None:
         out.print(
-            f"with {request.examples / plan.classes:.4g} rows in each class its mean has {answer['class_mean_noise']:.4g}"
+            f"with {request.examples / plan.classes:.4g} rows in each class its mean has "
+            f"{answer['class_mean_noise']:.4g}"
         )
     screen.guarantee_lines(answer)
     out.print(f"\n{screen.meaning(answer)}")
@@ -157,18 +158,18 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
     out, aggregate = screen.answers, plan.aggregate
     assert isinstance(aggregate, Votes | ConfidentVotes)
     out.print(
-        f"[bold]{plan.queries}[/] queries to [bold]{plan.teachers}[/] teachers, who vote for one of {aggregate.classes} "
-        "classes"
+        f"[bold]{plan.queries}[/] queries to [bold]{plan.teachers}[/] teachers, who vote for one of "
+        f"{aggregate.classes} classes"
     )
     if isinstance(aggregate, ConfidentVotes):
         out.print(
-            f"At most {aggregate.answers} are answered, where the largest count, with noise of {plan.test_noise:.4g} votes, "
-            f"reaches {aggregate.threshold:g}."
+            f"At most {aggregate.answers} are answered, where the largest count, with noise of {plan.test_noise:.4g} "
+            f"votes, reaches {aggregate.threshold:g}."
         )
     screen.guarantee_lines(answer)
     out.print(
-        f"\nnoise of [bold]{plan.noise_std:.4g}[/] votes on each count, {plan.noise_std / plan.teachers:.0%} of the teachers. "
-        "It follows from queries and epsilon alone: twice the teachers, half the share.\n"
+        f"\nnoise of [bold]{plan.noise_std:.4g}[/] votes on each count, {plan.noise_std / plan.teachers:.0%} of the "
+        "teachers. It follows from queries and epsilon alone: twice the teachers, half the share.\n"
     )
     table = Table(box=None, padding=(0, 2), header_style="bold")
     confident = ["answered"] if isinstance(aggregate, ConfidentVotes) else []

@@ -58,8 +58,8 @@ def _list(request: Request) -> int:
 def _place(named: Named, places: list[Path]) -> str | None:
     if named.embedded:
         return "comes with scikit-learn"
-    found = named.find(places)
-    return None if found is None else str(next(iter(found[1].values())).parent)
+    files = named.find(places)
+    return None if files is None else str(next(iter(files[1].values())).parent)
 
 
 def _fetch(request: Request) -> int:
@@ -68,8 +68,8 @@ def _fetch(request: Request) -> int:
         screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
         kept = catalogue.cache() if request.data_dir is None else Path(request.data_dir)
-        found = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
-        screen.answers.print(f"{request.name} is in {paths[0].parent}, and {found}", markup=False)
+        how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
+        screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}", markup=False)
     return 0
 
 
@@ -79,7 +79,8 @@ def _schema(request: Request) -> int:
         screen.print_json({"columns": names})
         return 0
     lines = [
-        "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the tables of columns that are",
+        "# Fill in what is publicly known; nothing of it may be read off private rows. "
+        "Delete the tables of columns that are",
         "# not to be learnt from.",
         'target = ""       # the name of the column to predict',
         'missing = [""]    # the texts that stand for a missing value',

@@ -136,8 +136,8 @@ def _open_ledger(path: str, what: str) -> Ledger:
     ledger = Ledger.open(path, what=what, create=True)
     if new:
         screen.notes.print(
-            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one with a "
-            f"budget is begun by `privlearn ledger {path} --epsilon E`"
+            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one "
+            f"with a budget is begun by `privlearn ledger {path} --epsilon E`"
         )
     return ledger
 
@@ -168,8 +168,8 @@ class KeptCheckpoint:
         path, saved = self.checkpoint.path, self.saved()
         if saved is not None and not resume:
             raise BadInput(
-                f"there is an interrupted run in {path}: go on with --resume, or delete that file to give it up (what it was "
-                "charged stays charged)"
+                f"there is an interrupted run in {path}: go on with --resume, or delete that file to give it up (what "
+                "it was charged stays charged)"
             )
         if saved is None and resume:
             raise BadInput(
@@ -205,7 +205,9 @@ class KeptCheckpoint:
 def seed_warning(request: Request) -> Iterator[str]:
     """What whoever fixes the noise should know."""
     if request.seed is not None:
-        yield "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+        yield (
+            "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+        )
 
 
 def kept_of(request: Request) -> KeptCheckpoint:
@@ -253,8 +255,8 @@ def public_rows(request: Request, data: Dataset) -> Dataset:
     for part in asked:
         if part is not None and are_training_rows(part, data.x):
             raise BadInput(
-                f"the rows of --public {request.public} are among the training rows, all or most of them: those are private, "
-                "and public rows get no protection. Give rows of others"
+                f"the rows of --public {request.public} are among the training rows, all or most of them: those are "
+                "private, and public rows get no protection. Give rows of others"
             )
     return public
 
@@ -387,11 +389,11 @@ def _from_folder(request: Request, data: Dataset, folder: str) -> Dataset:
         raise BadInput("--public has no features in a folder: leave out --public, or --features FOLDER")
     if request.features_cache is not None:
         raise BadInput("--features-cache is for features that are made here: leave it out")
-    found = with_features(data, folder)
-    for note in found.asides[len(data.asides) :]:
+    featured = with_features(data, folder)
+    for note in featured.asides[len(data.asides) :]:
         screen.notes.print(note, markup=False)
-    screen.notes.print(f"public features: {found.features.encoder.spec}, which you declare public", markup=False)
-    return found
+    screen.notes.print(f"public features: {featured.features.encoder.spec}, which you declare public", markup=False)
+    return featured
 
 
 def _require_rows(made: Encoder, data: Dataset) -> None:
@@ -401,7 +403,8 @@ def _require_rows(made: Encoder, data: Dataset) -> None:
         made(row)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"features {made.spec} can't be made of rows of shape {tuple(data.x.shape[1:])}: {str(error).splitlines()[0]}"
+            f"features {made.spec} can't be made of rows of shape {tuple(data.x.shape[1:])}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
 
 

@@ -26,7 +26,8 @@ def run(request: Request) -> int:
     if budget is not None and not book.path.exists():
         Ledger.open(request.file, budget, measure=_measure(request.measure))
         screen.notes.print(
-            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
+            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier results are counted "
+            "by "
             f"{request.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
         )
     if request.close is not None:
@@ -41,13 +42,13 @@ def run(request: Request) -> int:
     pages = book.read()
     if budget is not None and budget != pages.budget:
         raise BadInput(
-            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a ledger's "
-            "budget is fixed. Leave it out, or begin another file"
+            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a "
+            "ledger's budget is fixed. Leave it out, or begin another file"
         )
     if request.measure is not None and _measure(request.measure) != pages.measure:
         raise BadInput(
-            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and {request.measure} was given: "
-            "a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
+            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and {request.measure} was "
+            "given: a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
         )
     answer = _figures(pages, request.delta)
     if request.json:
@@ -161,14 +162,14 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
         out.print("It only records: there is no budget.")
     elif not pages.adaptive:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs from "
-            f"here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, of which "
-            f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
+            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs "
+            f"from here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, "
+            f"of which {100 * answer['left'] / pages.budget.limit:.1f} % is left."
         )
     if any(entry.open for entry in pages.entries):
         out.print(
-            "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not spent "
-            "with --close RUN."
+            "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not "
+            "spent with --close RUN."
         )
 
 
@@ -191,8 +192,8 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     assert pages.budget is not None
     return [
         f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after earlier results.",
-        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set aside, "
-        f"{100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
+        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set "
+        f"aside, {100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What each method asks of options and public numbers: what goes together, and its plan. Without data and without torch."""
+"""What each method asks of options and public numbers: what goes together, and its plan; without data or torch."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def require_combinable(request: Request) -> None:
     """
     if request.method == PATE and request.rows_per_person is not None:
         raise BadInput(
-            "--rows-per-person is for training on batches: with person ids all rows of a person are with one teacher, and "
-            "the person is protected at the same price. Leave it out"
+            "--rows-per-person is for training on batches: with person ids all rows of a person are with one teacher, "
+            "and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
     _COMBINABLE[request.method](request)
@@ -93,7 +93,7 @@ def _require_mac(request: Request) -> None:
 
 
 def mac_settled(request: Request, facts: Facts) -> Settled:
-    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given, and derivatives are clipped."""
+    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given; derivatives are clipped."""
     size, examples = request.batch_size, facts.examples
     if size is None and request.sampling != "full":
         size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
@@ -152,7 +152,8 @@ def declared_facts(request: Request) -> Facts:
     """Facts of rows that are not there: as many numbers in [0, 1] and as many classes as are declared.
 
     Raises:
-        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the classes.
+        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the
+            classes.
     """
     if request.numbers is None:
         raise BadInput(
@@ -271,15 +272,16 @@ def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
     wins = chance_to_win(plan, 0.9, together=False)
     if wins < _OFTEN:
         yield (
-            f"the noise of {plan.noise_std:.4g} on each count is {plan.noise_std / plan.teachers:.0%} of the {plan.teachers} "
-            f"votes: where nine teachers in ten agree, their class wins with probability {wins:.2f} only. More teachers help "
-            "(the noise stays as it is), fewer queries, or a larger epsilon; `privlearn budget --method pate` shows how much"
+            f"the noise of {plan.noise_std:.4g} on each count is {plan.noise_std / plan.teachers:.0%} of the "
+            f"{plan.teachers} votes: where nine teachers in ten agree, their class wins with probability {wins:.2f} "
+            "only. More teachers help (the noise stays as it is), fewer queries, or a larger epsilon; `privlearn "
+            "budget --method pate` shows how much"
         )
     aggregate = plan.aggregate
     if isinstance(aggregate, ConfidentVotes) and aggregate.threshold > plan.teachers:
         yield (
-            f"the threshold of {aggregate.threshold:g} votes is more than the {plan.teachers} teachers have: only noise "
-            "reaches it"
+            f"the threshold of {aggregate.threshold:g} votes is more than the {plan.teachers} teachers have: only "
+            "noise reaches it"
         )
     yield from crowded(plan.teachers, examples)
 

@@ -12,8 +12,8 @@ DPSGD, DPMAC, PATE, FEATURES = METHODS = ("dpsgd", "dpmac", "pate", "features")
 REFUSALS = {
     DPSGD: "",
     DPMAC: "--method dpmac does not go with {}. Leave it out, or train by dpsgd",
-    PATE: "{} does not go with --method pate: leave it out, or train by dpsgd. (--model, --epochs and --learning-rate are "
-    "the student's, --teacher the teachers'.)",
+    PATE: "{} does not go with --method pate: leave it out, or train by dpsgd. (--model, --epochs and --learning-rate "
+    "are the student's, --teacher the teachers'.)",
     FEATURES: "--method features does not go with {}: it makes a linear classifier from released statistics in one go. "
     "Leave it out, or train by dpsgd",
 }
@@ -66,8 +66,8 @@ class Option:
         kind: what its text is read by; bool: a flag without a value.
         default: what it is where it is not given.
         methods: the methods that take it.
-        part: whether it belongs to the plan, to the data or to the training: one configuration file may serve `train` and
-            `budget`, and `budget` passes over what `train` alone takes, but for the plan.
+        part: whether it belongs to the plan, to the data or to the training: one configuration file may serve `train`
+            and `budget`, and `budget` passes over what `train` alone takes, but for the plan.
         candidate: whether a candidate of `--tune` may set it.
         group: the heading that it stands under.
         commands: the commands that take it.
@@ -120,14 +120,14 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 _DATA = _group(
     "data", TRAIN,
-    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, or a .csv or .parquet file with --schema",
-           needed=True),
-    Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` puts "
-           "them)"),
+    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, or a .csv or .parquet file with "
+           "--schema", needed=True),
+    Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
+           "puts them)"),
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
     Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
-    Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and pate: "
-           "not protected", methods=(DPSGD, PATE), argument="validation"),
+    Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and "
+           "pate: not protected", methods=(DPSGD, PATE), argument="validation"),
     Option("classes", "K", "declared number of classes, for an .npz", int),
     Option("range", "LO,HI", "declared range of the inputs, for an .npz", value_range, argument="value_range"),
     part="data",
@@ -137,29 +137,32 @@ _SPENT = _group(
     "what may be spent", _BOTH,
     Option("epsilon", "E", "target epsilon, everything included", float),
     Option("rho", "R", "target rho (zCDP), in place of epsilon", float),
-    Option("delta", "D", "(default: 1e-5)", float, 1e-5),
-    Option("adjacency", "A", "add_remove (for dpsgd and dpmac with --examples), zero_out or replace_one (default: the first "
-           "of these that goes with the rest)"),
+    Option("delta", "D", "(default: 1e-5)", float, 1e-05),
+    Option("adjacency", "A", "add_remove (for dpsgd and dpmac with --examples), zero_out or replace_one (default: "
+           "the first of these that goes with the rest)"),
     Option("examples", "N", "declared public number of examples", int),
-    Option("group-size", "K", "declared most examples of one person: protect all of them together (default: 1)", int, 1),
-    Option("rows-per-person", "K", "for data with person ids (groups): examples are persons, of whose rows K are used", int,
-           methods=_DESCENT),
+    Option("group-size", "K", "declared most examples of one person: protect all of them together (default: 1)", int,
+           1),
+    Option("rows-per-person", "K", "for data with person ids (groups): examples are persons, of whose rows K are "
+           "used", int, methods=_DESCENT),
     part="plan",
 )  # fmt: skip
 
 _HOW = _group(
     "how it is spent", _BOTH,
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
-    Option("solve", None, "what meets the target: the noise (default), the epochs (default with --noise-multiplier), the "
-           "schedule's k, or the batch size", choices=("noise", "rate", "epochs", "batch-size"), methods=_DESCENT),
+    Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
+           "--noise-multiplier), the schedule's k, or the batch size",
+           choices=("noise", "rate", "epochs", "batch-size"), methods=_DESCENT),
     Option("sampling", "NAME", "poisson (default), partition, shuffle, fixed, full", str, "poisson", _DESCENT,
            candidate=True),
-    Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int, None, _DESCENT, candidate=True),
-    Option("epochs", "N", "(default: 30, above epsilon 4 60, or until the budget ends; for pate: of the student, about 1000 "
-           "steps)", int, None, _NETWORKS, candidate=True),
-    Option("schedule", "SPEC", "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 (each "
-           "with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public or noise=", str,
-           "constant", _DESCENT, candidate=True),
+    Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int, None, _DESCENT,
+           candidate=True),
+    Option("epochs", "N", "(default: 30, above epsilon 4 60, or until the budget ends; for pate: of the student, "
+           "about 1000 steps)", int, None, _NETWORKS, candidate=True),
+    Option("schedule", "SPEC", "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 "
+           "(each with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public "
+           "or noise=", str, "constant", _DESCENT, candidate=True),
     Option("clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", (DPSGD,), candidate=True),
     Option("clip-norm", "C", "(default: 0.1; 0.3 for dpmac)", float, None, _DESCENT, candidate=True),
     Option("pca", "L", "project onto L private principal directions first", int, None, _DESCENT, candidate=True),
@@ -172,15 +175,14 @@ _CONFIG = _group(
 )
 
 _METHOD = Option("method", None, "(default: dpsgd)", str, DPSGD, choices=METHODS, part="plan")
-_NORMALISE = Option(
-    "normalise", "SPEC", "before dpsgd: moments, standardise features by noisy means and variances (a twentieth of rho; "
-    "moments:share=0.1), or none (default: moments for many numbers, where they pay)", methods=(DPSGD,), part="plan",
-)  # fmt: skip
+_NORMALISE = Option("normalise", "SPEC", "before dpsgd: moments, standardise features by noisy means and variances "
+                    "(a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, where "
+                    "they pay)", methods=(DPSGD,), part="plan")  # fmt: skip
 _VOTES = (
     Option("teachers", "K", "for pate: how many there are (default: 250; 32 for maps of classes)", int, None, (PATE,),
            "plan"),
-    Option("queries", "N", "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or all "
-           "there are)", int, None, (PATE,), "plan"),
+    Option("queries", "N", "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or "
+           "all there are)", int, None, (PATE,), "plan"),
     Option("threshold", "V", "for pate: votes that must agree (noisily) for an answer", float, None, (PATE,), "plan"),
     Option("answers", "N", "for pate, with --threshold: queries answered at most", int, None, (PATE,), "plan"),
 )  # fmt: skip
@@ -188,37 +190,39 @@ _VOTES = (
 _TRAINING = _group(
     "training", TRAIN,
     _METHOD,
-    Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with input_shape= and "
-           "classes=", str, "linear", _NETWORKS, candidate=True),
+    Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
+           "input_shape= and classes=", str, "linear", _NETWORKS, candidate=True),
     Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
-           "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), raw, "
-           "package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)", methods=_ROWS,
-           part="plan"),
-    Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the user's "
-           "cache, others' nowhere)", methods=_ROWS),
+           "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), "
+           "raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
+           methods=_ROWS, part="plan"),
+    Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
+           "user's cache, others' nowhere)", methods=_ROWS),
     _NORMALISE,
     Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False, (DPSGD,)),
-    Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)", methods=_DESCENT, candidate=True),
+    Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)", methods=_DESCENT,
+           candidate=True),
     Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float, None, _NETWORKS,
            candidate=True),
     Option("momentum", "M", "for SGD (default: 0)", float, None, _DESCENT, candidate=True),
     Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)", methods=_DESCENT,
            candidate=True, argument="learning_rate_schedule"),
-    Option("average", "F", "for dpsgd: publish the mean of the weights over about this last share of the steps (default: the "
-           "last step's)", float, None, (DPSGD,), candidate=True),
-    Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged before "
-           "clipping", int, None, (DPSGD,), candidate=True, argument="augmentation"),
+    Option("average", "F", "for dpsgd: publish the mean of the weights over about this last share of the steps "
+           "(default: the last step's)", float, None, (DPSGD,), candidate=True),
+    Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
+           "before clipping", int, None, (DPSGD,), candidate=True, argument="augmentation"),
     Option("augment", "SPEC", "how images are changed: flip (left to right), shift:2 (pixels), or flip,shift:2",
            methods=(DPSGD,), candidate=True, argument="augmentation"),
-    Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)", float, None,
-           (DPSGD,), candidate=True),
-    Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int, None,
-           (DPMAC,)),
+    Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)", float,
+           None, (DPSGD,), candidate=True),
+    Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int,
+           None, (DPMAC,)),
     Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float, None, (DPMAC,)),
     *_VOTES,
-    Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn", methods=(PATE,)),
-    Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits into "
-           "memory)", microbatch, None, _DESCENT),
+    Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
+           methods=(PATE,)),
+    Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
+           "into memory)", microbatch, None, _DESCENT),
     Option("device", "D", "where to compute: cpu (default) or cuda", methods=_DESCENT),
     Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32", (DPSGD,)),
     Option("seed", "S", "repeatable run; the certificate then warns", int),
@@ -236,22 +240,22 @@ _FEATURES = _group(
     Option("keep", "M", "for features: how many to keep (default: all)", int, None, (FEATURES,)),
     Option("select", "M", "before dpsgd: train on M privately selected features", int, None, (DPSGD,)),
     Option("select-share", "F", "of rho, for --select (default: 0.2)", float, None, (DPSGD,)),
-    Option("row-norm", "R", "for features, --select and --normalise: declared bound on the norm of (scaled) rows (default: "
-           "half the root of their length)", float, None, _CHOOSING),
+    Option("row-norm", "R", "for features, --select and --normalise: declared bound on the norm of (scaled) rows "
+           "(default: half the root of their length)", float, None, _CHOOSING),
     Option("coordinate-bound", "B", "and on single numbers (default: 1)", float, None, _CHOOSING),
-    Option("criterion", None, "what features are chosen by: class means' distance, t with pooled variances, or Welch's t "
-           "(default: distance)", choices=("distance", "t", "welch"), methods=_CHOOSING),
-    Option("mode", None, "for features: a classifier from noisy statistics (default), by least squares, from rows with "
-           "randomised labels, or what public numbers favour", choices=("statistics", "least-squares", "rows", "auto"),
-           methods=(FEATURES,)),
+    Option("criterion", None, "what features are chosen by: class means' distance, t with pooled variances, or "
+           "Welch's t (default: distance)", choices=("distance", "t", "welch"), methods=_CHOOSING),
+    Option("mode", None, "for features: a classifier from noisy statistics (default), by least squares, from rows "
+           "with randomised labels, or what public numbers favour",
+           choices=("statistics", "least-squares", "rows", "auto"), methods=(FEATURES,)),
     part="plan",
 )  # fmt: skip
 
 _WITHOUT_DATA = _group(
     None, BUDGET,
     _METHOD,
-    Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number of "
-           "classes", int),
+    Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number "
+           "of classes", int),
     Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
     _NORMALISE,
     Option("plot", "F.png", "draw the noise and the spending over the epochs", methods=_DESCENT),
@@ -264,15 +268,15 @@ _OTHERS = (
     _KEY,
     *_group(
         None, ("predict",),
-        Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, or a folder "
-               "of features", needed=True),
+        Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, or "
+               "a folder of features", needed=True),
         Option("data-dir", "DIR", "where named data sets lie"),
         Option("schema", "F.toml", "what the columns of a .csv or .parquet file are"),
         Option("part", None, "which rows (default: test rows if named, x of an .npz)", choices=("train", "test")),
         Option("model", "SPEC", "package.module:function, for a model not built by name", argument="model_spec"),
         Option("features", "SPEC", "package.module:function, for public features made by your own code"),
-        Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, --out "
-               "maps.npz"),
+        Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, "
+               "--out maps.npz"),
     ),
     *_group(
         None, ("ledger",),
@@ -281,13 +285,13 @@ _OTHERS = (
         Option("rho", "R", "budget of a new ledger in rho (zCDP)", float),
         Option("delta", "D", "(default: the budget's, or 1e-5)", float),
         Option("group-size", "K", "of a new ledger: examples that a person may have", int),
-        Option("measure", "M", "of a new ledger: what runs that are chosen after earlier results are counted by: gaussian "
-               "(Gaussian releases alone, the tightest), renyi (any run), a Renyi order, or zcdp (default: as suits the "
-               "first run)"),
+        Option("measure", "M", "of a new ledger: what runs that are chosen after earlier results are counted by: "
+               "gaussian (Gaussian releases alone, the tightest), renyi (any run), a Renyi order, or zcdp (default: "
+               "as suits the first run)"),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
     ),
-    Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub", commands=("key",),
-           flag=False),
+    Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
+           commands=("key",), flag=False),
     *_group(
         None, ("reproduce",),
         Option("name", "NAME", "which one; see --list", flag=False, optional=True),
@@ -299,13 +303,14 @@ _OTHERS = (
     ),
     *_group(
         None, ("data",),
-        Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a template for "
-               "a .csv or .parquet file, from its columns' names alone", choices=("list", "fetch", "schema"), flag=False),
+        Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
+               "template for a .csv or .parquet file, from its columns' names alone",
+               choices=("list", "fetch", "schema"), flag=False),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
     ),
     Option("json", None, "print one JSON object and nothing else", bool, False,
-           commands=tuple(name for name in COMMANDS if name != "predict")),
+           commands=tuple(name for name in COMMANDS if name != 'predict')),
 )  # fmt: skip
 
 #: Every option, in the order of the help.

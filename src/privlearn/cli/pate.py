@@ -1,4 +1,4 @@
-"""`privlearn train --method pate`: teachers vote on public inputs or correct public maps; their student is published."""
+"""`--method pate`: teachers vote on public inputs, or correct public maps; their student is published."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def require_public(request: Request) -> None:
     """Refuse to ask teachers about rows that nobody declared public."""
     if request.public is None and request.data not in NAMES:
         raise BadInput(
-            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of --data "
-            "which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows take their place "
-            "for named data sets alone"
+            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of "
+            "--data which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows "
+            "take their place for named data sets alone"
         )
 
 
@@ -85,8 +85,9 @@ class KeptFolder:
             raise BadInput(
                 f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
                 if folder.exists()
-                else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first teacher "
-                "is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else check --out"
+                else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first "
+                "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else check "
+                "--out"
             )
         if resume and not any((folder / name).exists() for name in (_ANSWERS, _TEACHERS_FILE)):
             screen.notes.print(
@@ -109,13 +110,13 @@ class KeptFolder:
         if (self.folder / _ANSWERS).exists():
             spent = "and paid for" if self.epsilon is None else f"so epsilon {self.epsilon:.4f} is spent"
             screen.notes.print(
-                f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(self.folder)}, which is as "
-                "secret as the data: go on with --resume, which does not pay again"
+                f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(self.folder)}, which "
+                "is as secret as the data: go on with --resume, which does not pay again"
             )
         elif (self.folder / _TEACHERS_FILE).exists():
             screen.notes.print(
-                f"nothing is spent yet. What teachers said so far is kept in {screen.plain(self.folder)}, which is as secret "
-                "as the data: go on with --resume"
+                f"nothing is spent yet. What teachers said so far is kept in {screen.plain(self.folder)}, which is as "
+                "secret as the data: go on with --resume"
             )
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -193,7 +194,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
 
 
 def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
-    """The data with rows to test on, and the public inputs: those of --public, or nine tenths of named data's test rows."""
+    """The data with rows to test on, and the public inputs: of --public, or nine tenths of named data's test rows."""
     if data.classes is None:
         raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
     if request.public is not None:
@@ -263,14 +264,14 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         settled = replace(plan, aggregate=Ball(start.radius))
         answer["plan"] = settled.describe() | {"noise_std": settled.noise_std}
         screen.notes.print(
-            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} radii "
-            f"on each of {start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} "
-            f"({answer['adjacency']})"
+            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} "
+            f"radii on each of {start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta "
+            f"{request.delta:g} ({answer['adjacency']})"
         )
         with screen.progress_bar("training", "teachers") as progress:
             result = pate(
-                settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer, pool,
-                start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
+                settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer,
+                pool, start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
                 keep=kept.folder / _ANSWERS,
             )  # fmt: skip
         answer["answered"] = settled.queries
@@ -293,9 +294,11 @@ def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
 
 
 def _maps_plan(request: Request, pool: int, persons: bool) -> PatePlan:
-    """The plan, settled, but for the radius, which the public network will tell: codes are in a ball of radius 1 until then.
+    """The plan, settled, but for the radius, which the public network will tell: codes are in a ball of radius 1 until
+    then.
 
-    Noise multipliers and costs don't depend on it, so that all that can be refused is refused before anything is trained.
+    Noise multipliers and costs don't depend on it, so that all that can be refused is refused before anything is
+    trained.
     """
     queries = min(_MAP_QUERIES, pool) if request.queries is None else request.queries
     if queries > pool:
@@ -317,8 +320,9 @@ def _maps_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
     """What is allowed, and hardly ever meant; from public numbers alone."""
     if (noise := _noise_in_radii(plan)) > _DROWNS:
         yield (
-            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole answer may be, and drowns "
-            "what teachers say. More teachers help (twice as many, half the noise), fewer queries, or a larger epsilon"
+            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole answer may be, and "
+            "drowns what teachers say. More teachers help (twice as many, half the noise), fewer queries, or a larger "
+            "epsilon"
         )
     yield from methods.crowded(plan.teachers, examples)
 
@@ -328,7 +332,7 @@ def _volumes(number: int) -> str:
 
 
 def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, Any]) -> Result:
-    """The result with what is public of its start, for the certificate; the public network's figures go into the answer."""
+    """The result with what is public of its start, for the certificate; its figures go into the answer, too."""
     facts: dict[str, Any] = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
     if data.x_test is not None:
         alone = test_metrics(nn.Sequential(Scale(*data.bounds()), start.network), data)
@@ -345,8 +349,8 @@ def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[st
         rows["public network alone"] = f"{alone['dice']:.4f}, which no private volume was needed for"
         if own["dice"] <= alone["dice"]:
             screen.warn(
-                f"the student's Dice of {own['dice']:.4f} is not above the {alone['dice']:.4f} of the public network alone: "
-                "on the test volumes the private answers brought nothing. The public network costs no privacy"
+                f"the student's Dice of {own['dice']:.4f} is not above the {alone['dice']:.4f} of the public network "
+                "alone: on the test volumes the private answers brought nothing. The public network costs no privacy"
             )
     rows["teachers"] = f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
     return rows
@@ -365,8 +369,8 @@ def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, D
     if request.public is None:
         if data.name != "hippocampus":
             raise BadInput(
-                "teachers correct a public network on public volumes: give --public PATH, an .npz with x and y, volumes with "
-                "masks, and x_test, those to ask about"
+                "teachers correct a public network on public volumes: give --public PATH, an .npz with x and y, "
+                "volumes with masks, and x_test, those to ask about"
             )
         own = hippocampus.split(data)
         return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool

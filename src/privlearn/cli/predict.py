@@ -83,8 +83,8 @@ def _inputs(request: Request) -> tuple[NDArray[Any], str]:
                 "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
             )
         data = load_features(request.data, request.schema)
-        for aside in data.asides:
-            screen.notes.print(aside, markup=False)
+        for note in data.asides:
+            screen.notes.print(note, markup=False)
         return np.asarray(data.x), data.schema
     path = Path(request.data)
     if path.suffix.lower() in (".csv", ".parquet"):
@@ -103,12 +103,12 @@ def _features(request: Request, config: dict[str, Any]) -> tuple[NDArray[Any], s
         if trained is not None:
             takes, wanted = f"was trained on features {maker}", "give features of the same encoder"
         raise BadInput(
-            f"the features in {request.data} are {folder.encoder.spec} (SHA-256 {folder.encoder.digest[:16] or 'unstated'}), "
-            f"and the model in {request.folder} {takes}: {wanted}"
+            f"the features in {request.data} are {folder.encoder.spec} (SHA-256 "
+            f"{folder.encoder.digest[:16] or 'unstated'}), and the model in {request.folder} {takes}: {wanted}"
         )
     for part in ("test", "train") if request.part is None else (request.part,):
-        if (found := folder.part(part)) is not None:
-            return found, ""
+        if (features := folder.part(part)) is not None:
+            return features, ""
     raise BadInput(
         f"{request.data} has no features of {request.part or 'test or train'} rows: expected {request.part}.npy"
     )

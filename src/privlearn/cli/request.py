@@ -23,8 +23,8 @@ _EPILOG = """examples:
 #: What the headings and the commands say of themselves.
 _ABOUT = {
     "training": "where it says `for METHOD`, for no other; for pate --model is the student",
-    "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add up to 1 "
-    "and rank the classes; they are not calibrated probabilities.",
+    "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add "
+    "up to 1 and rank the classes; they are not calibrated probabilities.",
 }
 _LARGEST_CONFIG = 1 << 18
 _TARGETS = {"epsilon", "rho"}

@@ -199,8 +199,8 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     yield from _idle(plan)
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
-            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
-            "costs far less"
+            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
+            "sampling costs far less"
         )
 
 
@@ -222,8 +222,8 @@ def _idle(plan: Plan) -> Iterator[str]:
         return
     if schedule.period >= plan.epochs:
         yield (
-            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: its noise "
-            "never falls. Use a smaller period"
+            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: "
+            "its noise never falls. Use a smaller period"
         )
 
 
@@ -288,4 +288,5 @@ def how_it_ended(settings: dict[str, Any]) -> str:
     when = f"the noise fell after epochs {', '.join(map(str, fell))}" if fell else "the noise never fell"
     if len(noise) == most:
         return f"{when}; all {most} epochs ran"
-    return f"{when}; the run ended after {len(noise)} of at most {most} epochs, because the next did not fit into the limit"
+    ended = f"the run ended after {len(noise)} of at most {most} epochs"
+    return f"{when}; {ended}, because the next did not fit into the limit"

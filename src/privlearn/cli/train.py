@@ -162,8 +162,8 @@ def _certified(folder: Path) -> dict[str, Any]:
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
     rows = {
-        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} ({answer['adjacency']}, by "
-        f"{answer['method']})"
+        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} "
+        f"({answer['adjacency']}, by {answer['method']})"
     }
     if ledger:
         rows["on the ledger"] = (
@@ -390,7 +390,8 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
-    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is charged.
+    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is
+    charged.
 
     Raises:
         BadInput, NotPerExample: one that can't be made.

@@ -119,8 +119,8 @@ def _own_options(table: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
 
 
 def _on_a_block(name: str, given: dict[str, Any], own: Request, examples: int, parts: int, retrain: bool) -> Candidate:
-    """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in batches of fixed size as
-    much smaller as a block is.
+    """A candidate for one of `parts` blocks: sampled at the rate that it has on all the data, in batches of fixed size
+    as much smaller as a block is.
     """
     whole = plan = rules.draft(methods.training_request(own), examples)
     if isinstance(plan.sampling, Shuffle):
@@ -162,7 +162,8 @@ def show_cost(request: Request) -> None:
     if isinstance(plan, Blocks):
         rows = round(request.examples / (len(plan.candidates) + 1))
         screen.answers.print(
-            f"about {rows} examples in a block; the choice itself has privacy loss of range {plan.selection_epsilon:.4g}"
+            f"about {rows} examples in a block; the choice itself has privacy loss of range "
+            f"{plan.selection_epsilon:.4g}"
         )
     else:
         screen.answers.print(

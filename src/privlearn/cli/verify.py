@@ -1,4 +1,4 @@
-"""`privlearn verify`: recompute guarantee, hashes and signature of a published model; `privlearn key`: make keys to sign."""
+"""`privlearn verify` and `key`: recompute a published model's guarantee, hashes and signature; make keys to sign."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _who(checked: Verification, key: str | None) -> str:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:
         return (
-            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anybody can make one. Whose "
-            "key that is can't be known from here: give the publisher's own with --key."
+            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anybody can make one. "
+            "Whose key that is can't be known from here: give the publisher's own with --key."
         )
     return (
-        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and nobody has edited "
-        "it since."
+        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and nobody has "
+        "edited it since."
     )
 
 
@@ -65,7 +65,7 @@ def make_key(request: Request) -> int:
     out.print(f"fingerprint [bold]{made.fingerprint}[/]")
     out.print(f"The private key is in {screen.plain(request.file)}: keep it to yourself; whoever has it signs as you.")
     out.print(
-        f"The public key is in {screen.plain(public)}: give it to those who shall check your models, by another way than "
-        "the models themselves."
+        f"The public key is in {screen.plain(public)}: give it to those who shall check your models, by another way "
+        "than the models themselves."
     )
     return 0

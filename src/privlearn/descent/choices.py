@@ -41,10 +41,10 @@ class TrainRequest:
         clip: `flat`, `layer`, `automatic` or `quantile`.
         clip_norm: the clipping norm.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of them; or
-            `pca:60`, the same as `pca=60`.
-        normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the network is given, and are
-            paid for.
+        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of
+            them; or `pca:60`, the same as `pca=60`.
+        normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the network is given, and
+            are paid for.
         pca: project onto so many private principal directions, which are paid for.
         pca_noise: their noise multiplier.
         select: train on so many privately selected features, which are paid for.
@@ -108,13 +108,15 @@ class TrainRequest:
         if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
             other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"
             raise BadInput(
-                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its own: leave one of them out"
+                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its own: leave one of "
+                "them out"
             )
         if self.select is None:
             for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):
                 if getattr(self, name) is not None and not (name == "row_norm" and self.normalise is not None):
                     raise BadInput(
-                        f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add select=M"
+                        f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add "
+                        "select=M"
                     )
         if self.average is not None:
             from privlearn.runs.optimizers import require_share  # plans need no torch
@@ -149,8 +151,8 @@ class TrainRequest:
             return Budget(self.epsilon, self.delta, self.rho, self.group_size)
         if self.noise_multiplier is None:
             raise BadInput(
-                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, or the noise itself with "
-                "noise_multiplier=S"
+                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, or the noise itself "
+                "with noise_multiplier=S"
             )
         Budget(epsilon=1.0, delta=self.delta)
         return None

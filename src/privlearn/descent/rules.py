@@ -23,10 +23,12 @@ from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
 
-#: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little noise.
+#: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little
+#: noise.
 EPOCHS = 30
 _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
-#: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
+#: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the
+#: loss.
 CLIP_NORM = 0.1
 
 #: The noise multiplier of private principal directions.
@@ -107,7 +109,7 @@ class Settled:
 
     @property
     def learning_rate_schedule(self) -> schedules.Schedule:
-        """The learning rate over the run: falling linearly to 0, or constant where nobody knows when the run will end."""
+        """The learning rate over the run: falling linearly to 0; constant where nobody knows when the run will end."""
         if self.request.learning_rate_schedule is not None:
             return schedules.parse_rates(self.request.learning_rate_schedule)
         reacts = isinstance(self.plan.schedule, schedules.Validation)
@@ -232,7 +234,8 @@ def _noise_schedule(request: TrainRequest) -> schedules.NoiseSchedule:
     sigma = between("the noise multiplier", request.noise_multiplier, 1e-6, 1e12)
     if "start=" in request.schedule:
         raise BadInput(
-            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is {sigma:g}: give one of the two"
+            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is {sigma:g}: give one of the "
+            "two"
         )
     return replace(schedule, start=sigma)  # type: ignore[type-var]
 
@@ -264,7 +267,7 @@ def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
 
 
 def usual_features(request: TrainRequest, facts: Facts) -> str | None:
-    """The spec of the public features that are usual for such rows, in front of a linear model that nothing else precedes."""
+    """The spec of the public features that are usual in front of a linear model that nothing else precedes."""
     from privlearn.transforms.chain import usual  # plans need no torch
 
     plain = request.model == "linear" and request.normalise in (None, "none")
@@ -283,7 +286,7 @@ def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
 
 
 def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
-    """What is usual behind rows that are normalised one by one, in front of a linear model: moments, where these pay."""
+    """What is usual between rows that are normalised one by one and a linear model: moments, where these pay."""
     plain = facts.normalised and request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
     return "moments" if plain and moments_pay(facts.examples, request.epsilon) else "none"
@@ -388,10 +391,10 @@ def learning_rate(
     """A learning rate from public numbers.
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
-    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its rows
-    is public, so that it gathers to 5 in the score of a row). Networks other than
-    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are long.
-    Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
+    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its
+    rows is public, so that it gathers to 5 in the score of a row). Networks other than
+    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are
+    long. Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
 
     Args:
         optimizer: the name of a class of torch.optim.

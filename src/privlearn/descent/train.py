@@ -42,10 +42,11 @@ def train(
     validation: Dataset | None = None,
     **choices: Any,
 ) -> Result:
-    """Train a classifier at a target, choosing everything else by rule: what `privlearn train` does, with the same weights.
+    """Train a classifier at a target, choosing everything else by rule: as `privlearn train`, with the same weights.
 
-    Guarantee: as that of `pv.dpsgd`, at most (epsilon, delta) for add/remove neighbours. The rules (docs/defaults.md) look at
-    public numbers alone, so they cost nothing, where a search would.
+    Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else for
+    zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so they
+    cost nothing, where a search would.
 
     Args:
         dataset: with declared classes, and bounds if there are any.
@@ -59,10 +60,11 @@ def train(
         checkpoint: a file to keep progress in, as for `pv.dpsgd`.
         validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
-            `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`, `clip_norm`,
-            `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`, `learning_rate`, `average`,
-            `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch` and more. Features are chosen by rule in
-            front of a linear model, unless the data set has its own (`pv.transforms.with_features`).
+            `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
+            `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
+            `learning_rate`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch` and more.
+            Features are chosen by rule in front of a linear model, unless the data set has its own
+            (`pv.transforms.with_features`).
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
@@ -73,10 +75,7 @@ def train(
     """
     if not isinstance(dataset, Dataset) or dataset.classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
-    known = [field.name for field in fields(TrainRequest)]
-    unknown = next((name for name in choices if name not in known), None)
-    if unknown is not None:
-        raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
+    _require_known(choices)
     request = TrainRequest(epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     features = request.features
     if features is None and dataset.features is None:
@@ -89,6 +88,13 @@ def train(
         settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
+
+
+def _require_known(choices: Iterable[str]) -> None:
+    known = [field.name for field in fields(TrainRequest)]
+    unknown = next((name for name in choices if name not in known), None)
+    if unknown is not None:
+        raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
 
 
 def facts_of(data: Dataset, declared: int | None) -> Facts:
