@@ -86,8 +86,8 @@ class KeptFolder:
                 f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
                 if folder.exists()
                 else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first "
-                "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else check "
-                "--out"
+                "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else "
+                "check --out"
             )
         if resume and not any((folder / name).exists() for name in (_ANSWERS, _TEACHERS_FILE)):
             screen.notes.print(
