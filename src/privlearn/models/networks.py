@@ -372,18 +372,29 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
     """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
+    rows, targets = made_up_rows((x, y), 1, size)
+    return rows, targets
+
+
+def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Tensor, ...]:
+    """A made-up batch of tensors of the shapes and types of `like`, of which the first `inputs` are inputs."""
     made_up = torch.Generator().manual_seed(0)
-    if x.is_floating_point():
-        scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
-        rows = torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
-        rows = rows.to(x.dtype)
-    else:
-        rows = torch.randint(2, (size, *x.shape[1:]), generator=made_up).to(x.dtype)
+    parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
+    parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
+    return tuple(part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True))
+
+
+def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+    if not x.is_floating_point():
+        return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
+    scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
+    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
+
+
+def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if y.is_floating_point():
-        targets = torch.rand((size, *y.shape[1:]), generator=made_up).to(y.dtype)
-    else:
-        targets = (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:]).to(y.dtype)
-    return rows.to(x.device), targets.to(y.device)
+        return torch.rand((size, *y.shape[1:]), generator=made_up)
+    return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])
 
 
 @contextmanager
