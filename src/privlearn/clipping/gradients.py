@@ -39,8 +39,8 @@ from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.per_example import ExampleGradients
 from privlearn.clipping.randomness import RowRandom, digests, drawn_by, unmoved
-from privlearn.errors import BadInput, NotPerExample, PrivlearnError
-from privlearn.models.networks import first_line, made_up_batch
+from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
+from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 
 #: Shown each physical batch's losses and gradient norms, which are private.
