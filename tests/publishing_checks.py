@@ -341,14 +341,14 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = publish.check
+    true_check = publish.verify_contents
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(publish, "check", late)
+    return mock.patch.object(publish, "verify_contents", late)
 
 
 @check

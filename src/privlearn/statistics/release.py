@@ -19,7 +19,7 @@ from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import randomised, truth
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
-from privlearn.statistics.fisher import classifier
+from privlearn.statistics.classifiers import classifier
 from privlearn.statistics.opening import LabelledRows, Origin, opened
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams

@@ -15,8 +15,8 @@ from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
     from privlearn.transforms.modules import ClipRows, Scale
+    from privlearn.transforms.normalised import Normalised
     from privlearn.transforms.random_units import RandomUnits
-    from privlearn.transforms.row_norm import Normalised
     from privlearn.transforms.scattering import Scattering
 
 #: Angles of wavelets.
@@ -266,7 +266,7 @@ class RowNorm(PublicTransform):
 
     def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Normalised:
         """The module for examples of any shape."""
-        from privlearn.transforms.row_norm import Normalised
+        from privlearn.transforms.normalised import Normalised
 
         return Normalised(self.power)
 
