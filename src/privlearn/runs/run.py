@@ -161,7 +161,7 @@ class Run:
             self._ledger.charge(release.event(), adjacency)
             config, state = self._earlier.pop(0)
             transform = release.empty(config)
-            transform.load_state_dict(state)
+            transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._transforms.append(transform)
         else:
             transform = release.fit(x, adjacency, self._ledger, self._streams.noise, persons, y)

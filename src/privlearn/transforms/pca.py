@@ -12,6 +12,7 @@ from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
 from privlearn.streams import NoiseStream
 from privlearn.transforms.base import Shape, Transform
@@ -101,7 +102,6 @@ class PrivatePCA(Transform):
         import torch
 
         from privlearn.clipping.rows import second_moment, symmetric
-        from privlearn.mechanisms.release import release
         from privlearn.transforms.modules import Project
 
         rows = x.flatten(1)
