@@ -291,7 +291,7 @@ def require_pca_noise(patches: dict[str, Any] | None = None) -> None:
 
     with mock.patch.object(torch.linalg, "eigh", seen), _patched(pca, patches):
         for _ in range(60):
-            pv.transforms.PrivatePCA(2, multiplier).run(
+            pv.transforms.PrivatePCA(2, multiplier).fit(
                 torch.zeros(3, features), Adjacency.ADD_REMOVE, Ledger(), stream
             )
     matrices = np.stack(found) / multiplier

@@ -40,8 +40,8 @@ from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.per_example import ExampleGradients
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
-from privlearn.errors import BadInput, NotPerExample, PrivlearnError
-from privlearn.models.networks import first_line, made_up_rows
+from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
+from privlearn.models.check import made_up_rows
 from privlearn.sampling import Sample
 from privlearn.world import World
 

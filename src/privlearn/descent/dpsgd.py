@@ -20,7 +20,7 @@ from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.rows import TensorRows
 from privlearn.descent.epoch_noise import paced, public_rows, require_scores
 from privlearn.mechanisms.release import release
-from privlearn.models.networks import require_per_example
+from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights, RateSchedule
@@ -46,6 +46,7 @@ from privlearn.runs.task import (
 )
 from privlearn.schedules import Constant, Schedule, Validation
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.world import require_one_process
 
 
@@ -132,7 +133,7 @@ def dpsgd(
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
     require_labels_to_select(plan, y)
-    shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
+    shape = shape_after(plan.before, tuple(x.shape[1:]))
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))

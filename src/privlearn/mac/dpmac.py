@@ -51,6 +51,7 @@ from privlearn.runs.task import (
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
 
@@ -137,7 +138,7 @@ def dpmac(
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
-    shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
+    shape = shape_after(plan.before, tuple(x.shape[1:]))
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     layers = layers_of(network, activations)

@@ -23,6 +23,7 @@ from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.sampling import Sample
 from privlearn.streams import Streams
+from privlearn.transforms.modules import RowTransform
 
 
 @final
@@ -105,7 +106,7 @@ class Run:
         file: Checkpoint | None,
         ledger: Ledger,
         network: nn.Module,
-        transforms: list[nn.Module],
+        transforms: list[RowTransform],
         gradients: Kept,
         descent: torch.optim.Optimizer,
         streams: Streams,
@@ -122,7 +123,9 @@ class Run:
         self._epoch = 0
         self._drawn_from: Any = None
         self._born, self._average = born, average
-        self._earlier: list[dict[str, Tensor]] = []  # released before the interruption
+        #: Released before the interruption: what each module states of itself, and its state.
+        self._earlier: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+        self._fixed = len(transforms)
 
     @contextmanager
     def charged(self, plan: Plan, saved: Saved | None) -> Iterator[None]:
@@ -152,14 +155,16 @@ class Run:
 
     def earlier(
         self, release: Earlier, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
-    ) -> nn.Module:
+    ) -> RowTransform:
         """The transform that `release` makes of `x` (and of labels `y`), or made before the interruption."""
         if self._earlier:
             self._ledger.charge(release.event(), adjacency)
-            transform: nn.Module = release.rebuilt(self._earlier.pop(0))
+            config, state = self._earlier.pop(0)
+            transform = release.empty(config)
+            transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._transforms.append(transform)
         else:
-            transform = release.run(x, adjacency, self._ledger, self._streams.noise, persons, y)
+            transform = release.fit(x, adjacency, self._ledger, self._streams.noise, persons, y)
             self._transforms.append(transform)
             self._save(0)
         return transform
@@ -229,7 +234,7 @@ class Run:
             "run": self._ledger.run,
             "epoch": self._epoch,
             "step": step,
-            "transforms": len(self._transforms),
+            "before": [transform.config() for transform in self._transforms[self._fixed :]],
             "streams": {
                 **now,
                 "sampling": self._drawn_from or now["sampling"],
@@ -255,8 +260,9 @@ class Run:
         self._figures.load_state_dict(saved.plain["figures"])
         if self._average:
             self._average.restore(part("average."), saved.plain["averaged"])
-        made_up = range(len(self._transforms), saved.plain["transforms"])
-        self._earlier = [part(f"transform.{number}.") for number in made_up]
+        self._earlier = [
+            (config, part(f"transform.{number}.")) for number, config in enumerate(saved.plain["before"], self._fixed)
+        ]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         torch.set_rng_state(saved.tensors["generator"])
         if torch.cuda.is_available():
