@@ -29,7 +29,6 @@ from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
 from privlearn.sampling import Sampler
-from privlearn.transforms import chain
 
 ADD, EMPTY = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT
 ROWS, NUMBERS, CLASSES = 40, 6, 3
@@ -177,7 +176,7 @@ def check_rules_look_at_the_declared_number() -> None:
     def seen(shape: Any, low: Any, signal: float) -> None:
         raise Seen(signal)
 
-    with mock.patch.object(chain, "usual", seen):
+    with mock.patch.object(rules, "usual", seen):
         error = must_raise(Seen, lambda: pv.train(images, epsilon=2.0, examples=3000))
         assert error.args == (6000.0,)
         chosen, request = TrainRequest(epsilon=1.0, examples=3000), Request.of("train", epsilon=1.0, examples=3000)

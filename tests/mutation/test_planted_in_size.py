@@ -9,7 +9,7 @@ import apart_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401
 
-from privlearn import plan
+from privlearn import plan, world
 from privlearn.cli import jobs, train
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
@@ -18,7 +18,7 @@ from privlearn.descent import choices, dpsgd
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
 from privlearn.publishing import verify
-from privlearn.runs import result, world
+from privlearn.runs import result
 from privlearn.teachers import pate
 from privlearn.tuning import blocks, tune
 

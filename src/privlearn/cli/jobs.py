@@ -34,7 +34,8 @@ from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.result import Result
 from privlearn.runs.task import front, require_no_features
 from privlearn.streams import Streams
-from privlearn.transforms.chain import Encoder, Encoding, encoder, with_features
+from privlearn.transforms.chain import Encoding, encoder, with_features
+from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import dice, map_losses
 
@@ -396,7 +397,7 @@ def _from_folder(request: Request, data: Dataset, folder: str) -> Dataset:
     return featured
 
 
-def _require_rows(made: Encoder, data: Dataset) -> None:
+def _require_rows(made: RowTransform, data: Dataset) -> None:
     """Refuse rows that the encoder does not take, by a made-up one."""
     row = torch.zeros(1, *data.x.shape[1:])
     try:

@@ -21,7 +21,6 @@ from privlearn.data import NAMES, Dataset, hippocampus
 from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.models.networks import Scale
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.result import Result
@@ -30,6 +29,7 @@ from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.teachers.student import Spread, Student
+from privlearn.transforms.modules import Scale
 from privlearn.volumes import Start
 
 _ANSWERS = "answers"

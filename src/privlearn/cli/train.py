@@ -42,6 +42,7 @@ from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
 from privlearn.models import networks
+from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing import features as published
@@ -50,14 +51,15 @@ from privlearn.publishing.publish import publish
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.runs.result import Result
 from privlearn.runs.task import require_changeable, require_same_examples
-from privlearn.runs.world import require_one_process
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate
 from privlearn.tuning.tune import tune as tuning_run
+from privlearn.world import require_one_process
 
 #: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
 _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
@@ -223,7 +225,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
-        shape = plan.before[-1].output_shape if plan.before else _row_shape(data)
+        shape = shape_after(plan.before, _row_shape(data))
         size = tuple(np.shape(data.y)[1:])
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
@@ -398,13 +400,11 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
     """
     x, y = data.tensors()
     for settled in every:
-        request, plan, shape = settled.request, settled.plan, tuple(x.shape[1:])
-        for earlier in plan.before:
-            earlier.require_fit(int(torch.Size(shape).numel()))
-            shape = earlier.output_shape
+        request, plan = settled.request, settled.plan
+        shape = shape_after(plan.before, tuple(x.shape[1:]))
         networks.require_known(request.model)
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
-        networks.require_per_example(made_up, torch.zeros(1, *shape))
+        require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request.label_smoothing)

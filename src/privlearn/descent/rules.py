@@ -22,6 +22,7 @@ from privlearn.plan import Plan
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
+from privlearn.transforms.specs import usual
 
 #: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little
 #: noise.
@@ -268,8 +269,6 @@ def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
 
 def usual_features(request: TrainRequest, facts: Facts) -> str | None:
     """The spec of the public features that are usual in front of a linear model that nothing else precedes."""
-    from privlearn.transforms.chain import usual  # plans need no torch
-
     plain = request.model == "linear" and request.normalise in (None, "none")
     plain &= request.pca is None and request.select is None
     signal = facts.examples * (request.epsilon or math.inf)
@@ -304,7 +303,7 @@ def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...
         )
     norm, bound = bounds(request, facts)
     selection = SelectFeatures(request.select, noise, facts.classes, norm, bound, request.criterion or "distance")
-    selection.require_fit(facts.numbers)
+    selection.output_shape((facts.numbers,))
     return (selection,)
 
 

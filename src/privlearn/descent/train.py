@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.backends import Loss
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.dpsgd import dpsgd
