@@ -27,10 +27,11 @@ from privlearn import sampling
 from privlearn import streams as streams_module
 from privlearn.accounting import accountant, pld, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose, tally
+from privlearn.accounting.events import Repeated, compose, tally
 from privlearn.accounting.filters import fits
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping import gradients as clipping
 from privlearn.clipping.bounded import Bounded, kept
 from privlearn.clipping.clips import Flat, PerLayer

@@ -7,21 +7,12 @@ from typing import Any, final, get_args
 
 from privlearn._checks import count
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
-from privlearn.accounting.events import (
-    Composed,
-    Event,
-    Filter,
-    Gaussian,
-    GaussianFilter,
-    Repeated,
-    compose,
-    require_adjacency,
-)
-from privlearn.accounting.filters import Limit, fits, share
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.limits import largest_filter
+from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency
+from privlearn.accounting.filters import Limit, fits, largest_filter, share
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput

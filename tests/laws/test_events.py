@@ -8,31 +8,31 @@ import math
 import pytest
 
 from privlearn.accounting import accountant
-from privlearn.accounting.event_json import _KINDS, from_json, to_json
 from privlearn.accounting.events import (
-    ZCDP,
+    _KINDS,
     Composed,
     Event,
-    Filter,
+    Repeated,
+    compose,
+    from_json,
+    require_adjacency,
+    tally,
+    to_json,
+)
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import (
+    ZCDP,
     FixedBatches,
     Gaussian,
-    GaussianFilter,
     Laplace,
     NonPrivate,
-    OneOf,
-    Parallel,
     Partitioned,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
-    RepeatAndSelect,
-    Repeated,
     Selection,
-    compose,
-    require_adjacency,
-    tally,
 )
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, UnsupportedEvent
 
 PRICED: dict[str, Event] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import ledger_checks  # noqa: F401 - registers its checks
 import shared_ledger_checks
 
-from privlearn.accounting import filters, ledger, ledger_file, ledger_run, ledger_state, limits
+from privlearn.accounting import filters, ledger, ledger_file, ledger_run, ledger_state
 from privlearn.publishing import claim, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,11 +51,11 @@ MUTANTS = [
            "pages.require_room(event, plan.neighbours, plan.unit)", "pass", PLANS),
     Mutant("a Gaussian ledger takes anything", filters.share, "not is_gaussian(event)", "False",
            "check_a_gaussian_ledger_is_exact_and_takes_gaussians_alone"),
-    Mutant("a Gaussian limit of twice the mu", limits._widest_gaussian, "** 2 / 2", "** 2 * 2",
+    Mutant("a Gaussian limit of twice the mu", filters._widest_gaussian, "** 2 / 2", "** 2 * 2",
            "check_groups_are_let_through_as_groups"),
-    Mutant("groups cost what their members do", limits._widest_gaussian, "budget.group_size**2", "1",
+    Mutant("groups cost what their members do", filters._widest_gaussian, "budget.group_size**2", "1",
            "check_groups_are_let_through_as_groups"),
-    Mutant("an order that was asked for is ignored", limits.of_ledger, "isinstance(measure, float)", "False", MEASURE),
+    Mutant("an order that was asked for is ignored", filters.of_ledger, "isinstance(measure, float)", "False", MEASURE),
     Mutant("one release too many", ledger.Ledger._after, "left[-1][1] < times", "left[-1][1] + 1 < times",
            "check_a_release_beyond_the_approved_number_is_checked"),
     Mutant("approval is for ever", ledger.Ledger._after, "(leaf, there - times)", "(leaf, there)",

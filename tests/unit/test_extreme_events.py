@@ -9,25 +9,19 @@ import pytest
 
 from privlearn.accounting import accountant, partition, pld
 from privlearn.accounting.comparisons import lower_bound
-from privlearn.accounting.events import (
-    Composed,
-    Event,
-    Filter,
+from privlearn.accounting.events import Composed, Event, Repeated
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
-    GaussianFilter,
     Laplace,
-    OneOf,
-    Parallel,
     Partitioned,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
-    RepeatAndSelect,
-    Repeated,
     Selection,
 )
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
 

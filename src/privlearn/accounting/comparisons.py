@@ -20,8 +20,10 @@ from scipy.special import log_ndtr
 
 from privlearn._checks import count
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, PoissonSampled, tally
+from privlearn.accounting.events import Event, tally
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
+from privlearn.accounting.trees import of_kind
 from privlearn.accounting.zcdp import gaussian_epsilon
 from privlearn.errors import UnsupportedEvent
 
@@ -42,7 +44,7 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     valid_delta(delta)
     if adjacency is Adjacency.ADD_REMOVE:
         raise UnsupportedEvent("the lower bound for shuffling is for neighbours of the same size")
-    epochs = {leaf.event: times for leaf, times in tally(event).items() if isinstance(leaf, FixedBatches)}
+    epochs = {leaf.event: times for leaf, times in of_kind(event, FixedBatches).items()}
     if not epochs:
         raise UnsupportedEvent("there is no shuffled epoch among the events")
     mu = math.sqrt(sum(times / mechanism.noise_multiplier**2 for mechanism, times in epochs.items()))
@@ -50,7 +52,13 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
 
 
 def _compose(epochs: Mapping[Gaussian, int], batches: int, adjacency: Adjacency, delta: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as peer
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as peer
+    except ImportError as error:
+        raise UnsupportedEvent(
+            "the lower bound for shuffling is computed by dp-accounting, which is not installed: pip install "
+            "'privlearn[comparison]'"
+        ) from error
 
     total = None
     for mechanism, times in epochs.items():
@@ -102,10 +110,11 @@ def epsilon(event: Event, delta: float) -> float:
     Raises:
         UnsupportedEvent: noise below 1.15, a sampling rate above 1 / (16 sigma), or any other kind of mechanism.
     """
+    sampled = of_kind(event, PoissonSampled)
+    if len(sampled) < len(tally(event)):
+        raise UnsupportedEvent("the estimate of Yu et al. is for Poisson sampling alone", event=event)
     rho, top = 0.0, math.inf
-    for leaf, times in tally(event).items():
-        if not isinstance(leaf, PoissonSampled):
-            raise UnsupportedEvent("the estimate of Yu et al. is for Poisson sampling alone", event=leaf)
+    for leaf, times in sampled.items():
         rate, sigma = leaf.sampling_rate, leaf.event.noise_multiplier
         if sigma < LEAST_SIGMA or rate > 1 / (16 * sigma):
             raise UnsupportedEvent(

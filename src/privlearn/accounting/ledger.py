@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, compose, walk
-from privlearn.accounting.filters import Limit
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.events import Composed, Event, Mechanism, compose, walk
+from privlearn.accounting.filters import Limit, Measure, require_measure
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.ledger_file import LedgerFile, LedgerMemory, LedgerStore
 from privlearn.accounting.ledger_run import LedgerRun
 from privlearn.accounting.ledger_state import LedgerState, RunEntry, first
-from privlearn.accounting.limits import Measure, require_measure
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
 
 
@@ -109,7 +107,7 @@ class Ledger:
     def _begin(self, store: LedgerStore, what: str) -> None:
         self._run, self._what = LedgerRun(store), what
         self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
-        self._approved: list[tuple[Event, int]] = []  # charges still to come, already known to fit; next one last
+        self._approved: list[tuple[Mechanism, int]] = []  # charges still to come, already known to fit; next one last
         self._process = os.getpid()
 
     @classmethod
@@ -368,7 +366,7 @@ class Ledger:
                 would_be=after,
             )
 
-    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Event, int]] | None:
+    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Mechanism, int]] | None:
         """What is still approved after `event`; None if that is not what was approved next."""
         if adjacency is not self._run.adjacency:
             return None

@@ -17,11 +17,10 @@ from filelock import FileLock, Timeout
 
 from privlearn._storage import digest, loads, write_durably
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.event_json import from_json, to_json
-from privlearn.accounting.events import Composed
+from privlearn.accounting.events import Composed, from_json, to_json
+from privlearn.accounting.filters import Measure, require_measure
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger_state import NOTHING, LedgerState, RunEntry
-from privlearn.accounting.limits import Measure, require_measure
 from privlearn.errors import BadInput
 
 _FORMAT, _VERSION = "privlearn-ledger", 2

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import final
 
-from privlearn.accounting import limits
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, tally, walk
-from privlearn.accounting.filters import Limit, fits, share
+from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
@@ -98,7 +97,7 @@ class LedgerState:
     """
 
     budget: Budget | None = None
-    measure: limits.Measure = None
+    measure: Measure = None
     adjacency: Adjacency | None = None
     unit: PrivacyUnit | None = None
     entries: list[RunEntry] = field(default_factory=list)
@@ -127,7 +126,7 @@ class LedgerState:
         declared = compose(entry.claimed for entry in self.entries if entry.declared)
         if self.budget is None or self.adjacency is None or declared == NOTHING:
             return None
-        return limits.of_ledger(self.budget, declared, self.adjacency, self.measure)
+        return of_ledger(self.budget, declared, self.adjacency, self.measure)
 
     @property
     def claim(self) -> Composed:
@@ -233,7 +232,7 @@ class LedgerState:
             return
         require_covered(self.budget, self.event, event, adjacency)
         if self.measure is not None:
-            limits.of_ledger(self.budget, compose([self.event, event]), adjacency, self.measure)
+            of_ledger(self.budget, compose([self.event, event]), adjacency, self.measure)
 
     def _require_let_through(self, event: Event, budget: Budget) -> None:
         """Raise `BudgetExceeded` or `UnsupportedEvent` unless the filter lets `event` through."""
@@ -250,14 +249,14 @@ class LedgerState:
             after = share(limit, compose([self.event, event]))
         except UnsupportedEvent as error:
             raise UnsupportedEvent(
-                f"this ledger counts by {limits.described(limit)}, as its first run fixed it, and this run has no price in "
+                f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price in "
                 "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi' "
                 "(privlearn ledger FILE --epsilon E --measure renyi); what was spent here adds to what another one spends",
                 event=event,
             ) from error
         if not fits(limit, compose([self.event, event])):
             raise BudgetExceeded(
-                f"this would take the ledger to {after:.4g} times its limit, {limits.described(limit)}, from {before:.4g}: it "
+                f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {before:.4g}: it "
                 f"has a budget of {budget}, and this run may have been chosen after earlier results. Nothing was charged or "
                 "drawn. Use more noise or fewer releases, or approve all runs before the first release",
                 budget=budget,

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from privlearn.accounting.budget import bisect
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
@@ -61,6 +62,26 @@ class Pair:
     def losses(self) -> Array:
         """The losses of the cells."""
         return np.asarray(self.h * np.arange(self.lo, self.lo + len(self.q)), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class PairBuilder:
+    """How a mechanism gets onto a grid.
+
+    Attributes:
+        build: the pair, from the grid step and the mass that may be moved to 0 and to infinity, in all.
+        spread: about the standard deviation of the loss; of losses that come in atoms, `ATOMS` times that.
+        width: about the width of the losses.
+    """
+
+    build: Callable[[float, float], Pair]
+    spread: float
+    width: float
+
+
+#: Losses that come in atoms need a finer grid for their spread than smooth ones.
+ATOMS = 0.1
 
 
 def poisson_pair(rate: float, sigma: float, h: float, tail: float) -> Pair:
@@ -267,10 +288,7 @@ def _table(sigma: float, counts: Array, weights: Array, tail: float, points: int
 
 def _crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
     """A point of [low, high] where a condition holds that holds from some point on; close above that point."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if true_above(middle) else (middle, high)
-    return high
+    return bisect(true_above, low, high, 0.0, most_steps=40)[1]
 
 
 def _log_ratio(x: Array, sigma: float, counts: Array, weights: Array) -> Array:

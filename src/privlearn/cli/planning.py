@@ -10,10 +10,9 @@ from typing import Any
 from privlearn import sampling, schedules
 from privlearn._checks import between, count
 from privlearn.accounting import accountant, comparisons
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.event_json import to_json
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.events import to_json
+from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.clipping import clips
 from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent

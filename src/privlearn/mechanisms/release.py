@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from privlearn._checks import positive
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused
 from privlearn.streams import NoiseStream

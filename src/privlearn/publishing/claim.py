@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.events import Composed, Event, Filter, GaussianFilter, compose, tally
+from privlearn.accounting.events import Composed, Event, compose, tally
 from privlearn.accounting.filters import fits
+from privlearn.accounting.guarantee import Guarantee, rounded_up
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, PrivlearnError
 
 #: What the claim is for, as certificates say it.

@@ -10,11 +10,11 @@ from typing import Any, final
 from privlearn import sampling, schedules
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter, compose, require_adjacency
+from privlearn.accounting.events import Event, compose, from_json, require_adjacency
 from privlearn.accounting.filters import fits
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import claim as claim_module
 from privlearn.publishing import ensemble, features, tuned
