@@ -334,11 +334,11 @@ def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency
 
 def described(limit: Limit) -> str:
     """`limit` for people."""
+    if limit.rho is None:
+        return f"Renyi DP at order {limit.orders[0]:g}, at most {limit.bounds[0]:.4g}"
     if limit.gaussian:
         return f"Gaussian DP, at most mu {math.sqrt(2 * limit.rho):.4g}"
-    if limit.rho is not None:
-        return f"zCDP, at most rho {limit.rho:.4g}"
-    return f"Renyi DP at order {limit.orders[0]:g}, at most {limit.bounds[0]:.4g}"
+    return f"zCDP, at most rho {limit.rho:.4g}"
 
 
 def _renyi_limit(budget: Budget, before: Event, adjacency: Adjacency, place: int, room: rdp.Array) -> Filter:
