@@ -28,11 +28,11 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping import rows as statistics_module
 from privlearn.clipping.rows import least_squares_sums, symmetric
-from privlearn.descent.rules import usual_rate
+from privlearn.descent.train import usual_rate
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish, verify
-from privlearn.statistics.fisher import solved
+from privlearn.statistics.classifiers import solved
 from privlearn.transforms import FeatureFolder, Precomputed, encoder
 from privlearn.transforms.precomputed import rows_digest
 

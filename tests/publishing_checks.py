@@ -340,14 +340,14 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = publish.check
+    true_check = publish.verify_contents
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(publish, "check", late)
+    return mock.patch.object(publish, "verify_contents", late)
 
 
 @check
@@ -385,7 +385,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
 
         content = (out / "model.safetensors").read_bytes()
         for changes in ({"model": "mlp:3000"}, {"classes": 5000}, {"network_input_shape": [100, 100]}):
-            with mock.patch.object(network.models, "build", watched):
+            with mock.patch.object(network.networks, "build", watched):
                 must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
         assert devices == {"meta"}
         for changes in (
