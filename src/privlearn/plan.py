@@ -12,7 +12,6 @@ from privlearn.accounting.events import Composed, Event, Repeated, compose, requ
 from privlearn.accounting.filters import Limit, fits, largest_filter, share
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
@@ -360,7 +359,7 @@ class Plan:
 
     def _require_own_filter(self, limit: Limit) -> None:
         """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-        if not isinstance(limit, Filter | GaussianFilter) or not isinstance(self.schedule, Validation):
+        if not isinstance(limit, Limit) or not isinstance(self.schedule, Validation):
             raise BadInput(
                 f"filter is {limit!r}, and the schedule {self.schedule!r}: a filter is for schedules.Validation alone, and "
                 "within and calibrate set it. Leave it out"

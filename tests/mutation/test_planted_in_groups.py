@@ -8,7 +8,7 @@ from pathlib import Path
 import group_checks  # noqa: F401 - registers its checks
 
 from privlearn import plan
-from privlearn.accounting import budget, guarantee, ledger, ledger_run, ledger_state, mechanisms, pairs, trees
+from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
 from privlearn.clipping import backends, gradients, rows
 from privlearn.data import dataset
 from privlearn.descent import dpsgd
@@ -56,8 +56,8 @@ MUTANTS = [
            "check_units_are_called_by_what_they_are"),
     Mutant("ledgers take any unit", ledger_state.LedgerState.require_unit, "self.unit in (None, unit)", "True",
            "check_units_never_mix"),
-    Mutant("a charge leaves the unit open", ledger_run.LedgerRun.charge,
-           "pages.adjacency, pages.unit = adjacency, pages.protects", "pages.adjacency = adjacency",
+    Mutant("a charge leaves the unit open", ledger_file.LedgerRun.charge,
+           "state.adjacency, state.unit = adjacency, state.protects", "state.adjacency = adjacency",
            "check_units_never_mix"),
     Mutant("the certificate leaves the group out", certificate.make, "**guarantee.unit.figures(),", "",
            "check_certificates_state_the_unit"),

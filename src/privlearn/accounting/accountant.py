@@ -2,10 +2,10 @@
 
 Group privacy: what a guarantee for one example is worth for somebody with up to k of them.
 
-Mechanisms that scale exactly are priced as what they are for k examples together (`group_events`): Gaussian releases at k
-times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each lead from one
-data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g + ... + g^{k-1}) at
-g = e^e.
+Mechanisms that scale exactly are priced as what they are for k examples together (`trees.for_group`): Gaussian releases
+at k times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each
+lead from one data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g +
+... + g^{k-1}) at g = e^e.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None
         kinds = sum(map(_kinds, coarsen(counts)))
     if kinds > _MOST_KINDS:
         raise UnsupportedEvent(
-            f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
-            "be many more). Use fewer sampling rates, or candidates"
+            f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels "
+            "alone may be many more). Use fewer sampling rates, or candidates"
         )
 
 
@@ -195,7 +195,7 @@ def log_growth(epsilon: float, k: int) -> float:
 
 
 def _least(good: Callable[[float], bool]) -> float:
-    """The least epsilon >= 0 found with good(epsilon), to a relative 1e-6, on the safe side; infinite if there is none."""
+    """The least epsilon >= 0 with good(epsilon), to a relative 1e-6, on the safe side; infinite if there is none."""
     if good(0.0):
         return 0.0
     _, high = bracket(good, 1e-3, most=1e6)

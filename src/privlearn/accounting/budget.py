@@ -26,7 +26,7 @@ _LOWEST, _HIGHEST = 1e-9, 1e9
 def bracket(
     good: Callable[[float], bool], high: float, low: float = 0.0, most: float = math.inf
 ) -> tuple[float, float]:
-    """Double `high` until it is good: what was not good last (or `low`), and the first that is; infinite beyond `most`."""
+    """Double `high` until it is good: the last that was not (or `low`), and the first that is, infinite beyond `most`."""
     while not good(high):
         low, high = high, 2 * high
         if high > most:
@@ -115,9 +115,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
         step *= 1.6
         if not math.log(_LOWEST) <= x <= math.log(_HIGHEST):
             raise BadInput(
-                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being solved "
-                "for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change the "
-                "target, or the plan",
+                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being "
+                "solved for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change "
+                "the target, or the plan",
                 target=target,
             )
         at = error(x)

@@ -1,7 +1,8 @@
 """What shuffling fixed-size batches costs at least: the other end of an honest interval.
 
-No amplification by shuffling is claimed here: the sound upper bound of a shuffled epoch is one Gaussian release. This is the
-lower bound of Chua et al. (2024): two data sets and an attack that tell how much an epoch gives away, whatever is proven.
+No amplification by shuffling is claimed here: the sound upper bound of a shuffled epoch is one Gaussian release. This
+is the lower bound of Chua et al. (2024): two data sets and an attack that tell how much an epoch gives away, whatever
+is proven.
 
 Yu et al.'s closed form for random sampling: an estimate, never a guarantee.
 
@@ -35,7 +36,8 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     """A lower bound on epsilon at `delta` of epochs over `batches` shuffled fixed-size batches.
 
     All examples but one pull every batch one way, and the attacker looks at the largest batch sum: the one with the
-    example stands out by up to twice the clip norm. Earlier Gaussian releases are left out, which only lowers the bound.
+    example stands out by up to twice the clip norm. Earlier Gaussian releases are left out, which only lowers the
+    bound.
 
     Raises:
         UnsupportedEvent: no shuffled epoch is among the events, or the adjacency is add/remove.
@@ -118,8 +120,8 @@ def epsilon(event: Event, delta: float) -> float:
         rate, sigma = leaf.sampling_rate, leaf.event.noise_multiplier
         if sigma < LEAST_SIGMA or rate > 1 / (16 * sigma):
             raise UnsupportedEvent(
-                f"the estimate of Yu et al. does not hold at sigma {sigma:g} and q {rate:g}: it needs sigma of at least "
-                f"{LEAST_SIGMA} and q of at most 1 / (16 sigma) = {1 / (16 * sigma):.4g}. Use pld or rdp",
+                f"the estimate of Yu et al. does not hold at sigma {sigma:g} and q {rate:g}: it needs sigma of at "
+                f"least {LEAST_SIGMA} and q of at most 1 / (16 sigma) = {1 / (16 * sigma):.4g}. Use pld or rdp",
                 event=leaf,
             )
         rho += times * (rate / sigma) ** 2
@@ -128,7 +130,7 @@ def epsilon(event: Event, delta: float) -> float:
 
 
 def highest_order(rate: float, sigma: float) -> float:
-    """U = sigma^2 ln(1 / (q sigma)) + 1: the orders up to which the paper puts its bound (Yu et al. 2019, section IV-B)."""
+    """U = sigma^2 ln(1 / (q sigma)) + 1: the orders up to which the paper puts its bound (Yu et al. 2019, IV-B)."""
     return sigma**2 * math.log(1 / (rate * sigma)) + 1
 
 

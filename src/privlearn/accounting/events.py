@@ -1,8 +1,9 @@
 """Events: what was done to the data, as frozen values; the one thing that accountants read and certificates carry.
 
-An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`; `trees` has those made of
-other events); its inner nodes say how often they ran (`Repeated`) and in which order (`Composed`). Events hold public
-numbers only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they stand in.
+An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`; `trees` has those made
+of other events); its inner nodes say how often they ran (`Repeated`) and in which order (`Composed`). Events hold
+public numbers only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they
+stand in.
 
 As JSON, events are written and read by a closed, versioned table of kinds. Nothing else can be read back.
 """
@@ -34,8 +35,8 @@ class Event:
 class Mechanism(Event):
     """A leaf of an event tree, with everything that accountants know of it: what is not defined here, nobody prices.
 
-    To add one, define a final frozen dataclass with the prices that it has and register its name with `kind`. Every price is
-    an upper bound for both directions between neighbours of each kind in `adjacencies`.
+    To add one, define a final frozen dataclass with the prices that it has and register its name with `kind`. Every
+    price is an upper bound for both directions between neighbours of each kind in `adjacencies`.
     """
 
     __slots__ = ()
@@ -44,7 +45,8 @@ class Mechanism(Event):
     adjacencies: frozenset[Adjacency] = frozenset(Adjacency)
     #: What messages call it; by default its class.
     phrase: str = ""
-    #: Whether one example meets nothing but one Gaussian release of this rho, so that a Gaussian filter lets it through.
+    #: Whether one example meets nothing but one Gaussian release of this rho, so that a Gaussian filter lets it
+    #: through.
     gaussian: bool = False
     #: Whether batches are Poisson samples, which the moments accountant of 2016 is for.
     poisson: bool = False
@@ -74,7 +76,7 @@ class Mechanism(Event):
         return None
 
     def mu_squared(self, times: int = 1) -> float | None:
-        """The squared sensitivity over noise of the Gaussian that `times` of these are exactly; None if they are none."""
+        """The squared sensitivity over noise of the Gaussian that `times` of these are, exactly; None if none."""
         return None
 
     def pair(self) -> PairBuilder:
@@ -229,8 +231,8 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
             covered = ", ".join(sorted(leaf.adjacencies))
             what = leaf.phrase or type(leaf).__name__
             raise UnsupportedEvent(
-                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose one "
-                "of these adjacencies, or another way to draw batches",
+                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose "
+                "one of these adjacencies, or another way to draw batches",
                 event=leaf,
                 adjacency=adjacency,
             )

@@ -1,14 +1,14 @@
 """Filters: budgets for releases whose noise or number reacts to what was released before.
 
-Composition theorems need the events fixed beforehand. A filter is opened at a limit that the ledger is charged at once, in
-full; inside it releases may be chosen adaptively, and each is let through only if the sum stays within the limit. What
-is claimed is the limit, never the realised spending. zCDP filters cost nothing over plain composition (Whitehouse et
-al. 2023), and where only Gaussians are let through, their exact curve holds, too (Smith and Thakurta 2022). Renyi filters
-hold at orders fixed beforehand (Feldman and Zrnic 2021). Other privacy loss distributions, and the best Renyi order chosen
-afterwards, are not valid here, and are not offered.
+Composition theorems need the events fixed beforehand. A filter is opened at a limit that the ledger is charged at
+once, in full; inside it releases may be chosen adaptively, and each is let through only if the sum stays within the
+limit. What is claimed is the limit, never the realised spending. zCDP filters cost nothing over plain composition
+(Whitehouse et al. 2023), and where only Gaussians are let through, their exact curve holds, too (Smith and Thakurta
+2022). Renyi filters hold at orders fixed beforehand (Feldman and Zrnic 2021). Other privacy loss distributions, and
+the best Renyi order chosen afterwards, are not valid here, and are not offered.
 
-`largest_filter` and `of_ledger` give the widest limit that a budget allows: for a run that reacts to its own releases, and for
-runs chosen one after another.
+`largest_filter` and `of_ledger` give the widest limit that a budget allows: for a run that reacts to its own releases,
+and for runs chosen one after another.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def share(limit: Limit, event: Event) -> float:
 
 
 def is_gaussian(event: Event) -> bool:
-    """Whether one example meets nothing but Gaussian releases: an epoch over disjoint batches is one, whichever its batch."""
+    """Whether one example meets nothing but Gaussian releases: an epoch over disjoint batches is one."""
     return all(leaf.gaussian for leaf in tally(event))
 
 
@@ -88,8 +88,8 @@ def require_orders(orders: Sequence[float]) -> list[int]:
 class _Spending:
     """What was let through a filter: in one place only, or the limit could be spent once in each copy.
 
-    Copies of a filter share it, deep ones too; it can't be pickled; and a forked process is refused: it would not see what
-    others spend, nor they what it does.
+    Copies of a filter share it, deep ones too; it can't be pickled; and a forked process is refused: it would not see
+    what others spend, nor they what it does.
 
     Args:
         adjacency: the kind of neighbour.
@@ -124,8 +124,8 @@ class _Spending:
     def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise PrivlearnError(
-                "this filter belongs to another process, which would not see the charge. Open another filter here, on a "
-                "ledger that is kept in a file: Ledger.open(path)"
+                "this filter belongs to another process, which would not see the charge. Open another filter here, on "
+                "a ledger that is kept in a file: Ledger.open(path)"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Spending:
@@ -180,8 +180,8 @@ class ZCDPFilter:
         if not self.has_room(event):
             total = self.rho - self.left + zcdp.rho(event)
             raise BudgetExceeded(
-                f"this release would take the filter to rho {total:.6g}, past its limit of {self.rho:g}. Nothing was drawn: "
-                "use more noise, or stop here",
+                f"this release would take the filter to rho {total:.6g}, past its limit of {self.rho:g}. Nothing was "
+                "drawn: use more noise, or stop here",
                 would_be=total,
             )
         self._spending.add(event)
@@ -191,8 +191,8 @@ class ZCDPFilter:
 class RenyiFilter:
     """Lets adaptively chosen releases through while their Renyi divergences stay within `bounds` at fixed `orders`.
 
-    Guarantee: what is released through it has at each of `orders` at most the bound given for it. It stops as soon as any one
-    is reached; fewer orders waste less.
+    Guarantee: what is released through it has at each of `orders` at most the bound given for it. It stops as soon as
+    any one is reached; fewer orders waste less.
 
     Args:
         account: charged `Filter(orders, bounds)` at once.
@@ -229,8 +229,8 @@ class RenyiFilter:
         self._spending.require_priced(event, adjacency)
         if not self.has_room(event):
             raise BudgetExceeded(
-                "this release would pass the filter's limit at one of its Renyi orders. Nothing was drawn: use more noise, "
-                "or stop here",
+                "this release would pass the filter's limit at one of its Renyi orders. Nothing was drawn: use more "
+                "noise, or stop here",
                 would_be=share(self.limit, self._spending.total(event)),
             )
         self._spending.add(event)
@@ -239,9 +239,9 @@ class RenyiFilter:
 def largest_filter(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Limit:
     """The filter with the most room for epochs like `epoch` that meets `budget` together with `before`.
 
-    A zCDP filter where all has a price in rho, and one for Gaussian releases alone if epochs are made of them. Else a Renyi
-    filter at one order: the one at which most such epochs fit. That is settled here, from public numbers, as it must be: the
-    best order chosen after the run would be no guarantee.
+    A zCDP filter where all has a price in rho, and one for Gaussian releases alone if epochs are made of them. Else a
+    Renyi filter at one order: the one at which most such epochs fit. That is settled here, from public numbers, as it
+    must be: the best order chosen after the run would be no guarantee.
 
     Raises:
         BadInput: `before` leaves no room.
@@ -254,8 +254,9 @@ def largest_filter(budget: Budget, before: Event, epoch: Event, adjacency: Adjac
         place = int(np.argmax(np.where(room > 0, room / rdp.curve(epoch), -np.inf)))
     if not room[place] > 0:
         raise BadInput(
-            f"{budget} leaves no room at any Renyi order, by which a schedule that reacts is accounted for under Poisson "
-            "sampling: use a larger epsilon or delta, more noise before, or shuffle, partition or full sampling",
+            f"{budget} leaves no room at any Renyi order, by which a schedule that reacts is accounted for under "
+            "Poisson sampling: use a larger epsilon or delta, more noise before, or shuffle, partition or full "
+            "sampling",
             budget=budget,
         )
     return _renyi_limit(budget, before, adjacency, place, room)
@@ -263,19 +264,20 @@ def largest_filter(budget: Budget, before: Event, epoch: Event, adjacency: Adjac
 
 @lru_cache(maxsize=64)
 def of_ledger(budget: Budget, declared: Event, adjacency: Adjacency, measure: Measure) -> Limit | None:
-    """The filter that runs on a ledger are counted by once something was released, or None if the budget has no room for one.
+    """The filter that runs on a ledger are counted by once something was released; None if the budget has no room.
 
     It follows from numbers that are known before the first release: the budget, the runs that were approved by then
-    (`declared`) and the measure. A budget of rho is counted by zCDP. One of epsilon is counted by Gaussian DP if all that was
-    declared is Gaussian, and else by Renyi DP at one order: that at which the declared runs take the least part of the limit.
+    (`declared`) and the measure. A budget of rho is counted by zCDP. One of epsilon is counted by Gaussian DP if all
+    that was declared is Gaussian, and else by Renyi DP at one order: that at which the declared runs take the least
+    part of the limit.
 
     Raises:
         UnsupportedEvent: `declared` has no price in the measure that was asked for.
     """
     if measure == "gaussian" and not is_gaussian(declared):
         raise UnsupportedEvent(
-            "this ledger counts by Gaussian DP, as it was begun, and lets nothing but Gaussian releases through. Begin one "
-            "with measure='renyi' (privlearn ledger FILE --measure renyi) for runs of other kinds",
+            "this ledger counts by Gaussian DP, as it was begun, and lets nothing but Gaussian releases through. Begin "
+            "one with measure='renyi' (privlearn ledger FILE --measure renyi) for runs of other kinds",
             event=declared,
         )
     if measure == "gaussian" or (measure is None and budget.rho is None and is_gaussian(declared)):
@@ -395,8 +397,9 @@ def _left(budget: Budget, rho: float) -> float:
 def _renyi_room(budget: Budget, before: Event) -> rdp.Array:
     """At each of `rdp.ORDERS` the largest divergence that meets `budget` on top of `before`.
 
-    The tight conversion (Canonne et al. 2020, Prop 12), solved for the divergence; for k examples together at epsilon / k, at
-    a delta less by what k steps add up to (`groups`). Divergence grows with the order: a bound holds at lower orders, too.
+    The tight conversion (Canonne et al. 2020, Prop 12), solved for the divergence; for k examples together at epsilon
+    / k, at a delta less by what k steps add up to (`accountant`). Divergence grows with the order: a bound holds at lower
+    orders, too.
     """
     assert budget.epsilon is not None
     assert budget.delta is not None

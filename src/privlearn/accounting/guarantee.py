@@ -1,7 +1,7 @@
 """A guarantee: epsilon and delta, for one kind of neighbour, and whose data it protects.
 
-Kinds of neighbour are never implied and never mix. The unit of protection is one example, somebody with several of them,
-or one person with all their rows.
+Kinds of neighbour are never implied and never mix. The unit of protection is one example, somebody with several of
+them, or one person with all their rows.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class PrivacyUnit:
                 count("rows_per_person", self.rows_per_person)  # type: ignore[arg-type]
             if self.group_size > 1:
                 raise BadInput(
-                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is a "
-                    "person, one example is all that a person has. Leave out one of the two"
+                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is "
+                    "a person, one example is all that a person has. Leave out one of the two"
                 )
 
     def figures(self) -> dict[str, Any]:
         """What is not as usual, by name: empty where the unit is one row."""
-        found = {"group_size": self.group_size} if self.group_size > 1 else {}
-        return found if self.rows_per_person is None else found | {"rows_per_person": self.rows_per_person}
+        named = {"group_size": self.group_size} if self.group_size > 1 else {}
+        return named if self.rows_per_person is None else named | {"rows_per_person": self.rows_per_person}
 
     def change(self, verb: str) -> str:
         """What neighbouring data sets differ in, with `verb` such as "added or removed"."""

@@ -1,7 +1,7 @@
 """Mechanisms: the leaves of event trees, each with all that is known of it.
 
-A new one is one class: its numbers and their ranges, the prices that it has (`Mechanism` says which there are, and refuses
-the others by name), what it is for several examples together, and its name in JSON.
+A new one is one class: its numbers and their ranges, the prices that it has (`Mechanism` says which there are, and
+refuses the others by name), what it is for several examples together, and its name in JSON.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class PoissonSampled(Mechanism):
 class GroupSampled(Mechanism):
     """One release on a Poisson batch, for somebody with `group_size` of the examples, each drawn independently.
 
-    For accountants alone: it is never charged and never stored, because group sizes are no part of what happened. Dominated,
-    in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2); docs/accounting.md has the proof
-    (for Poisson sampling: Ganesh 2024).
+    For accountants alone: it is never charged and never stored, because group sizes are no part of what happened.
+    Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2); docs/accounting.md
+    has the proof (for Poisson sampling: Ganesh 2024).
     """
 
     sampling_rate: float
@@ -162,8 +162,8 @@ class GroupSampled(Mechanism):
 class Partitioned(Mechanism):
     """One epoch: each example falls into one of `batches` independently and uniformly; `event` on each batch.
 
-    The partition is drawn afresh for every epoch and is secret (balls in bins). Groups have no form here: their dominating
-    pair is known, and no way to compute with it is.
+    The partition is drawn afresh for every epoch and is secret (balls in bins). Groups have no form here: their
+    dominating pair is known, and no way to compute with it is.
     """
 
     batches: int
@@ -432,5 +432,5 @@ def draw_epsilon(rho: float, draws: int = 1) -> float:
 
 
 def gumbel_scale(sensitivity: float, epsilon: float) -> float:
-    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or one-shot top-m of them."""
+    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or one-shot top-m."""
     return 2 * positive("sensitivity", sensitivity) / positive("epsilon", epsilon)

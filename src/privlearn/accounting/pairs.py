@@ -225,10 +225,10 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
-    found = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
+    ratios = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
     below, above = _masses(x, sigma, counts, weights)
-    q, q0, p_inf = split(np.exp(found), ndtr(x / sigma), ndtr(-x / sigma), below, above)
-    pair = spread_onto(found, q, h)
+    q, q0, p_inf = split(np.exp(ratios), ndtr(x / sigma), ndtr(-x / sigma), below, above)
+    pair = spread_onto(ratios, q, h)
     return Pair(h, pair.lo, pair.q, q0, p_inf + dropped)
 
 
@@ -246,8 +246,8 @@ def sketch(rate: float, sigma: float, k: int) -> tuple[float, float]:
 def components(rate: float, k: int, tail: float) -> tuple[Array, Array, float]:
     """How many of the k are drawn, and with what probability; and the mass of rare numbers that were left out.
 
-    Leaving out part of P at all x and counting its mass as infinitely distinguishable is safe: R only falls, which the add
-    direction counts against us, and what it loses is what the remove direction adds.
+    Leaving out part of P at all x and counting its mass as infinitely distinguishable is safe: R only falls, which the
+    add direction counts against us, and what it loses is what the remove direction adds.
     """
     mode = min(k, math.floor((k + 1) * rate))
     odds = rate / (1 - rate)

@@ -1,7 +1,7 @@
 """Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to (epsilon, delta).
 
-Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight conversion),
-Abadi et al. 2016 (the moments accountant and its conversion).
+Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight
+conversion), Abadi et al. 2016 (the moments accountant and its conversion).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def epsilon(event: Event, delta: float) -> float:
 
 def epsilon_of_curve(divergences: Array, delta: float) -> float:
     """The tight conversion of divergences at `ORDERS` (Canonne et al. 2020, Prop 12)."""
-    found = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    least = float(found.min())
+    epsilons = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    least = float(epsilons.min())
     return math.inf if math.isnan(least) else max(0.0, least)
 
 
 def epsilon_by_moments(event: Event, delta: float) -> float:
     """epsilon by the moments accountant of 2016: whole orders up to 33 and the conversion of that time."""
-    found = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
-    return float(found.min())
+    epsilons = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
+    return float(epsilons.min())
 
 
 def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
@@ -72,12 +72,12 @@ def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
     """
     probability("the sampling rate", rate)
     positive("the noise multiplier", sigma)
-    found = np.asarray(orders, dtype=np.float64)
-    positive("the least Renyi order minus 1", float(found.min()) - 1)
+    at = np.asarray(orders, dtype=np.float64)
+    positive("the least Renyi order minus 1", float(at.min()) - 1)
     if rate == 1:
-        return np.asarray(found / (2 * sigma**2), dtype=np.float64)
-    moments = _fractional_moments(rate, sigma, found.ravel()).reshape(found.shape)
-    return np.asarray(np.maximum(moments, 0.0) / (found - 1), dtype=np.float64)
+        return np.asarray(at / (2 * sigma**2), dtype=np.float64)
+    moments = _fractional_moments(rate, sigma, at.ravel()).reshape(at.shape)
+    return np.asarray(np.maximum(moments, 0.0) / (at - 1), dtype=np.float64)
 
 
 def sampled_gaussian(rate: float, sigma: float, orders: Array) -> Array:
@@ -133,20 +133,20 @@ def _whole_moments(rate: float, sigma: float) -> list[float]:
     k = np.arange(2, max(_WHOLE) + 1)
     exponents = k * (k - 1) / (2 * sigma**2)
     each = exponents + np.log(-np.expm1(-exponents)) + k * (math.log(rate) - math.log1p(-rate)) - _LOG_FACTORIALS[2:]
-    found = []
+    logs = []
     for order in _WHOLE:
         terms = each[: order - 1] - _LOG_FACTORIALS[order - 2 :: -1][: order - 1]
         top = float(terms.max())
         excess = top + math.log(float(np.exp(terms - top).sum())) + _LOG_FACTORIALS[order] + order * math.log1p(-rate)
-        found.append(float(np.logaddexp(0.0, excess)))
-    return found
+        logs.append(float(np.logaddexp(0.0, excess)))
+    return logs
 
 
 def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     """ln E_Q[R^a] by the trapezoidal rule, which converges geometrically for these integrands.
 
-    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere negative: in the plain form
-    where R^a is small, and by logarithms where it is large.
+    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere negative: in the plain
+    form where R^a is small, and by logarithms where it is large.
     """
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, sigma / 6)
     log_weights = -0.5 * (x / sigma) ** 2 - math.log(6 * math.sqrt(2 * math.pi))

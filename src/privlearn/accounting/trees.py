@@ -1,27 +1,27 @@
 """Trees: events that stand for other ones (`Parallel`, `OneOf`, `RepeatAndSelect`, filters), and trees made from trees.
 
-A group of examples as one example: the event tree that somebody with k of the examples is confronted with. Every mechanism
-that scales exactly is replaced by what it is for k examples together. What comes out is for accountants only: it is never
-charged and never stored, because group sizes are no part of what happened.
+A group of examples as one example: the event tree that somebody with k of the examples is confronted with. Every
+mechanism that scales exactly is replaced by what it is for k examples together. What comes out is for accountants
+only: it is never charged and never stored, because group sizes are no part of what happened.
 
 Disjoint blocks as one example meets them: one block's events, and never another's. Let examples be assigned to blocks
-independently of each other and of what they hold. Given the assignment, an example that lies in block j takes part in block
-j's mechanism alone: what happens on other blocks before it is the same for neighbours, and what happens there afterwards is
-post-processing. So the run is block j's mechanism composed with whatever is done outside of the blocks, and the run as a
-whole is a mixture of those over j. A hockey-stick divergence is jointly convex: that of the mixture is at most the largest
-of its parts, and epsilon is at most the largest epsilon of theirs, by whichever method that was computed. (Renyi divergences
-are quasi-convex, so for them the same holds order by order.)
+independently of each other and of what they hold. Given the assignment, an example that lies in block j takes part in
+block j's mechanism alone: what happens on other blocks before it is the same for neighbours, and what happens there
+afterwards is post-processing. So the run is block j's mechanism composed with whatever is done outside of the blocks,
+and the run as a whole is a mixture of those over j. A hockey-stick divergence is jointly convex: that of the mixture
+is at most the largest of its parts, and epsilon is at most the largest epsilon of theirs, by whichever method that was
+computed. (Renyi divergences are quasi-convex, so for them the same holds order by order.)
 
-Repeat and select: a mechanism is run a random number of times, and only the best outcome is shown. The number of runs K has
-a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
+Repeat and select: a mechanism is run a random number of times, and only the best outcome is shown. The number of runs
+K has a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
 
     P(K = k) = (1 - gamma)^k / (gamma^-eta - 1) x product_{l < k} (l + eta) / (l + 1),   k = 1, 2, ...,
 
-or a Poisson law (shape infinity), under which there may be no run at all. Here are its terms, for whoever draws K, and the
-Renyi divergence of the whole, for accountants, so that both speak of one law. K itself is never shown: the price is for
-the best outcome alone (Papernot and Steinke 2022, Thm 2 for negative binomial laws, Thm 6 for Poisson's). Both theorems ask
-for one run's divergence in both directions between neighbours, which every price here bounds, and for nothing else: any
-event and any kind of neighbour will do.
+or a Poisson law (shape infinity), under which there may be no run at all. Here are its terms, for whoever draws K, and
+the Renyi divergence of the whole, for accountants, so that both speak of one law. K itself is never shown: the price
+is for the best outcome alone (Papernot and Steinke 2022, Thm 2 for negative binomial laws, Thm 6 for Poisson's). Both
+theorems ask for one run's divergence in both directions between neighbours, which every price here bounds, and for
+nothing else: any event and any kind of neighbour will do.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Parallel(Mechanism):
 class OneOf(Mechanism):
     """One of `events` takes place: drawn at random, or chosen by what was released before.
 
-    Whichever it is, the whole costs their maximum, Renyi order by Renyi order. A choice that looks at the data is no such
+    Whichever it is, the whole costs their maximum, Renyi order by Renyi order. A choice that looks at the data is no
+    such
     event: it has to be a release of its own.
     """
 
@@ -201,7 +202,8 @@ class Filter(Mechanism):
 @final
 @dataclass(frozen=True, slots=True)
 class GaussianFilter(Mechanism):
-    """Gaussian releases alone, chosen adaptively under a filter that was fixed beforehand: their rho adds up to at most `rho`.
+    """Gaussian releases alone, chosen adaptively under a filter that was fixed beforehand: their rho adds up to at
+    most `rho`.
 
     They are all together no worse than one Gaussian release of that rho, exactly (Smith and Thakurta 2022).
     """
@@ -240,7 +242,8 @@ _BITS = 400  # of the numbers that the law is computed in
 def law_of_runs(mean: float, shape: float) -> Iterator[Any]:
     """P(K = 0), P(K = 1), ... one after the other, as mpmath's numbers, exact to about 400 bits.
 
-    The law's own mean is at most `mean`, and within a part in 1e12 of it. Both numbers are those of a `RepeatAndSelect`.
+    The law's own mean is at most `mean`, and within a part in 1e12 of it. Both numbers are those of a
+    `RepeatAndSelect`.
     """
     import mpmath  # not to plan or verify
 
@@ -284,11 +287,12 @@ def _mean(g: float, shape: float) -> Any:
 def best_of_runs(orders: Array, one: Array, mean: float, shape: float) -> Array:
     """A bound on the Renyi divergence of the best of K runs, at each of `orders`.
 
-    With a Poisson law there may be no run. That outcome is covered, too: let M be one run's moment of order a, q and q' the
-    chances, for neighbours, of nothing better than the outcome at hand, and u = a (q - 1) - (a - 1)(q' - 1), which goes from
-    -1 to 0 and is at most (a - 1) delta on its way (by the delta that Thm 6 speaks of). The runs' part of the moment is the
-    integral of m e^{m u} r^a dq' at likelihood ratio r, and r^a dq' >= du by Bernoulli's inequality. Split off, du brings
-    1 - e^-m, and the rest at most m e^{m (a - 1) delta} (M - 1). With e^-m for no run that is at most
+    With a Poisson law there may be no run. That outcome is covered, too: let M be one run's moment of order a, q and
+    q' the chances, for neighbours, of nothing better than the outcome at hand, and u = a (q - 1) - (a - 1)(q' - 1),
+    which goes from
+    -1 to 0 and is at most (a - 1) delta on its way (by the delta that Thm 6 speaks of). The runs' part of the moment
+    is the integral of m e^{m u} r^a dq' at likelihood ratio r, and r^a dq' >= du by Bernoulli's inequality. Split off,
+    du brings 1 - e^-m, and the rest at most m e^{m (a - 1) delta} (M - 1). With e^-m for no run that is at most
     1 + m e^{m (a - 1) delta} (M - 1), which never exceeds the theorem's m e^{m (a - 1) delta} M.
 
     Args:
@@ -298,7 +302,8 @@ def best_of_runs(orders: Array, one: Array, mean: float, shape: float) -> Array:
         shape: the shape of its law.
     """
     if math.isinf(shape):
-        # Thm 6, with delta of one run at epsilon = ln(1 + 1 / (order - 1)) from its curve (Canonne et al. 2020, Prop 12).
+        # Thm 6, with delta of one run at epsilon = ln(1 + 1 / (order - 1)) from its curve (Canonne et al. 2020, Prop
+        # 12).
         at = np.log1p(1 / (orders - 1))[:, None]
         logs = (orders - 1) * (one - at + np.log1p(-1 / orders)) - np.log(orders)
         deltas = np.exp(np.minimum(np.nan_to_num(logs, nan=np.inf), 0.0)).min(axis=1)
