@@ -39,6 +39,7 @@ from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import (
     AdjacencyMismatch,
+    BadInput,
     BudgetExceeded,
     NotPerExample,
     PrivlearnError,
@@ -1002,3 +1003,13 @@ def check_seeded_runs_say_so() -> None:
         fresh = publish.publish(train(plan, streams=streams_module.Streams.new()), Path(folder) / "fresh")
         assert any("seed" in warning for warning in verify.verify(seeded).warnings)
         assert verify.verify(fresh).warnings == []
+
+
+@check
+def check_gaussian_noise_is_for_values_bounded_in_l2() -> None:
+    """Another norm is refused before anything is charged or changed."""
+    ledger, value = Ledger(), torch.zeros(3)
+    in_l1 = Bounded((value,), 1.0, Adjacency.ADD_REMOVE, one_sample(), norm="L1")
+    must_raise(BadInput, lambda: refused_release(in_l1, 2.0, ledger))
+    assert ledger.adjacency is None
+    assert not value.any()

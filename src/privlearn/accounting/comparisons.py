@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -28,6 +29,10 @@ from privlearn.accounting.trees import of_kind
 from privlearn.accounting.zcdp import gaussian_epsilon
 from privlearn.errors import UnsupportedEvent
 
+#: How to get the package that computes the lower bound.
+MISSING = (
+    "the lower bound for shuffling needs dp-accounting, which is not installed: pip install 'privlearn[comparison]'"
+)
 _STEP = 1e-3
 _LEAST_MASS = 1e-14
 
@@ -40,7 +45,7 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     bound.
 
     Raises:
-        UnsupportedEvent: no shuffled epoch is among the events, or the adjacency is add/remove.
+        UnsupportedEvent: no shuffled epoch is among the events, the adjacency is add/remove, or dp-accounting is missing.
     """
     count("batches", batches)
     valid_delta(delta)
@@ -53,14 +58,16 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     return min(_compose(epochs, batches, adjacency, delta), gaussian_epsilon(mu, delta))
 
 
+def installed() -> bool:
+    """Whether `lower_bound` can be computed: dp-accounting is an extra, `comparison`."""
+    return find_spec("dp_accounting") is not None
+
+
 def _compose(epochs: Mapping[Gaussian, int], batches: int, adjacency: Adjacency, delta: float) -> float:
     try:
         from dp_accounting.pld import privacy_loss_distribution as peer
     except ImportError as error:
-        raise UnsupportedEvent(
-            "the lower bound for shuffling is computed by dp-accounting, which is not installed: pip install "
-            "'privlearn[comparison]'"
-        ) from error
+        raise UnsupportedEvent(MISSING) from error
 
     total = None
     for mechanism, times in epochs.items():

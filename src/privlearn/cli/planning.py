@@ -139,6 +139,8 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
     """What is allowed, and hardly ever meant."""
     yield from delta_warning(options, examples)
     yield from _idle(plan)
+    if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
+        yield comparisons.MISSING
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "
