@@ -277,7 +277,7 @@ def of_ledger(budget: Budget, declared: Event, adjacency: Adjacency, measure: Me
     if measure == "gaussian" and not is_gaussian(declared):
         raise UnsupportedEvent(
             "this ledger counts by Gaussian DP, as it was begun, and lets nothing but Gaussian releases through. Begin "
-            "one with measure='renyi' (privlearn ledger FILE --measure renyi) for runs of other kinds",
+            "one with measure='renyi' for runs of other kinds",
             event=declared,
         )
     if measure == "gaussian" or (measure is None and budget.rho is None and is_gaussian(declared)):

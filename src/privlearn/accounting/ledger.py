@@ -327,7 +327,7 @@ class Ledger:
         """
         if not self.path or run is None:
             if self.path or run is not None:
-                raise BadInput("the run was charged to another ledger: give the one that it began with (--ledger)")
+                raise BadInput("the run was charged to another ledger: give the one that it began with, as ledger")
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()

@@ -98,7 +98,7 @@ class LedgerFile:
         """
         if not self.path.is_file():
             raise BadInput(
-                f"there is no ledger {self.path}: begin one with `privlearn ledger {self.path} --epsilon E --delta D`"
+                f"there is no ledger {self.path}: begin one with Ledger.open(path, pv.Budget(epsilon=E, delta=D))"
             )
         try:
             if self.path.stat().st_size > _LARGEST:

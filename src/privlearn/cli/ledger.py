@@ -29,6 +29,10 @@ def run(options: argparse.Namespace) -> int:
             f"began {options.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
             f"{options.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
         )
+    if not book.path.exists():
+        raise BadInput(
+            f"there is no ledger {options.file}: begin one with `privlearn ledger {options.file} --epsilon E --delta D`"
+        )
     if options.close is not None:
         with book.editing() as pages:
             entry = pages.entry(options.close)
