@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
-from privlearn.accounting import accountant, limits
+from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
-from privlearn.accounting.filters import share
+from privlearn.accounting.filters import Measure, described, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledger_file import LedgerFile
@@ -29,6 +29,10 @@ def run(request: Request) -> int:
             f"began {request.file} with a budget of {budget}; runs that are chosen after earlier results are counted "
             "by "
             f"{request.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+        )
+    if not book.path.exists():
+        raise BadInput(
+            f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} --epsilon E --delta D`"
         )
     if request.close is not None:
         with book.editing() as pages:
@@ -64,7 +68,7 @@ def _budget(request: Request) -> Budget | None:
     return Budget(request.epsilon, request.delta or 1e-5, request.rho, request.group_size or 1)
 
 
-def _measure(given: str | None) -> limits.Measure:
+def _measure(given: str | None) -> Measure:
     """A name, or a Renyi order."""
     try:
         return None if given is None else float(given)
@@ -90,7 +94,7 @@ def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
         "rho": total.rho if total else None,
         "unit": str(unit),
         "adaptive": pages.adaptive,
-        "measure": limits.described(limit) if limit else None,
+        "measure": described(limit) if limit else None,
         "epsilon_if_fixed": _alone(pages.event, adjacency, delta, unit),
         "budget": None if pages.budget is None else vars(pages.budget),
         "entries": [_entry(entry, adjacency, delta, unit) for entry in pages.entries],

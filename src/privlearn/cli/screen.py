@@ -17,11 +17,9 @@ from rich.table import Table
 from privlearn import sampling, schedules
 from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
-from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.event_json import to_json
-from privlearn.accounting.events import Event, compose
+from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import Plan
@@ -202,6 +200,8 @@ def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
             "sampling costs far less"
         )
+    if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
+        yield comparisons.MISSING
 
 
 def delta_warning(delta: float, examples: int | None) -> Iterator[str]:
