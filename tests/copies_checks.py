@@ -505,7 +505,7 @@ def check_copies_of_what_cannot_be_moved_are_refused() -> None:
     flat = (x.flatten(1), y)
     maps = (x, x[:, 0])
     for data, expected in (
-        (pv.transforms.with_features(raw, "norm:power=0.5"), "--features raw"),
+        (pv.transforms.with_features(raw, "norm:power=0.5"), "features='raw'"),
         (flat, "(height, width)"),
         (maps, "not their targets"),
         (images(6), None),

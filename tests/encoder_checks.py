@@ -379,7 +379,7 @@ def check_a_file_never_names_the_code_that_runs() -> None:
         out = Path(folder) / "model"
         pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         sys.modules.pop("made_up_encoder")
-        assert "--features" in str(must_raise(BadInput, lambda: publish.load(out)))
+        assert "features=" in str(must_raise(BadInput, lambda: publish.load(out)))
         must_raise(BadInput, lambda: publish.load(out, features="os:getcwd"))
         assert "made_up_encoder" not in sys.modules
 

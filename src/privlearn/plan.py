@@ -30,12 +30,12 @@ LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
-    "epochs, or give --schedule {}"
+    "epochs, or give another schedule=: {}"
 )
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
-    "the certificate. Declare a public number with examples=N (--examples N), or use zero_out, which costs the same and says "
+    "the certificate. Declare a public number with examples=N, or use zero_out, which costs the same and says "
     "that the number is public"
 )
 _EXAMPLES = {
@@ -112,10 +112,8 @@ class Plan:
         if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.before):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
-                "pv.transforms.SelectFeatures "
-                "(--select) and pv.transforms.Moments (--normalise), or protect up to K rows of one person "
-                "together, with group_size=K "
-                "(--group-size K) and data without person ids"
+                "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K rows "
+                "of one person together, with group_size=K and data without person ids"
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
@@ -170,7 +168,7 @@ class Plan:
             if self.filter is None:
                 raise BadInput(
                     "a plan with a validation schedule has no price before it has a limit: settle it with "
-                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) (on the command line, --epsilon or --rho)"
+                    "plan.within(budget), or plan.calibrate(epsilon=, delta=), or rho="
                 )
             during: list[Event] = [self.filter]
         else:
@@ -295,7 +293,9 @@ class Plan:
         self._require_room(budget)
         schedule = self.schedule
         if isinstance(schedule, Constant):
-            raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
+            raise BadInput(
+                "a constant schedule has no rate to solve for: give another schedule=: time, exp, step or poly"
+            )
         if isinstance(schedule, Validation):
             raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
 
@@ -390,6 +390,6 @@ class Plan:
         if spent >= budget.limit:
             raise BadInput(
                 f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "
-                "more noise (--pca-noise), leave them out, or raise the budget",
+                "more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
                 budget=budget,
             )

@@ -292,7 +292,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("leave out noise_multiplier", "--noise-multiplier S"),
     ),
     "epochs of no noise": ((*BUDGET, "--solve", "epochs"), ("give noise_multiplier", "--noise-multiplier S")),
-    "the rate of a constant": ((*BUDGET, "--solve", "rate", "--noise-multiplier", "2"), ("no rate", "--schedule time")),
+    "the rate of a constant": (
+        (*BUDGET, "--solve", "rate", "--noise-multiplier", "2"),
+        ("no rate", "schedule=: time", "--schedule SPEC"),
+    ),
     "batches that cost nothing": (
         (
             "budget",

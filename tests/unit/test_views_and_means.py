@@ -121,7 +121,7 @@ def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest
     [
         (["--views", "4", "--features", "raw"], "--augment shift:2"),
         (["--augment", "flip", "--features", "raw"], "--views 4"),
-        (["--views", "4", "--augment", "flip"], "--features raw"),  # images are scattered by default
+        (["--views", "4", "--augment", "flip"], "features='raw'"),  # images are scattered by default
         (["--views", "0", "--augment", "flip", "--features", "raw"], "--views is 0"),
         (["--views", "4", "--augment", "spin", "--features", "raw"], "'spin' cannot be read"),
         (["--views", "4", "--augment", "shift:30", "--features", "raw"], "--augment shift:30: shifts"),

@@ -130,7 +130,7 @@ def load(
         # A folder must not choose the code that runs here.
         raise BadInput(
             f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
-            "it, give it yourself with --model package.module:function"
+            "it, give it yourself with model_spec='package.module:function'"
         )
     return model.rebuild(config, spec, folder.weights(contents), features), config
 
