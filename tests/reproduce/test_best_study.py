@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-import privlearn as pv
-from privlearn.descent import rules
-from privlearn_studies.best import accuracy, papers, runs
 from privlearn_studies.best.published import PUBLISHED
 from privlearn_studies.best.runs import EXAMPLE, STATISTICS, BestOutcome, BestSetting
 from privlearn_studies.pate.vote_runs import VoteSetting
 from privlearn_studies.sweep import Store, Sweep
 from privlearn_studies.yu.runs import Setting as YuSetting
+
+import privlearn as pv
+from privlearn.descent import rules
+from privlearn_studies.best import accuracy, papers, runs
 
 
 def test_every_setting_of_the_study_is_another_run_and_is_found_again(tmp_path: Path) -> None:

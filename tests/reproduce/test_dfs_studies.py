@@ -10,14 +10,14 @@ import dfs_study_checks
 import numpy as np
 import pytest
 from checks import CHECKS
-
-from privlearn_studies import registry
 from privlearn_studies.dfs import features, grids, means, toy
 from privlearn_studies.dfs.release_runs import HeadOutcome, HeadSetting, ReleaseOutcome, ReleaseSetting
 from privlearn_studies.dfs.size_runs import SizeOutcome, SizeSetting
 from privlearn_studies.findings import Findings
 from privlearn_studies.sweep import FILE, Store
 from privlearn_studies.writer import save
+
+from privlearn_studies import registry
 
 
 @pytest.mark.parametrize("name", [name for name in vars(dfs_study_checks) if name.startswith("check_")])

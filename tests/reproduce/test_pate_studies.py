@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from privlearn_studies import registry
 from privlearn_studies.pate import activation, pca
 from privlearn_studies.pate.vector_runs import VectorOutcome, VectorSetting
 from privlearn_studies.pate.vote_runs import VoteOutcome, VoteSetting, shifted
 from privlearn_studies.sweep import Store
+
+from privlearn_studies import registry
 
 
 def test_the_loss_by_hand_and_the_papers_noise() -> None:

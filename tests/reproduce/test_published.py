@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from privlearn_studies.best.published import PUBLISHED, best_known, compared, more_is_claimed
 
 ROOT = Path(__file__).parents[2]

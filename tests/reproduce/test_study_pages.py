@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from privlearn_studies.dfs import features, sizes
 from privlearn_studies.dfs.grids import GRIDS
 from privlearn_studies.dpmac import mnist, usps

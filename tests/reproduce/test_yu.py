@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from privlearn_studies.yu import fig16, table1, table3
 
 from privlearn.accounting import rdp
 from privlearn.cli import main
 from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
 from privlearn_studies import registry
-from privlearn_studies.yu import fig16, table1, table3
 
 NAMES = [study.name for study in registry.STUDIES]
 COMPUTED = [study.name for study in registry.STUDIES if study.module is None]
