@@ -200,6 +200,17 @@ def row_cells(findings: Findings, wide: Callable[[Row], tuple[str, ...]]) -> tup
     ]
 
 
+def read_rows(page: str) -> list[Row]:
+    """The numbers of a page that `save` wrote, to the six digits that stand there."""
+    lines = [line for line in page.split("## All numbers")[1].splitlines() if line.startswith("|")][2:]
+    rows = []
+    for line in lines:
+        label, metric, *cells = line.strip("| ").split(" | ")
+        paper, ours, deviation, seeds = (None if c == "–" else float(c) for c in (*cells, "–", "1")[:4])
+        rows.append(Row(label, metric, ours or 0.0, paper, deviation, int(seeds or 1)))
+    return rows
+
+
 def _markdown(study: Study, findings: Findings, quick: bool) -> str:
     heads, lines = row_cells(findings, lambda row: (number(row.ours_std), str(row.seeds)))
     parts = [

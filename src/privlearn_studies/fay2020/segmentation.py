@@ -247,8 +247,8 @@ def _meaning(made: Made, descents: Descents) -> str:
             best = max(best, (mean(own or [0.0]), f"K = {count}, epsilon {epsilon:g}, N = {queries}"))
     descent = "; ".join(f"{label} {mean(dice(own, 'test')):.3f}" for label, own in descents.items())
     return (
-        f"Above all three public baselines in every seed: {_listed(above)}; not so: {_listed(below)}. The best, {best[0]:.3f}, "
-        f"is at {best[1]}. Beside it: {descent}."
+        f"Above all three public baselines in every seed: {_listed(above)}; not so: {_listed(below)}. "
+        f"The best, {best[0]:.3f}, is at {best[1]}. Beside it: {descent}."
     )
 
 

@@ -302,8 +302,8 @@ def train_by_gradients(
 def plan_of(epsilon: float | None, epochs: int, layers: int, examples: int) -> Plan:
     """What DP-SGD is to spend, on a network of so many layers and a declared number of examples.
 
-    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for each: with L layers the noise
-    is worth 1 / sqrt(L) of it.
+    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for each: with L layers the
+    noise is worth 1 / sqrt(L) of it.
     """
     if epsilon is None:
         plan = Plan(Poisson(_RATE), epochs, clip=PerLayer(_PAPERS_CLIP), examples=examples)
