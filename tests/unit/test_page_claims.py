@@ -181,7 +181,7 @@ def test_noise_on_votes_and_codes() -> None:
 
 
 def test_what_votes_on_mnist_bring() -> None:
-    found = {(row.label, row.metric): row for row in read_rows(page("docs/results/pate-mnist.md"))}
+    found = {(row.label, row.metric): row for row in read_rows(_TEXTS["docs/results/pate-mnist.md"])}
     for line in table("docs/pate.md", "| queries | noise on each count | noisy winners"):
         queries = f"{line[0]} queries"
         wanted = [

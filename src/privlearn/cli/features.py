@@ -139,7 +139,7 @@ def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float 
     """
     scaled = data.low is not None and data.features is None
     if data.features is not None:
-        from privlearn.transforms.chain import row_norm
+        from privlearn.transforms import row_norm
 
         known = row_norm(data.features.encoder, features_of(data))
     else:

@@ -33,8 +33,7 @@ from privlearn.runs.task import require_no_features
 from privlearn.sampling import Poisson
 from privlearn.schedules import Polynomial, Validation
 from privlearn.streams import Streams
-from privlearn.transforms import Normalised, usual, with_features
-from privlearn.transforms.chain import row_norm
+from privlearn.transforms import Normalised, row_norm, usual, with_features
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA, components_of
 
