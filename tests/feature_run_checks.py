@@ -27,7 +27,7 @@ from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.publishing import publish, verify
 from privlearn.statistics import release as rows_module
-from privlearn.statistics.fisher import fisher_weights
+from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics

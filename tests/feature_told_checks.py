@@ -17,11 +17,11 @@ from torch import Tensor
 
 import privlearn as pv
 from privlearn.accounting.events import walk
-from privlearn.models.networks import Keep
 from privlearn.publishing import features as published
 from privlearn.publishing import publish, verify
 from privlearn.statistics.plan import _FIELDS, from_description
 from privlearn.transforms import select as mechanism
+from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics
 
 

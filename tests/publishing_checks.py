@@ -27,7 +27,8 @@ from privlearn import sampling, streams
 from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, network, publish
+from privlearn.publishing import certificate, folder, keys, publish
+from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 
 
@@ -340,14 +341,14 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = publish.check
+    true_check = publish.verify_contents
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(publish, "check", late)
+    return mock.patch.object(publish, "verify_contents", late)
 
 
 @check
@@ -385,7 +386,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
 
         content = (out / "model.safetensors").read_bytes()
         for changes in ({"model": "mlp:3000"}, {"classes": 5000}, {"network_input_shape": [100, 100]}):
-            with mock.patch.object(network.models, "build", watched):
+            with mock.patch.object(published_model.networks, "build", watched):
                 must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
         assert devices == {"meta"}
         for changes in (
@@ -393,7 +394,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
             {"classes": True}, {"classes": 2.0}, {"classes": -1}, {"input_shape": [10**9, 10**9]}, {"input_shape": "5"},
             {"input_shape": [1] * 9}, {"network_input_shape": [0]}, {"network_input_shape": [5.0]}, {"model": ["linear"]},
             {"transforms": [{"kind": "scale", "shape": []}] * 9},
-            {"transforms": [{"kind": "project", "shape": [10**6, 10**6]}]},
+            {"transforms": [{"kind": "pca", "shape": [10**6, 10**6]}]},
             {"transforms": [{"kind": "os", "shape": []}]}, {"transforms": {}}, {"transforms": [None]},
         ):  # fmt: skip
             must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
@@ -401,8 +402,8 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
 
 
 def _rebuild(config: dict[str, Any], content: bytes) -> None:
-    parsed = network.parse(json.dumps(config).encode())
-    network.rebuild(parsed, parsed["model"], content)
+    parsed = published_model.parse(json.dumps(config).encode())
+    published_model.rebuild(parsed, parsed["model"], content)
 
 
 @check

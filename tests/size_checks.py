@@ -23,7 +23,7 @@ import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import encoding
-from privlearn.descent import rules as train_module
+from privlearn.descent import train as train_module
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
 from privlearn.sampling import Sampler

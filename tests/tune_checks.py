@@ -531,7 +531,7 @@ def check_candidates_are_held_to_their_plan() -> None:
             lambda: pv.tune(plan, departing, data(), ledger=ledger, streams=streams_module.Streams.new(0)),
         )
 
-    with mock.patch.object(selection, "draw", return_value=2):
+    with mock.patch.object(selection, "draw_repetitions", return_value=2):
         for plan in both_ways():
             for departing in (in_place, in_another_module, frozen_inside):
                 earlier.clear()
@@ -736,7 +736,7 @@ def check_no_run_at_all_is_an_outcome() -> None:
     """A Poisson number of runs may be 0: nothing is trained, and nothing comes out."""
     plan = pv.tuning.RandomStopping(candidates(examples=60), mean=1.0, shape=math.inf, score_noise=5.0)
     ledger = Ledger()
-    with mock.patch.object(selection, "draw", return_value=0):
+    with mock.patch.object(selection, "draw_repetitions", return_value=0):
         must_raise(
             BadInput, lambda: pv.tune(plan, NoDraws(), data(), ledger=ledger, streams=streams_module.Streams.new(0))
         )  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 import publishing_checks  # noqa: F401 - registers its checks
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, network, publish, verify
+from privlearn.publishing import certificate, folder, keys, model, publish, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -30,7 +30,7 @@ MUTANTS = [
            'if not certificate.get("signature"):', "check_a_stripped_signature_is_found"),
     Mutant("any key is the one that was given", verify._signature, "found.raw != trusted.raw", "False",
            "check_another_key_is_found"),
-    Mutant("loading does not ask for the key", publish.load, "verify_contents(contents, trusted)", "check(contents)",
+    Mutant("loading does not ask for the key", publish.load, "verify_contents(contents, trusted)", "verify_contents(contents)",
            "check_another_key_is_found"),
     Mutant("keys of small order pass", keys.PublicKey.__post_init__, "height in _SMALL_ORDER", "height == 1",
            "check_keys_of_small_order_are_refused"),
@@ -54,9 +54,9 @@ MUTANTS = [
     Mutant("weights are read again unchecked", folder.weights,
            "hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS)", "False",
            "check_what_is_loaded_is_what_was_checked"),
-    Mutant("the configuration is read again", publish.load, "network.parse(contents.files[CONFIG])",
-           "network.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
-    Mutant("networks are built before they fit", network.rebuild, '"meta" if known else "cpu"', '"cpu"',
+    Mutant("the configuration is read again", publish.load, "model.parse(contents.files[CONFIG])",
+           "model.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
+    Mutant("networks are built before they fit", model.rebuild, '"meta" if known else "cpu"', '"cpu"',
            "check_a_network_gets_no_memory_before_it_fits"),
     Mutant("drafts stay behind", folder.write, "shutil.rmtree(draft, ignore_errors=True)", "pass",
            "check_a_failed_write_leaves_nothing"),

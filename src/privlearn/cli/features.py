@@ -95,7 +95,7 @@ def selection(options: argparse.Namespace, data: Dataset) -> tuple[SelectFeature
     noise = noise_for(options, share, "--select")
     norm, bound = bounds_of(options, data)
     found = SelectFeatures(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
-    found.require_fit(features_of(data))
+    found.output_shape((features_of(data),))
     return (found,)
 
 
@@ -235,7 +235,7 @@ def run(options: argparse.Namespace) -> int:
 def _on_data(options: argparse.Namespace, data: Dataset, publication: Publication) -> int:
     """Plan, release, publish."""
     from privlearn.cli.training import seed_warning
-    from privlearn.statistics.fisher import fisher, least_squares
+    from privlearn.statistics.classifiers import fisher, least_squares
     from privlearn.statistics.release import release_features
 
     plan, why = advised_plan(options, data)

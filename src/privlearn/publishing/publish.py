@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from privlearn._checks import count
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.models import networks
-from privlearn.publishing import card, certificate, claim, folder, keys, network, tuned
+from privlearn.publishing import card, certificate, claim, folder, keys, model, tuned
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
 from privlearn.publishing.keys import SigningKey, read_private, read_public
 from privlearn.publishing.verify import described_run, verify_contents
@@ -66,11 +66,11 @@ def publish(
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if model_spec is not None:
-        network.require_rebuilt(result, model_spec, classes)
+        model.require_rebuilt(result, model_spec, classes)
     stated_delta = result.stated_delta(delta)
     metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
     settings = {"method": result.method, **result.settings}
-    config = network.describe(result, model_spec, classes)
+    config = model.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
     event, guarantee, others = claim.stated(result.ledger, tuned.described(settings, described_run), stated_delta)
     files[CARD] = card.write(
@@ -124,7 +124,7 @@ def load(
             f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
             problems=verification.problems,
         )
-    config = network.parse(contents.files[CONFIG])
+    config = model.parse(contents.files[CONFIG])
     spec = model_spec or config["model"]
     if model_spec is None and not networks.is_built_in(spec):
         # A folder must not choose the code that runs here.
@@ -132,7 +132,7 @@ def load(
             f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
             "it, give it yourself with --model package.module:function"
         )
-    return network.rebuild(config, spec, folder.weights(contents), features), config
+    return model.rebuild(config, spec, folder.weights(contents), features), config
 
 
 def _figure(name: str, value: Any) -> float:

@@ -146,7 +146,7 @@ def _disks(draws: int) -> list[Panel]:
         np.histogram2d(points[:, 0], points[:, 1], bins=[edges, edges])[0] / per_cell
         for points in (_drawn(2, draws, 0), uniform)
     )
-    panels = []
+    panels: list[Panel] = []
     for counts, title in (
         (ours, "Figure 2: activations, l = 2"), (other, "uniform"), (np.abs(ours - other), "absolute difference"),
     ):  # fmt: skip

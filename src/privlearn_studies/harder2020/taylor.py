@@ -98,8 +98,9 @@ def _expanded(objective: _Objective, grid: NDArray[np.float64]) -> tuple[list[Ro
     drawn = np.random.default_rng(0).standard_normal((_DRAWS, 2)) * deviations + (linear, curvature)
     noisy = (drawn[:, :1] * grid + drawn[:, 1:] * grid**2) / scale
     some = np.arange(0, len(grid), len(grid) // 30)
+    low, high = np.percentile(noisy, [5, 95], axis=0)
     marks: list[Mark] = [
-        Band(grid, *np.percentile(noisy, [5, 95], axis=0), "with noise, 90%", SKY),
+        Band(grid, low, high, "with noise, 90%", SKY),
         Curve(grid[some], noisy[some, some], "with noise, draws", BLUE, "x", size=5),
         Curve(grid, exact, "exact", "black", width=2),
         Curve(grid, parabola, "second order", RED),

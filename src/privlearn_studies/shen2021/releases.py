@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.rules import train
-from privlearn.models.networks import Keep, Scale
-from privlearn.statistics.fisher import fisher
+from privlearn.descent.train import train
+from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
+from privlearn.transforms.modules import Keep, Scale
 from privlearn.transforms.select import SPLIT
 from privlearn_studies.runs import cached
 from privlearn_studies.shen2021.published import literal_release

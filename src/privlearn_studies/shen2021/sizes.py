@@ -166,8 +166,10 @@ def _sizes(
     models: dict[str, float], quick: bool, numbers: Sequence[int], runs: Runs, cnns: bool = False
 ) -> list[Size]:  # fmt: skip
     """Every network at every epsilon and rate."""
-    epsilons, rates, first = (_CNN_EPSILONS, _CNN_RATES, _CNN_ROWS) if cnns else (_EPSILONS, _RATES, _ROWS)
-    rates, short = (rates[1:3], {"first": _QUICK_ROWS, "epochs": _QUICK_EPOCHS}) if quick else (rates, {"first": first})
+    epsilons, first = (_CNN_EPSILONS, _CNN_ROWS) if cnns else (_EPSILONS, _ROWS)
+    rates: tuple[float, ...] = _CNN_RATES if cnns else _RATES
+    rates = rates[1:3] if quick else rates
+    short = {"first": _QUICK_ROWS, "epochs": _QUICK_EPOCHS} if quick else {"first": first}
     calls = {
         (model, epsilon, rate): train.at(model=model, epsilon=epsilon, rate=rate, **short)
         for epsilon in epsilons

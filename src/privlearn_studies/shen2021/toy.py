@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from privlearn.statistics.fisher import fisher_weights
+from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams

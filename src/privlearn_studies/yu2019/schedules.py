@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -123,7 +123,9 @@ def _made(quick: bool, numbers: Sequence[int], runs: Runs) -> _Table:
         },
     }
     outcomes = runs([call for group in groups.values() for call in group.values()], numbers)
-    by_group = {what: {name: outcomes[call] for name, call in group.items()} for what, group in groups.items()}
+    by_group: dict[str, Any] = {
+        what: {name: outcomes[call] for name, call in group.items()} for what, group in groups.items()
+    }
     short = runs.named({name: columns[name].but(scale="unit") for name in _SHORT}, numbers[:_SHORT_SEEDS])
     return _Table(**by_group.pop("alone"), **by_group, short=short)
 

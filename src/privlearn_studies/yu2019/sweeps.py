@@ -177,7 +177,7 @@ Reached = dict[str, dict[float, list[Outcome]]]
 
 def _rows(figure: _Sweep, reached: Reached) -> tuple[list[Row], list[tuple[str, ...]]]:
     rows: list[Row] = []
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for curve, own in reached.items():
         for at, runs in own.items():
             label = f"{curve}, {figure.axis} {at:g}"

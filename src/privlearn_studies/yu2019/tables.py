@@ -62,7 +62,8 @@ def tally(epoch: Epoch) -> dict[str, int]:
 def table1(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     """Ten items in batches of about one: an example of each method, and means over seeds."""
     seeds = seeds or (20 if quick else 400)
-    rows, lines, panels = [], [], []
+    rows, lines = [], []
+    panels: list[Panel] = []
     for name, draw, event, example in METHODS:
         epochs = [draw(seed) for seed in range(seeds)]
         tallies, papers = [tally(epoch) for epoch in epochs], tally(example) if example else {}
