@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -340,19 +341,23 @@ class Figure:
     height: float
     columns: int = 1
     legend: int = 0
-    heights: Sequence[float] = field(default=())
+    heights: Sequence[float] = ()
 
 
-def draw(figure: Figure) -> Any:
-    """The figure by matplotlib.
+def require_matplotlib() -> None:
+    """Refuse to begin what could not be drawn in the end.
 
     Raises:
         BadInput: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure as Canvas
-    except ImportError as error:
-        raise BadInput('figures are drawn by matplotlib: pip install "privlearn[studies]"') from error
+    if find_spec("matplotlib") is None:
+        raise BadInput('figures are drawn by matplotlib: pip install "privlearn[studies]"')
+
+
+def draw(figure: Figure) -> Any:
+    """The figure by matplotlib."""
+    require_matplotlib()
+    from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(figure.width, figure.height), layout="constrained")
     canvas.suptitle(figure.title, fontsize=12, fontweight="bold")

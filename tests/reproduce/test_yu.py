@@ -15,7 +15,7 @@ import pytest
 from privlearn.accounting import rdp
 from privlearn.cli import main
 from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
-from privlearn_studies import registry
+from privlearn_studies import charts, registry
 from privlearn_studies.yu2019 import accounting, tables
 
 NAMES = [study.name for study in registry.STUDIES]
@@ -227,3 +227,13 @@ def test_the_divergence_meets_the_curve() -> None:
 
     curve = rdp.curve(PoissonSampled(0.06, Gaussian(1.0)))
     assert rdp.divergence(0.06, 1.0, rdp.ORDERS[:100]) == pytest.approx(curve[:100], rel=1e-10)
+
+
+def test_without_matplotlib_the_extra_is_named_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry.Study, "run", lambda *given, **named: pytest.fail("it ran"))
+    assert main(["reproduce", "yu-fig1", "--out", str(tmp_path / "out")]) == 2
+    assert 'pip install "privlearn[studies]"' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

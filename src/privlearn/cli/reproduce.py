@@ -24,8 +24,10 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
     study = registry.find(options.name)
+    from privlearn_studies.charts import require_matplotlib
     from privlearn_studies.report import as_json, save
 
+    require_matplotlib()
     folder = Path(options.out or "results")
     screen.asides.print(f"{study.source}: {study.what}")
     try:

@@ -144,7 +144,7 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
 
 def mnist(schedule: str | None, quick: bool = False, **others: Any) -> Call:
     """A run of the MNIST task; a quick one has a tenth of the rows."""
-    return train.at(Setting("mnist", schedule, first=_QUICK if quick else None, **others))
+    return train.at(Setting("mnist", schedule, **{"first": _QUICK if quick else None} | others))
 
 
 def uniform(epochs: int) -> str:
