@@ -32,7 +32,7 @@ from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 # What is chosen, and what is made of it
 

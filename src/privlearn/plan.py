@@ -168,7 +168,7 @@ class Plan:
             if self.filter is None:
                 raise BadInput(
                     "a plan with a validation schedule has no price before it has a limit: settle it with "
-                    "plan.within(budget), or plan.calibrate(epsilon=, delta=), or rho="
+                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) or (rho=)"
                 )
             during: list[Event] = [self.filter]
         else:

@@ -27,7 +27,7 @@ from privlearn.publishing import features as published
 from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {

@@ -17,15 +17,15 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
 
     Raises:
-        BadInput: the file cannot be written, or matplotlib is not here.
+        BadInput: the file cannot be written, or matplotlib is not installed.
     """
     try:
         import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot as plt
     except ImportError as error:
-        raise BadInput("--plot draws with matplotlib, which is not here: install it, or leave out --plot") from error
+        raise BadInput('plots are drawn by matplotlib: pip install "privlearn[plots]"') from error
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
