@@ -49,10 +49,10 @@ class Request:
         return cls(command, {key: option.default for key, option in options_of(command).items()} | given)
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.values[name]
-        except KeyError:
-            raise AttributeError(f"privlearn {self.command} has no option {name}") from None
+        values = self.__dict__.get("values", {})  # empty while a copy is being made
+        if name not in values:
+            raise AttributeError(f"a request has no option {name}")
+        return values[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
