@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
 
 from privlearn._checks import delta as valid_delta
 from privlearn._checks import positive
+from privlearn._public import registered
 from privlearn.accounting import accountant, zcdp
 from privlearn.accounting.events import Event, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
@@ -147,6 +148,7 @@ _SLACK = 1e-12
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Budget:
     """A limit on what may be spent: `epsilon` with `delta`, or `rho` (zCDP).
@@ -161,6 +163,7 @@ class Budget:
     delta: float | None = None
     rho: float | None = None
     group_size: int = 1
+    kind: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
         PrivacyUnit(self.group_size)
@@ -191,6 +194,18 @@ class Budget:
             return self.group_size**2 * zcdp.rho(event)
         assert self.delta is not None
         return accountant.epsilon_bound(event, adjacency, self.delta, self.group_size)
+
+    def for_group(self, group_size: int) -> Budget:
+        """Itself as a limit for somebody with `group_size` examples.
+
+        Raises:
+            BadInput: it is one for groups of another size.
+        """
+        if self.group_size not in (1, group_size):
+            raise BadInput(
+                f"the budget is {self}, and the plan's group_size is {group_size}: give both the same", budget=self
+            )
+        return replace(self, group_size=group_size)
 
     def covers(self, spent: float) -> bool:
         """Whether `spent`, in the unit of the budget, stays within it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from privlearn._public import with_own_form
 from privlearn.accounting.events import (
     ZCDP,
     Composed,
@@ -96,3 +97,6 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
             raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value
     return kind(**values)
+
+
+with_own_form("event", Event, to_json, from_json)  # type: ignore[type-abstract]

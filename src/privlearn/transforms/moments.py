@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from privlearn._checks import between, count, parse_spec, positive, probability
+from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -50,6 +51,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Moments:
     """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
@@ -78,6 +80,13 @@ class Moments:
     def output_shape(self) -> tuple[int, ...]:
         """The shape of one standardised example."""
         return (self.features,)
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return (
+            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise multiplier "
+            f"{self.noise_multiplier:.4g})"
+        )
 
     def event(self) -> Event:
         """What it costs."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from privlearn._checks import count, positive
+from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -38,6 +39,7 @@ def components_of(spec: str) -> int | None:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class PrivatePCA:
     """A release of the top principal directions, to stand in a plan's `before`.
@@ -63,6 +65,10 @@ class PrivatePCA:
     def output_shape(self) -> tuple[int, ...]:
         """The shape of one projected example."""
         return (self.components,)
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"pca ({self.components} components, noise multiplier {self.noise_multiplier:g})"
 
     def event(self) -> Event:
         """What it costs."""

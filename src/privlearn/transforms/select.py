@@ -9,11 +9,12 @@ criterion by these with the standard deviation of the noise in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, one_of
+from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian, Repeated, Selection, compose, draw_epsilon
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -199,6 +200,7 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class SelectFeatures:
     """A private choice of features, to stand in a plan's `before`: training then sees these alone.
@@ -280,6 +282,10 @@ class SelectFeatures:
     @property
     def _counts_noise(self) -> float:
         return self.noise_multiplier / math.sqrt(self._counts_part)
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"selection of {self.keep} features (noise multiplier {self.noise_multiplier:.4g})"
 
     def event(self) -> Event:
         """What it costs."""
@@ -420,6 +426,19 @@ def check_choice(choice: dict[str, Any], keep: int) -> None:
         raise BadInput(
             f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected each once, and as many"
         )
+
+
+def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
+    """Raise `BadInput` unless `facts` tell of one choice for each number in `keeps`, and of no others.
+
+    Raises:
+        KeyError, TypeError: fields are missing or of other types.
+    """
+    choices = facts.get("chosen", [])
+    if len(choices) != len(keeps):
+        raise BadInput(f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}")
+    for choice, keep in zip(choices, keeps, strict=True):
+        check_choice(choice, keep)
 
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:
