@@ -1,7 +1,7 @@
 """Public values as JSON, by a closed table that every class enters itself into: what plans are written in and read from.
 
-A file never chooses what runs here. Only kinds that were entered are read back, with exactly their fields, and every value goes
-through the checks of its class.
+A file never chooses what runs here. Only kinds that were entered are read back, with exactly their fields, and every
+value goes through the checks of its class.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final, get_args
 
@@ -97,6 +97,15 @@ class AbstractPlan(ABC):
         """
 
     @property
+    def summary(self) -> str:
+        """What a model card says before `rows`."""
+        return ""
+
+    def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
+        """The plan that the published model was trained by: itself, or that of the candidate which `facts` say was chosen."""
+        return self
+
+    @property
     def neighbours(self) -> Adjacency:
         """The plan's adjacency, settled."""
         return self.adjacency  # type: ignore[attr-defined,no-any-return]
@@ -126,19 +135,17 @@ class AbstractPlan(ABC):
             UnsupportedEvent: a target rho under Poisson sampling, or by random stopping.
         """
         budget = Budget(epsilon, delta, rho, self.unit.group_size)
-        shape, start = self._shape(budget)
-        settled = shape.scaled(shape._solved(budget, start))
-        return replace(settled, budget=budget)  # type: ignore[type-var]
+        at, start = self._by_factor(budget)
+        factor = self._solved(budget, lambda factor: budget.spent(at(factor).event(), self.neighbours), start)
+        return replace(at(factor), budget=budget)  # type: ignore[type-var]
 
-    def _shape(self, budget: Budget) -> tuple[Self, float]:
-        """The plan that is scaled to meet `budget`, and a first guess of the factor. Refuses what no factor can meet."""
-        return self, 1.0
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
+        """The plan by the factor on its noise, and a first guess of that. Refuses what no factor can meet."""
+        return self.scaled, 1.0
 
-    def _solved(self, budget: Budget, start: float) -> float:
-        """The factor at which the plan meets `budget`."""
-        return solve_noise(
-            lambda factor: budget.spent(self.scaled(factor).event(), self.neighbours), budget.limit, start
-        )
+    def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
+        """The factor at which what is spent meets `budget`."""
+        return solve_noise(spent, budget.limit, start)
 
     def stated(self) -> AbstractPlan:
         """The plan as it is published: with values in place of functions that are the user's own."""
@@ -310,7 +317,7 @@ class Plan(AbstractPlan):
         self._require_room(budget)
         return reacting.started(self, self.schedule, budget)
 
-    def _shape(self, budget: Budget) -> tuple[Plan, float]:
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Plan], float]:
         self._require_room(budget)
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
@@ -318,7 +325,7 @@ class Plan(AbstractPlan):
                 f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. Use a "
                 "slower decay or fewer epochs"
             )
-        return self, 1.0 / min(shape)
+        return self.scaled, 1.0 / min(shape)
 
     def stated(self) -> Plan:
         """Itself, with the values that a schedule of the user's own gave."""

@@ -179,7 +179,7 @@ class Polynomial(Decay):
 @registered
 @dataclass(frozen=True)
 class PerEpoch(Schedule):
-    """The value of each epoch, one by one; the last one holds from there on. What a schedule of the user's own is published as."""
+    """The value of each epoch, one by one; the last holds from there on. It stands for schedules of the user's own."""
 
     values: tuple[float, ...]
     kind: ClassVar[str] = "per-epoch"

@@ -98,6 +98,26 @@ def _cost(spent: Callable[[float], float], scale: float) -> float:
         return math.inf
 
 
+def solve_gaussian(budget: Budget, spent: Callable[[float], float], mu: float = 1.0, step: float = 1e-15) -> float:
+    """The scale of noise that meets `budget` to the last digits, for releases that together are one Gaussian's.
+
+    Args:
+        budget: the target.
+        spent: the cost as a function of the scale, in the budget's measure.
+        mu: what they amount to at scale 1: sensitivity over noise, of one example.
+        step: by how much the scale is raised first, where the last digits ask for it.
+    """
+    if budget.epsilon is None:
+        limit = math.sqrt(2 * budget.limit)
+    else:
+        assert budget.delta is not None
+        limit = zcdp.gaussian_mu_for(budget.epsilon, budget.delta)
+    scale = budget.group_size * mu / limit
+    while spent(scale) > budget.limit:
+        scale, step = scale * (1 + step), 2 * step
+    return scale
+
+
 def solve_rate(
     spent: Callable[[float], float],
     target: float,
