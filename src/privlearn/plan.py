@@ -30,7 +30,7 @@ from privlearn.accounting.limits import largest_filter
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
-from privlearn.sampling import Partition, Poisson, Sampler, named
+from privlearn.sampling import Partition, Poisson, Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Polynomial, Schedule, Step, Validation
 from privlearn.transforms.moments import Moments
 from privlearn.transforms.pca import PrivatePCA
@@ -336,13 +336,19 @@ class Plan(AbstractPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of how it was trained."""
         sampling = ", ".join(f"{name} {value}" for name, value in vars(self.sampling).items())
-        learned = self.clip.learned if isinstance(self.clip, Derivatives) else None
-        earlier = [*(release.text() for release in self.before), *([learned.text()] if learned else [])]
+        learned = [self.clip.learned] if isinstance(self.clip, Derivatives) and self.clip.learned else []
+        expansion = "" if isinstance(self.clip, Clip) else f", expansion of order {self.clip.order}"
+        counted = "examples" if self.rows_per_person is None else "persons"
+        number = "the length of the data, not protected"
         return [
             ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
             *(reacting.rows(self) if isinstance(self.schedule, Validation) else self._noise_rows()),
-            ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}"),
-            ("earlier releases", ", ".join(earlier) or "none"),
+            ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}{expansion}"),
+            (
+                f"{counted} (divisor of sums)",
+                number if self.examples is None else f"{self.examples}, declared by the publisher",
+            ),
+            ("earlier releases", ", ".join(each.text() for each in (*self.before, *learned)) or "none"),
         ]
 
     def _noise_rows(self) -> list[tuple[str, str]]:
@@ -433,17 +439,16 @@ class Plan(AbstractPlan):
         """
         if not isinstance(self.sampling, Poisson | Partition):
             raise BadInput(
-                f"with {type(self.sampling).__name__.lower()} batches the guarantee does not depend on their size: solve for "
+                f"with {self.sampling.kind} batches the guarantee does not depend on their size: solve for "
                 "the noise or the epochs, or use poisson or partition sampling"
             )
         if isinstance(self.schedule, Validation):
             raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
-        kind = type(self.sampling).__name__.lower()
         budget = budget.for_group(self.group_size)
         self._require_room(budget)
 
         def at(size: int) -> Plan:
-            return replace(self, sampling=named(kind, size, examples))
+            return replace(self, sampling=type(self.sampling).of_size(size, examples))
 
         size = largest(lambda size: budget.covers(budget.spent(at(size).event(), self.neighbours)), examples)
         if size == 0:

@@ -346,4 +346,5 @@ def named(name: str, batch_size: int, examples: int) -> Sampler:
             batch_size=batch_size,
             examples=examples,
         )
-    return kinds(Sampler)[one_of("sampling", name, kinds(Sampler))].of_size(batch_size, examples)
+    known: dict[str, type[Sampler]] = kinds(Sampler)
+    return known[one_of("sampling", name, known)].of_size(batch_size, examples)

@@ -99,4 +99,4 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
     return kind(**values)
 
 
-with_own_form("event", Event, to_json, from_json)  # type: ignore[type-abstract]
+with_own_form("event", Event, to_json, from_json)

@@ -145,7 +145,9 @@ def figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         }
         for share in _SHARES
     ]
-    numbers = plan.describe() | {"noise_std": plan.noise_std}
+    numbers = plan.to_json() | {"noise_std": plan.noise_std}
+    if isinstance(plan.aggregate, ConfidentVotes):
+        numbers["test_noise_multiplier"] = plan.test_noise
     return guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
 
 

@@ -185,14 +185,22 @@ class Blocks(AbstractPlan):
 
     def trained(self, facts: Mapping[str, Any]) -> Plan:
         """The plan of the candidate that `facts` say was chosen, on its block or on all the data."""
-        candidate, present = chosen_candidate(self.candidates, facts), count("examples", facts["tuning"]["examples"])
+        candidate = chosen_candidate(self.candidates, facts)
+        if self.examples is None:
+            return candidate.again or candidate.plan if self.retrain else candidate.plan
+        return self._settled(candidate, self.examples)
+
+    def _settled(self, candidate: Candidate, present: int) -> Plan:
+        """The plan that the chosen candidate was trained by, with its divisor."""
         return (self.for_all if self.retrain else self.for_block)(candidate, present).plan
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """What contradicts the plan of the candidate that is said to have been chosen, or the declared number of examples."""
-        stated = facts["tuning"]["examples"]
-        other = f"{str(stated)[:40]} examples were divided into blocks, and the plan declares {self.examples}"
-        return [other] * (stated != (self.examples or stated)) + self.trained(facts).follows(facts)
+        stated = count("examples", facts["tuning"]["examples"])
+        own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
+        if stated == (self.examples or stated):
+            return own
+        return [f"{stated} examples were divided into blocks, and the plan declares {self.examples}", *own]
 
 
 def choosing(trainings: Sequence[Event], selection: Selection) -> Event:

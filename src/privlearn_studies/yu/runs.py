@@ -153,7 +153,8 @@ def train(setting: Setting, seed: int, progress: Callable[[int, int], None] | No
             progress=watch.every(steps, progress),
             validation=Dataset(rows.x_valid, rows.y_valid, public=True) if validate else None,
         )
-        noise = [sigma * _written(setting, layers) for sigma in result.settings["noise_multipliers"]]
+        sigmas = result.facts["noise_multipliers"] if plan.filter else plan.noise_multipliers()
+        noise = [sigma * _written(setting, layers) for sigma in sigmas]
     found = None if plan is None else ledger.guarantee(_DELTA)
     return Outcome(
         tuple(watch.test),
