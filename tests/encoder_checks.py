@@ -23,7 +23,7 @@ from privlearn._storage import digest
 from privlearn.accounting.events import walk
 from privlearn.cli import training
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
-from privlearn.publishing import certificate, publish
+from privlearn.publishing import certificate
 from privlearn.runs.task import front
 from privlearn.transforms import External, RandomUnits, Scattering, encoder, usual
 from privlearn.transforms import made_up_images as directions_module
@@ -219,7 +219,7 @@ def check_published_directions_come_back() -> None:
             pv.publish(result, out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             assert spec in (out / "README.md").read_text()
-            model, _ = publish.load(out)
+            model = pv.load_model(out)
             x = torch.from_numpy(data.x).float()
             assert torch.equal(model(x), result.model(x))
 
@@ -338,7 +338,7 @@ def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
         data = pv.transforms.with_features(images(), spec)
         result = run(data)
         pv.publish(result, Path(folder) / "model", model_spec="linear", classes=3)
-        model, _ = publish.load(Path(folder) / "model", features=spec)
+        model = pv.load_model(Path(folder) / "model", features=spec)
         x = torch.from_numpy(images().x).float()
         expected = result.model(x)
         for own in (result.model, model):
@@ -368,7 +368,7 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
         assert pv.verify(out).ok
-        model, _ = publish.load(out, features=spec)
+        model = pv.load_model(out, features=spec)
         assert model(torch.zeros(2, SIZE, SIZE)).shape == (2, 3)
 
 
@@ -378,8 +378,8 @@ def check_a_file_never_names_the_code_that_runs() -> None:
         out = Path(folder) / "model"
         pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         sys.modules.pop("made_up_encoder")
-        assert "--features" in str(must_raise(BadInput, lambda: publish.load(out)))
-        must_raise(BadInput, lambda: publish.load(out, features="os:getcwd"))
+        assert "--features" in str(must_raise(BadInput, lambda: pv.load_model(out)))
+        must_raise(BadInput, lambda: pv.load_model(out, features="os:getcwd"))
         assert "made_up_encoder" not in sys.modules
 
 
@@ -390,7 +390,7 @@ def check_another_encoder_of_that_name_is_refused() -> None:
         with code(LINEAR) as spec:
             pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         with code(LINEAR.replace("manual_seed(0)", "manual_seed(1)")) as spec:
-            assert "weights" in str(must_raise(BadInput, lambda: publish.load(out, features=spec)))
+            assert "weights" in str(must_raise(BadInput, lambda: pv.load_model(out, features=spec)))
 
 
 @check
@@ -413,7 +413,7 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
             found = pv.verify(out)
             assert not found.ok
             assert len(found.problems) == 1
-            must_raise(CertificateMismatch, lambda: publish.load(out))  # noqa: B023
+            must_raise(CertificateMismatch, lambda: pv.load_model(out))  # noqa: B023
 
 
 def refusals() -> list[Callable[[], Any]]:

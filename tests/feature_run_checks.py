@@ -230,7 +230,7 @@ def check_feature_certificates_are_recomputed() -> None:
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
             assert f"features kept | {plan.keep} of 4" in (out / "README.md").read_text()
-            model, _ = publish.load(out)
+            model = pv.load_model(out)
         assert torch.equal(model(x.float()), result.model(x.float()))
         settings = {"method": "features", **result.settings}
         assert verify.described_run(settings) == result.ledger.event

@@ -163,7 +163,7 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
             assert settings["public_features"] == encoder_checks.Scattering(1).describe()
             assert "| public features | scatter:J=1" in (out / "README.md").read_text()
             assert pv.verify(out).ok
-            assert torch.equal(publish.load(out)[0](x), ours.model(x))
+            assert torch.equal(pv.load_model(out)(x), ours.model(x))
             assert ours.ledger.event == plan.event()
             assert math.isclose(zcdp.rho(plan.event()), 50.0)
             settings["noise_multiplier"] *= 2
@@ -344,7 +344,7 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
         assert "a net of ours, weights with SHA-256 abab" in (out / "README.md").read_text()
         published = b"".join(file.read_bytes() for file in out.iterdir())
         assert not any(found.encode() in published for found in kept.rows.values())
-        model, _ = publish.load(out)
+        model = pv.load_model(out)
         assert torch.equal(model(torch.from_numpy(found.x[:5])), ours.model(torch.from_numpy(found.x[:5])))
 
 
@@ -428,7 +428,7 @@ def check_a_certificate_of_a_folder_names_its_encoder() -> None:
             content["digests"]["settings"] = digest(content["settings"])
             (out / "privacy.json").write_text(json.dumps(content))
             assert len(pv.verify(out).problems) == 1
-            must_raise(CertificateMismatch, lambda out=out: publish.load(out))  # type: ignore[misc]
+            must_raise(CertificateMismatch, lambda out=out: pv.load_model(out))  # type: ignore[misc]
 
 
 def bad_folders() -> dict[str, tuple[Callable[[Path], Any], str]]:

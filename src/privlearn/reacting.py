@@ -85,9 +85,11 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
         return []
     stated, sigmas = facts["validation"], facts["noise_multipliers"]
     accuracies = stated["accuracies"]
-    if set(stated) != {"rows", "public", "accuracies"} or len(accuracies) > plan.epochs:
-        return [f"expected rows, public and at most {plan.epochs} accuracies of the validations, one for each epoch"]
-    if stated["public"] is not (plan.schedule.noise is None):
+    if set(stated) != {"rows", "public", "noise", "accuracies"} or len(accuracies) > plan.epochs:
+        return [
+            f"expected rows, public, noise and at most {plan.epochs} accuracies of the validations, one for each epoch"
+        ]
+    if stated["noise"] != plan.schedule.noise or stated["public"] is not (plan.schedule.noise is None):
         return ["the validations are not what the schedule says: with noise= they are paid for, else public"]
     follow = list(plan.schedule.noise_multipliers(accuracies))[:-1]
     assert plan.filter is not None  # or the plan would have no price

@@ -14,7 +14,6 @@ import privlearn as pv
 from privlearn.accounting.events import walk
 from privlearn.cli import main
 from privlearn.descent import rules
-from privlearn.publishing import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import chain
 
@@ -59,7 +58,7 @@ def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -
         main(["train", "--data", rows, *COMMON, "--features", "scatter:J=2", "--model", "cnn", "--out", str(out)]) == 0
     )
     assert pv.verify(out).ok
-    model, _ = publish.load(out)
+    model = pv.load_model(out)
     assert [tuple(value.shape) for value in model[-1].parameters()][-2:] == [(3, 32), (3,)]
     assert main(["predict", str(out), "--data", rows]) == 0
 
@@ -122,7 +121,7 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
     np.savez(path, x=data.x, y=data.y)
     target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
     assert main(["train", "--data", str(path), *target, "--out", str(out)]) == 0
-    published, _ = publish.load(out)
+    published = pv.load_model(out)
     for name, value in result.model.state_dict().items():
         assert value.equal(published.state_dict()[name])
     with pytest.raises(pv.errors.BadInput, match="classes"):
@@ -227,7 +226,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
         assert main(["train", *target, *more, "--explain", "--out", str(out)]) == 0
         assert pv.verify(out).ok
         told = " ".join(capsys.readouterr().err.split())
-        published, _ = publish.load(out)
+        published = pv.load_model(out)
         names = [type(part).__name__ for part in published.children()]
         assert ("Standardise" in names) == (not more)
         assert f"normalisation {'none' if more else 'noisy moments'}" in told

@@ -14,7 +14,6 @@ from checks import CHECKS
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.publishing import publish
 from privlearn.runs.checkpoint import Checkpoint
 
 OWN = sorted(name for name in vars(feature_source_checks) if name.startswith("check_"))
@@ -253,7 +252,7 @@ def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_
     capsys.readouterr()
     assert main(["predict", str(out), "--data", rows]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 61
-    model, _ = publish.load(out)
+    model = pv.load_model(out)
     assert model(torch.zeros(2, 16, 16)).shape == (2, 3)
 
 

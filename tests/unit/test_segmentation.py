@@ -24,7 +24,6 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
 from privlearn.models import networks, unets
 from privlearn.models.networks import require_per_example
-from privlearn.publishing import publish
 from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
 from privlearn_studies import registry
@@ -147,7 +146,7 @@ def test_teachers_of_maps_on_the_command_line(
     assert found["test_accuracy"] is None
     assert pv.verify(out).ok
     assert not Path(f"{out}.teachers").exists()
-    loaded, config = publish.load(out)
+    loaded, config = pv.load_model(out)
     assert config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (

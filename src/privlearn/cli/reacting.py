@@ -15,11 +15,6 @@ from privlearn.plan import Plan
 _FINE = 0.005
 
 
-def validation_noise(plan: Plan) -> float | None:
-    """The noise multiplier of the validations; None where they are on public rows."""
-    return plan.schedule.noise if isinstance(plan.schedule, schedules.Validation) else None
-
-
 def noisy_validations(plan: Plan, examples: int) -> str | None:
     """What whoever pays for validations should know: how exact they are."""
     schedule = plan.schedule

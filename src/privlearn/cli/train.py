@@ -15,7 +15,7 @@ from privlearn.cli.encoding import encoded
 from privlearn.cli.explaining import explain
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.publication import Publication
-from privlearn.cli.reacting import how_it_ended, noisy_validations, validation_noise
+from privlearn.cli.reacting import how_it_ended, noisy_validations
 from privlearn.data import Dataset
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.models import networks
@@ -92,8 +92,7 @@ def _on_data(
         raise
     if plan.filter:
         screen.asides.print(how_it_ended(plan, result.facts))
-        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers")}
-        answer["validation"] = {**result.facts["validation"], "noise": validation_noise(plan)}
+        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
     chosen, listed = features.chosen(result.facts, f"{options.select} chosen")
     publication.end(
         result,

@@ -259,7 +259,7 @@ class ReactingNoise:
             "epochs": self.epochs,
             "steps": self.epochs * steps,
             "noise_multipliers": list(self._noise_multipliers),
-            "validation": {**self._facts, "accuracies": list(self._accuracies)},
+            "validation": {**self._facts, "noise": self._schedule.noise, "accuracies": list(self._accuracies)},
         }
 
 

@@ -47,7 +47,8 @@ class PublishedModel(nn.Module):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps)."""
-        return self(x).argmax(1)
+        scores: Tensor = self(x)
+        return scores.argmax(1)
 
 
 def load_model(

@@ -157,14 +157,14 @@ def ask_teachers(
         facts = _facts(plan, teachers, reducer, pool)
         found = release_answers(plan, sums, reducer, ledger, streams, Checkpoint(keep), facts)
     answers = Answers(pool.inputs, found.targets, found.answered, found.scores, plan.teachers / plan.noise_std**2)
-    facts: dict[str, Any] = {
+    public: dict[str, Any] = {
         "answered": int(found.answered.sum()),
         "public_inputs": len(pool.raw),
         "teacher": teachers.describe(),
         "reducer": None if reducer is None else reducer.describe(),
         "noise": "on a grid" if found.discrete else "floating point",
     }
-    return Asked(plan, answers, pool, ledger, facts, found.seeded, PrivateDiagnostics(silent))
+    return Asked(plan, answers, pool, ledger, public, found.seeded, PrivateDiagnostics(silent))
 
 
 def teach_student(asked: Asked, student: StudentRecipe) -> Result:
