@@ -361,10 +361,10 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         data = pv.transforms.with_features(images(), spec)
         out = Path(folder) / "model"
         pv.publish(run(data), out, model_spec="linear", classes=3)
-        settings = json.loads((out / "privacy.json").read_text())["settings"]
+        facts = json.loads((out / "privacy.json").read_text())["facts"]
         told = encoder(spec)
         assert isinstance(told, External)
-        assert settings["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
+        assert facts["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
         assert pv.verify(out).ok
@@ -397,17 +397,17 @@ def check_another_encoder_of_that_name_is_refused() -> None:
 def check_other_features_than_the_certified_ones_do_not_verify() -> None:
     """Certificate and configuration must name the same features, also where all digests are right."""
     for change in (
-        lambda settings: settings.pop("public_features"),
-        lambda settings: settings["public_features"].update(spec="scatter:J=3"),
-        lambda settings: settings.update(public_features="scatter:J=2"),
+        lambda facts: facts.pop("public_features"),
+        lambda facts: facts["public_features"].update(spec="scatter:J=3"),
+        lambda facts: facts.update(public_features="scatter:J=2"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"
             pv.publish(run(pv.transforms.with_features(images(), "scatter:J=2")), out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             content = json.loads((out / "privacy.json").read_text())
-            change(content["settings"])
-            content["digests"]["settings"] = digest(content["settings"])
+            change(content["facts"])
+            content["digests"]["facts"] = digest(content["facts"])
             (out / "privacy.json").write_text(json.dumps(content))
             assert certificate.parse((out / "privacy.json").read_bytes())
             found = pv.verify(out)

@@ -257,7 +257,7 @@ def check_noise_of_rows_has_the_stated_scale() -> None:
 @check
 def check_one_shot_selection_has_the_stated_law() -> None:
     """Which is drawn first follows exp(-epsilon score / 2 sensitivity), and all draws are charged."""
-    scores = statistics_module.Scores(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), 0.5, False, ADD)
+    scores = statistics_module.CandidateScores(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64), 0.5, False, ADD)
     ledger, stream = Ledger(), pv.Streams.new(3).noise
     draws = [
         selection_module.select_top(scores, 2, epsilon=0.8, ledger=ledger, stream=stream).tolist() for _ in range(8_000)

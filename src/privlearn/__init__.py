@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
     from privlearn.descent.dpsgd import dpsgd as dpsgd
-    from privlearn.descent.rules import train as train
+    from privlearn.descent.train import train as train
     from privlearn.mac.dpmac import dpmac as dpmac
     from privlearn.mechanisms.release import release as release
     from privlearn.plan import Plan as Plan
@@ -68,7 +68,7 @@ __getattr__, __dir__, __all__ = lazy(
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",
-        "train": "descent.rules",
+        "train": "descent.train",
         "tune": "tuning.tune",
         "verify": "publishing.verify",
         **dict.fromkeys(

@@ -8,11 +8,11 @@ from pathlib import Path
 import feature_source_checks  # noqa: F401 - registers the checks
 
 from privlearn.clipping import rows
-from privlearn.descent import rules
+from privlearn.descent import train
 from privlearn.mechanisms import squares
 from privlearn.models import networks
 from privlearn.publishing import features, verify
-from privlearn.statistics import fisher, opening, plan
+from privlearn.statistics import classifiers, opening, plan
 from privlearn.transforms import moments, precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,9 +47,9 @@ MUTANTS = [
            "symmetric(gram, len(products)).triu()", NOISE),
     Mutant("the ridge is made of one number's noise", squares.Squares.loudest,
            "math.sqrt(2 * len(self.gram)) * ", "", NOISE),
-    Mutant("eigenvalues below 0 are divided by", fisher.solved, "values.clamp(min=0)", "values",
+    Mutant("eigenvalues below 0 are divided by", classifiers.solved, "values.clamp(min=0)", "values",
            SOLVED),
-    Mutant("the bias is left as it is scaled", fisher.least_squares,
+    Mutant("the bias is left as it is scaled", classifiers.least_squares,
            "plan.constant * weights[-1]", "weights[-1]", SOLVED),
     Mutant("least squares are for free", plan.FeaturesPlan.event,
            "compose([Gaussian(self.noise)])", "compose([])",
@@ -74,7 +74,7 @@ MUTANTS = [
            "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.run, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", rules.usual_rate, "isinstance(last, Moments)", "False",
+    Mutant("rates forget the norm after moments", train.usual_rate, "isinstance(last, Moments)", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
     Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,

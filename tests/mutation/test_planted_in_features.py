@@ -15,7 +15,7 @@ from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.publishing import features
 from privlearn.runs import result
-from privlearn.statistics import fisher, opening, release, sklearn
+from privlearn.statistics import classifiers, opening, release, sklearn
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
 from privlearn_studies import shen_literal
@@ -110,9 +110,9 @@ MUTANTS = [
            "torch.ones_like(member).T @ squares", MOVES),
     Mutant("distances of the first class alone", select.scored, "top.values - bottom.values",
            "(means[0] - means[1]).abs()", "check_distances_and_t_statistics_choose_what_they_say"),
-    Mutant("scores without the priors", fisher.fisher_weights, "(counts / counts.sum()).log()", "0 * counts",
+    Mutant("scores without the priors", classifiers.fisher_weights, "(counts / counts.sum()).log()", "0 * counts",
            "check_the_fisher_classifier_is_the_independence_rule"),
-    Mutant("scores with squares at full", fisher.fisher_weights, ".sum(1) / 2", ".sum(1)",
+    Mutant("scores with squares at full", classifiers.fisher_weights, ".sum(1) / 2", ".sum(1)",
            "check_the_fisher_classifier_is_the_independence_rule"),
     Mutant("no floor under counts", select.Statistics.means, "self.counts.clamp(min=least_count)", "self.counts",
            "check_empty_classes_and_constant_features_meet_a_floor"),
@@ -120,9 +120,9 @@ MUTANTS = [
            "max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody)", "0.0",
            "check_empty_classes_and_constant_features_meet_a_floor"),
     # What leaves
-    Mutant("the number of rows is printed", fisher._released, "stream = rows.stream",
+    Mutant("the number of rows is printed", classifiers._released, "stream = rows.stream",
            "print(len(rows.x)); stream = rows.stream", "check_neighbouring_feature_releases_look_the_same"),
-    Mutant("exact counts stand in the certificate", fisher.fisher, "return classifier(",
+    Mutant("exact counts stand in the certificate", classifiers.fisher, "return classifier(",
            "object.__setattr__(plan, 'least_count', float((rows.y == 0).sum()) + 1); return classifier(",
            "check_neighbouring_feature_releases_look_the_same"),
     Mutant("the literal release looks private", shen_literal.literal_release, "ledger.charge(NonPrivate(",
@@ -151,12 +151,12 @@ MUTANTS = [
     Mutant("the first columns are kept", sklearn.DPFeatureSelector.get_support, "np.sort(self.indices_)",
            "np.arange(len(self.indices_))", ORDER),
     # What is told
-    Mutant("the first features are told, whichever were chosen", fisher._chosen, "choice_json(found[0], origin",
+    Mutant("the first features are told, whichever were chosen", classifiers._chosen, "choice_json(found[0], origin",
            "choice_json(sorted(found[0]), origin", TOLD),
     Mutant("a card calls protected labels public", features.card_lines,
            'plan.purpose == "rows" and plan.labels', "plan.labels", TOLD),
-    Mutant("rows are given scores", fisher._chosen, 'plan.purpose == "rows"', "False", TOLD),
-    Mutant("all features are told where none was chosen", fisher._chosen, "not plan.selects or not found",
+    Mutant("rows are given scores", classifiers._chosen, 'plan.purpose == "rows"', "False", TOLD),
+    Mutant("all features are told where none was chosen", classifiers._chosen, "not plan.selects or not found",
            "not found", TOLD),
     Mutant("names of other features", select.choice_json, "names[index] for index in",
            "names[index - 1] for index in", TOLD),

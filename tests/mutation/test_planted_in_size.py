@@ -12,7 +12,8 @@ import tune_checks  # noqa: F401
 from privlearn import plan
 from privlearn.cli import encoding, ensemble, explaining, features, paid, train, training, tuned, tuning
 from privlearn.data import dataset, overlap
-from privlearn.descent import dpsgd, rules
+from privlearn.descent import dpsgd
+from privlearn.descent import train as descent_train
 from privlearn.mac import dpmac
 from privlearn.publishing import verify
 from privlearn.runs import result, world
@@ -55,10 +56,11 @@ MUTANTS = [
            'settings["examples_declared"] is True', "True",
            "check_certificates_of_undeclared_numbers_claim_no_add_remove"),
     # The declared number
-    Mutant("train goes by the real number", rules.train, "examples or dataset.examples", "dataset.examples", IN_PYTHON),
-    Mutant("train divides by the real number", rules.train, "examples=examples,", "examples=dataset.examples,",
+    Mutant("train goes by the real number", descent_train.train, "examples or dataset.examples", "dataset.examples",
            IN_PYTHON),
-    Mutant("features by the real number", rules.train, "number * epsilon", "dataset.examples * epsilon",
+    Mutant("train divides by the real number", descent_train.train, "examples=examples,", "examples=dataset.examples,",
+           IN_PYTHON),
+    Mutant("features by the real number", descent_train.train, "number * epsilon", "dataset.examples * epsilon",
            "check_rules_look_at_the_declared_number"),
     Mutant("features by the file's length", encoding._usual, *REAL, "check_rules_look_at_the_declared_number"),
     Mutant("dpsgd divides by the real number", dpsgd.dpsgd, "plan.examples or present", "present", IN_PYTHON),

@@ -47,7 +47,7 @@ COMMON = [*TARGET, "--epochs", "2"]
 
 
 def settings_of(out: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((out / "privacy.json").read_text())["settings"]
+    found: dict[str, object] = json.loads((out / "privacy.json").read_text())["facts"]
     return found
 
 

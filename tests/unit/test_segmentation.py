@@ -146,8 +146,8 @@ def test_teachers_of_maps_on_the_command_line(
     assert found["test_accuracy"] is None
     assert pv.verify(out).ok
     assert not Path(f"{out}.teachers").exists()
-    loaded, config = pv.load_model(out)
-    assert config["model"] == "unet:8,16"
+    loaded = pv.load_model(out)
+    assert loaded.config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (
         run(["predict", str(out), "--data", str(tmp_path / "private.npz"), "--out", str(predictions)], capsys)[0] == 0

@@ -234,7 +234,7 @@ def run(options: argparse.Namespace) -> int:
 def _on_data(options: argparse.Namespace, data: Dataset, publication: Publication) -> int:
     """Plan, release, publish."""
     from privlearn.cli.training import seed_warning
-    from privlearn.statistics.fisher import fisher, least_squares
+    from privlearn.statistics.classifiers import fisher, least_squares
     from privlearn.statistics.release import release_features
 
     plan, why = advised_plan(options, data)

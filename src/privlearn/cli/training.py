@@ -21,7 +21,7 @@ from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.overlap import are_training_rows
 from privlearn.data.schema import read_schema
-from privlearn.descent.rules import MOST_SMOOTHING, usual_rate
+from privlearn.descent.train import MOST_SMOOTHING, usual_rate
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.plan import UNDECLARED, Plan

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from privlearn.clipping.derivative_bounds import Derivatives as Derivatives
     from privlearn.clipping.derivative_bounds import Histogram as Histogram
     from privlearn.mac.coordinates import Coordinates as Coordinates
-    from privlearn.mac.dpmac import dpmac as dpmac
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -20,6 +19,5 @@ __getattr__, __dir__, __all__ = lazy(
         "Coordinates": "coordinates",
         "Derivatives": "privlearn.clipping.derivative_bounds",
         "Histogram": "privlearn.clipping.derivative_bounds",
-        "dpmac": "dpmac",
     },
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
-    from privlearn.statistics.fisher import fisher as fisher
-    from privlearn.statistics.fisher import least_squares as least_squares
+    from privlearn.statistics.classifiers import fisher as fisher
+    from privlearn.statistics.classifiers import least_squares as least_squares
     from privlearn.statistics.plan import FeaturesPlan as FeaturesPlan
     from privlearn.statistics.plan import advised as advised
     from privlearn.statistics.release import release_features as release_features
@@ -19,8 +19,8 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "FeaturesPlan": "plan",
         "advised": "plan",
-        "fisher": "fisher",
-        "least_squares": "fisher",
+        "fisher": "classifiers",
+        "least_squares": "classifiers",
         "release_features": "release",
         "select_features": "release",
     },

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedResponse, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput
@@ -102,8 +102,7 @@ class FeaturesPlan(AbstractPlan):
             probability(name, getattr(self, name), open_top=True)
         between("least_variance", self.least_variance, *SIZES)
         PrivacyUnit(self.group_size)
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise BadInput(f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it")
+        require_budget(self.budget)
         if self.purpose == "least-squares":
             count("the features of least squares", self.features, most=MOST_FEATURES)
             if self.keep != self.features:

@@ -20,7 +20,7 @@ from privlearn.mechanisms.selection import randomised, truth
 from privlearn.models.networks import ClipRows, Keep
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
-from privlearn.statistics.fisher import classifier
+from privlearn.statistics.classifiers import classifier
 from privlearn.statistics.opening import LabelledRows, Origin, opened
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams

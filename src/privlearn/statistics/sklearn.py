@@ -31,7 +31,7 @@ from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput
-from privlearn.statistics.fisher import fisher
+from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import select_features
 from privlearn.streams import Streams

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from privlearn.teachers.ensemble import Given as Given
     from privlearn.teachers.ensemble import Teachers as Teachers
     from privlearn.teachers.pate import ask_teachers as ask_teachers
-    from privlearn.teachers.pate import pate as pate
     from privlearn.teachers.pate import teach_student as teach_student
     from privlearn.teachers.plan import Ball as Ball
     from privlearn.teachers.plan import Box as Box
@@ -65,7 +64,6 @@ __getattr__, __dir__, __all__ = lazy(
         "Trained": "trained",
         "Votes": "plan",
         "ask_teachers": "pate",
-        "pate": "pate",
         "teach_student": "pate",
         "unit_ball": "reducers",
     },

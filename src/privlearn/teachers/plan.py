@@ -18,7 +18,7 @@ from privlearn._checks import between, count, one_of, positive, probability
 from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Event, Gaussian, GaussianFilter, Repeated, compose
 from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
 from privlearn.errors import BadInput
@@ -89,8 +89,7 @@ class PatePlan(AbstractPlan):
         if not isinstance(self.persons, bool):
             raise BadInput(f"persons is {self.persons!r}: expected True or False")
         self.unit  # noqa: B018 - raises
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise BadInput(f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it")
+        require_budget(self.budget)
 
     @property
     def before(self) -> tuple[()]:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from privlearn.transforms.chain import with_features as with_features
     from privlearn.transforms.external import External as External
     from privlearn.transforms.moments import Moments as Moments
+    from privlearn.transforms.normalised import Normalised as Normalised
     from privlearn.transforms.pca import PrivatePCA as PrivatePCA
     from privlearn.transforms.precomputed import FeatureFolder as FeatureFolder
     from privlearn.transforms.precomputed import Precomputed as Precomputed
     from privlearn.transforms.precomputed import save_features as save_features
     from privlearn.transforms.random_units import RandomUnits as RandomUnits
-    from privlearn.transforms.row_norm import Normalised as Normalised
     from privlearn.transforms.scattering import Scattering as Scattering
     from privlearn.transforms.select import SelectFeatures as SelectFeatures
 
@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = lazy(
         "External": "external",
         "FeatureFolder": "precomputed",
         "Moments": "moments",
-        "Normalised": "row_norm",
+        "Normalised": "normalised",
         "Precomputed": "precomputed",
         "PrivatePCA": "pca",
         "RandomUnits": "random_units",

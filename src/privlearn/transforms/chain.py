@@ -24,9 +24,9 @@ from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.external import External
+from privlearn.transforms.normalised import Normalised
 from privlearn.transforms.precomputed import EACH_EXAMPLE, FeatureFolder, Precomputed, is_folder
 from privlearn.transforms.random_units import RandomUnits
-from privlearn.transforms.row_norm import Normalised
 from privlearn.transforms.scattering import Scattering
 
 _ROWS_AT_ONCE = 256

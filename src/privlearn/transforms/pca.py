@@ -10,7 +10,6 @@ from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
-from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
@@ -104,6 +103,7 @@ class PrivatePCA:
         """
         import torch
 
+        from privlearn.clipping.rows import second_moment, symmetric
         from privlearn.models.networks import Project
 
         rows = x.flatten(1)

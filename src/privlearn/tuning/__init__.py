@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from privlearn.tuning.blocks import Blocks as Blocks
     from privlearn.tuning.stopping import Candidate as Candidate
     from privlearn.tuning.stopping import RandomStopping as RandomStopping
-    from privlearn.tuning.tune import tune as tune
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -18,6 +17,5 @@ __getattr__, __dir__, __all__ = lazy(
         "Blocks": "blocks",
         "Candidate": "stopping",
         "RandomStopping": "stopping",
-        "tune": "tune",
     },
 )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 
 from privlearn._checks import count, positive, probability
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, Parallel, Selection, compose, one_of, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput
@@ -58,6 +58,7 @@ class Blocks(AbstractPlan):
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_budget(self.budget)
         if self.selection_epsilon is not None:
             positive("selection_epsilon", self.selection_epsilon)
         if not isinstance(self.retrain, bool):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 
 from privlearn._checks import between, count, positive
 from privlearn._public import registered
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, Gaussian, RepeatAndSelect, compose, one_of
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput
@@ -59,6 +59,7 @@ class RandomStopping(AbstractPlan):
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_budget(self.budget)
         if any(candidate.again is not None for candidate in self.candidates):
             raise BadInput(
                 "candidates have a plan to be trained again by: the best run is kept as it is; leave out again="

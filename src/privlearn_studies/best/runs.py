@@ -18,13 +18,13 @@ from privlearn.data.catalogue import cache
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.descent.rules import train
+from privlearn.descent.train import train
 from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.runs.result import Result
 from privlearn.runs.task import front
 from privlearn.sampling import Poisson
-from privlearn.statistics.fisher import fisher
+from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams
 from privlearn.transforms import row_norm, usual, with_features

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn.descent.rules import train
+from privlearn.descent.train import train
 from privlearn.models.networks import Scale
-from privlearn.statistics.fisher import fisher
+from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams

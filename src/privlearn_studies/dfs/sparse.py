@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from privlearn.statistics.fisher import fisher_weights
+from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.transforms.select import Statistics
 

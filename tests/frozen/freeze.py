@@ -1,0 +1,125 @@
+"""Compare what the library computes now with the frozen figures: `python tests/frozen/freeze.py`.
+
+The figures are of one machine and one version of each library: they prove that a change of the code changes no result.
+
+    python tests/frozen/freeze.py                      # every difference; exit code 1 if there is one
+    python tests/frozen/freeze.py --only plans,runs    # of some sections
+    python tests/frozen/freeze.py --case dpmac         # of the cases whose names contain a text
+    python tests/frozen/freeze.py --write              # freeze the figures as they are now
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+
+
+def frozen(section: str) -> dict[str, Any]:
+    """The figures that were written down."""
+    figures: dict[str, Any] = json.loads((HERE / f"{section}.json").read_text())
+    return figures
+
+
+def machine() -> dict[str, str]:
+    """What figures depend on beside the code."""
+    versions = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn", "dp-accounting", "kymatio")}
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"python": platform.python_version(), "processor": kind} | versions
+
+
+def elsewhere() -> list[str]:
+    """In what the machine differs from the one on which figures were frozen: then figures may differ, too."""
+    here, there = machine(), frozen("machine")
+    return [
+        f"{name}: frozen with {there.get(name)}, here {here[name]}" for name in here if here[name] != there.get(name)
+    ]
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Each difference as lines of text: where it is, what it was, what it is."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from differences(old.get(key, _Missing), new.get(key, _Missing), f"{path}/{key}" if path else key)
+    elif old != new or type(old) is not type(new):
+        yield f"{path}\n" + "\n".join(_changed(old, new))
+
+
+class _Missing:
+    """Stands for a value that is not there."""
+
+
+def _changed(old: Any, new: Any) -> Iterator[str]:
+    if isinstance(old, list) and isinstance(new, list):
+        before, after = ([line if isinstance(line, str) else json.dumps(line) for line in part] for part in (old, new))
+        for line in difflib.unified_diff(before, after, lineterm="", n=0):
+            if not line.startswith(("---", "+++")):
+                yield f"    {line}"
+    else:
+        yield f"    old: {_text(old)}"
+        yield f"    new: {_text(new)}"
+
+
+def _text(value: Any) -> str:
+    return "(nothing)" if value is _Missing else json.dumps(value, sort_keys=True)
+
+
+def failed(figures: dict[str, Any]) -> list[str]:
+    """The cases that ended with an error that is no refusal."""
+    return [f"{name}: {case['FAILED']}" for name, case in figures.items() if "FAILED" in case]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare what the library computes now with the frozen figures.")
+    parser.add_argument("--write", action="store_true", help="freeze the figures as they are now")
+    parser.add_argument("--only", metavar="SECTIONS", help="plans, runs, commands, folders: some of them, with commas")
+    parser.add_argument("--case", default="", metavar="TEXT", help="cases alone whose names contain this text")
+    options = parser.parse_args(argv)
+    if options.write and options.case:
+        parser.error("--write freezes whole sections: leave out --case")
+    sys.path.insert(0, str(HERE))
+    from figures import SECTIONS  # takes a moment
+
+    sections = options.only.split(",") if options.only else list(SECTIONS)
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"no sections: {', '.join(sorted(unknown))}. Expected some of {', '.join(SECTIONS)}")
+    code = 0
+    if not options.write:
+        for line in elsewhere():
+            print(line)
+    for section in sections:
+        start = time.perf_counter()
+        new = SECTIONS[section](options.case)
+        seconds = time.perf_counter() - start
+        if options.write:
+            if errors := failed(new):
+                print(f"{section}: not written, for cases failed", *errors, sep="\n  ")
+                code = 1
+                continue
+            (HERE / f"{section}.json").write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
+            print(f"{section}: {len(new)} cases written in {seconds:.0f} s")
+            continue
+        old = {name: case for name, case in frozen(section).items() if options.case in name}
+        changes = list(differences(old, new))
+        print(f"{section}: {len(new)} cases in {seconds:.0f} s, {len(changes)} differences")
+        for change in changes:
+            print(f"  {section}/{change}")
+        code |= bool(changes)
+    if options.write:
+        (HERE / "machine.json").write_text(json.dumps(machine(), indent=1, sort_keys=True) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Everything that the frozen figures need of privlearn: the only place that imports it."""
+
+from __future__ import annotations
+
+from privlearn import (
+    Budget,
+    Dataset,
+    Flat,
+    Ledger,
+    Partition,
+    Plan,
+    Poisson,
+    Result,
+    Shuffle,
+    Streams,
+    dpmac,
+    dpsgd,
+    errors,
+    pate,
+    publish,
+    schedules,
+    teachers,
+    train,
+    tune,
+    verify,
+)
+from privlearn import teachers as reducers
+from privlearn import volumes as segmentation
+from privlearn.accounting import Adjacency
+from privlearn.accounting.event_json import to_json
+from privlearn.cli import main
+from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
+from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
+from privlearn.models import networks as models
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.sampling import FixedOrder, FullBatch
+from privlearn.statistics import FeaturesPlan, advised, fisher, least_squares, release_features, select_features
+from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier
+from privlearn.teachers import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
+from privlearn.transforms import Moments, save_features, with_features
+from privlearn.transforms import PrivatePCA as PCA  # noqa: N814
+from privlearn.transforms import SelectFeatures as Select
+from privlearn.tuning import Blocks, Candidate, RandomStopping
+
+__all__ = [
+    "PCA",
+    "Adjacency",
+    "Analytic",
+    "Augmentation",
+    "Automatic",
+    "Ball",
+    "Blocks",
+    "Box",
+    "Budget",
+    "Candidate",
+    "Checkpoint",
+    "ConfidentVotes",
+    "Coordinates",
+    "DPFeatureSelector",
+    "DPFisherClassifier",
+    "Dataset",
+    "Derivatives",
+    "FeaturesPlan",
+    "FixedOrder",
+    "Flat",
+    "FullBatch",
+    "Histogram",
+    "Ledger",
+    "Moments",
+    "Partition",
+    "PatePlan",
+    "PerLayer",
+    "Plan",
+    "Poisson",
+    "Quantile",
+    "RandomStopping",
+    "Result",
+    "Select",
+    "Shuffle",
+    "Spread",
+    "Streams",
+    "Student",
+    "Votes",
+    "advised",
+    "dpmac",
+    "dpsgd",
+    "errors",
+    "fisher",
+    "least_squares",
+    "main",
+    "models",
+    "pate",
+    "publish",
+    "reducers",
+    "release_features",
+    "save_features",
+    "schedules",
+    "segmentation",
+    "select_features",
+    "teachers",
+    "to_json",
+    "train",
+    "tune",
+    "verify",
+    "with_features",
+]
