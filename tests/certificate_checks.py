@@ -189,6 +189,8 @@ def check_facts_that_follow_from_the_plan_are_compared() -> None:
         ("tuned on blocks", ("facts", "tuning", "examples"), 90, "the plan declares"),
         ("tuned on blocks", ("facts", "examples"), 59, "the plan declares"),
         ("pate", ("facts", "answered"), 11, "answers at most 10"),
+        ("pate", ("facts", "noise_std"), 3.0, "the plan's is"),
+        ("pate", ("facts", "test_noise_multiplier"), 9.0, "the plan's is"),
         ("features", ("facts", "chosen"), [], "choices of features"),
     ):
         contents = published()[name]

@@ -373,12 +373,17 @@ def check_what_is_loaded_is_what_was_checked() -> None:
 @check
 def check_a_published_model_predicts_as_the_trained_one() -> None:
     """Loaded under the publisher's key: the same scores, its shape and classes, and rows of another shape are refused."""
+    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
+    x, y = small_data()
+    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation)  # noqa: E731
+    trained = pv.dpsgd(plan, build, cross_entropy, (x.float(), y), streams=streams.Streams.new(0))
     with workplace() as place:
         key = key_in(place)
-        model = pv.load_model(published(place, sign=key), trusted=f"{key}.pub")
-    rows = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(4, 5)
+        pv.publish(trained, place / "model", model_spec="linear", classes=3, sign=key)
+        model = pv.load_model(place / "model", trusted=f"{key}.pub")
+    rows = torch.linspace(-1, 1, 20).reshape(4, 5)
     with torch.no_grad():
-        scores = result().model(rows)
+        scores = trained.model(rows)
         assert torch.equal(model(rows), scores)
     assert torch.equal(model.predict(rows), scores.argmax(1))
     assert (model.input_shape, model.classes, model.training) == ((5,), 3, False)

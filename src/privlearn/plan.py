@@ -15,7 +15,7 @@ from privlearn._checks import count
 from privlearn._public import registered
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
+from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise, solve_rate
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -216,10 +216,7 @@ class Plan(AbstractPlan):
             raise BadInput(
                 f"before is {self.before!r}: expected a tuple of releases, such as (pv.transforms.PrivatePCA(60, 16.0),)"
             )
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise BadInput(
-                f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
-            )
+        require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)
@@ -363,6 +360,10 @@ class Plan(AbstractPlan):
             problems.append(
                 f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"
             )
+        steps = self.sampling.steps(1)
+        epochs = facts["epochs"] if self.filter else self.epochs
+        if steps == self.sampling.steps(10**9) and facts["steps"] != steps * epochs:  # it does not depend on the rows
+            problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
         check_choices(facts, [release.keep for release in self.before if isinstance(release, SelectFeatures)])
         return problems + reacting.contradictions(self, facts)
 

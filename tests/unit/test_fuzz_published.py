@@ -87,7 +87,13 @@ BASES: dict[str, tuple[Event, str, AbstractPlan]] = {
     "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",
                  RandomStopping(WHICH, 3.0, score_noise=9.0)),
 }  # fmt: skip
-FACTS = {"examples": 100, "answered": 2, "teacher": {}, "tuning": {"chosen": 1, "examples": 100}}
+FACTS = {
+    "examples": 100,
+    "noise_std": 10.0 * 2**0.5,
+    "answered": 2,
+    "teacher": {},
+    "tuning": {"chosen": 1, "examples": 100},
+}
 
 
 class Watch:
@@ -146,7 +152,9 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     planned = plan.event()
     own = accountant.guarantee(planned, Adjacency(adjacency), 1e-5)
     others = None if tally(planned) == tally(event) else claim_module.figures(claim_module.FIXED, own)
-    body = certificate.make(event, found, plan, FACTS, False, files, others)
+    trained = plan.trained(FACTS)
+    steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
+    body = certificate.make(event, found, plan, FACTS | steps, False, files, others)
     return keys.sign(body, key) if key else body, files
 
 

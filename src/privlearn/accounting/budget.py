@@ -166,7 +166,9 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def require_budget(budget: object) -> None:
     """Raise `BadInput` unless `budget` is one that a plan can have."""
     if budget is not None and not isinstance(budget, Budget):
-        raise BadInput(f"budget is {repr(budget)[:80]}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None")
+        raise BadInput(
+            f"budget is {repr(budget)[:80]}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
+        )
 
 
 #: Relative slack when spending is compared with a budget: sums of floats must not lose the last epoch.

@@ -69,7 +69,7 @@ def _run(
     screen.asides.print(f"a public network is trained first, on {_volumes(len(labelled.x))} with masks")
     start = Start.learn(labelled, pool, network)
     plan = replace(plan, aggregate=Ball(start.radius))
-    answer |= {"plan": plan.to_json() | {"noise_std": plan.noise_std}}
+    answer |= {"plan": plan.to_json() | plan.noise_figures()}
     screen.asides.print(
         f"plan: {plan.queries} volumes to {plan.teachers} teachers, noise of {_noise_in_radii(plan):.4g} radii on each of "
         f"{start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"

@@ -145,9 +145,7 @@ def figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         }
         for share in _SHARES
     ]
-    numbers = plan.to_json() | {"noise_std": plan.noise_std}
-    if isinstance(plan.aggregate, ConfidentVotes):
-        numbers["test_noise_multiplier"] = plan.test_noise
+    numbers = plan.to_json() | plan.noise_figures()
     return guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
 
 

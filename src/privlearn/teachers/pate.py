@@ -158,6 +158,7 @@ def ask_teachers(
         found = release_answers(plan, sums, reducer, ledger, streams, Checkpoint(keep), facts)
     answers = Answers(pool.inputs, found.targets, found.answered, found.scores, plan.teachers / plan.noise_std**2)
     public: dict[str, Any] = {
+        **plan.noise_figures(),
         "answered": int(found.answered.sum()),
         "public_inputs": len(pool.raw),
         "teacher": teachers.describe(),

@@ -130,6 +130,11 @@ class PatePlan(AbstractPlan):
         over = 1 if isinstance(self.aggregate, Votes | ConfidentVotes) else self.teachers
         return self.noise * self.aggregate.sensitivity / over
 
+    def noise_figures(self) -> dict[str, float]:
+        """Figures of the noise, by name: what the run states of it."""
+        tests = {"test_noise_multiplier": self.test_noise} if isinstance(self.aggregate, ConfidentVotes) else {}
+        return {"noise_std": self.noise_std, **tests}
+
     @property
     def _weight(self) -> float:
         """How many answers the whole amounts to: mu^2 of everything together is this over noise_multiplier^2."""
@@ -229,8 +234,12 @@ class PatePlan(AbstractPlan):
         ]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan: too many answers, or a record that is replaced and changes two teachers."""
+        """What contradicts the plan: other noise, too many answers, or a record that is replaced and changes two teachers."""
         problems = []
+        for name, true in self.noise_figures().items():
+            stated = float(facts[name])
+            if not math.isclose(stated, true, rel_tol=1e-6):
+                problems.append(f"{name} is said to be {stated:g}, and the plan's is {true:g}")
         most = self.aggregate.answers if isinstance(self.aggregate, ConfidentVotes) else self.queries
         if not 0 <= count("answered", facts["answered"], least=0) <= most:
             problems.append(f"{facts['answered']} queries are said to be answered, and the plan answers at most {most}")
