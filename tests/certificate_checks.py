@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ import teachers_checks
 import tune_checks
 import validation_checks
 from checks import check, must_raise
+from fuzz_json import places
 from mac_nets import made_up, net
 
 import privlearn as pv
-from privlearn import sampling, streams
+from privlearn import _public, sampling, streams
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
-from privlearn.publishing import certificate, folder, keys, publish, verify
+from privlearn.plan import AbstractPlan
+from privlearn.publishing import certificate, folder, keys, plans, publish, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
 
@@ -196,6 +199,115 @@ def check_facts_that_follow_from_the_plan_are_compared() -> None:
         contents = published()[name]
         found = checked(contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True))
         assert any(says in problem for problem in found.problems), (name, path, found.problems)
+
+
+class Mine(pv.schedules.Schedule):
+    """A schedule of the user's own, which nobody registered."""
+
+    def __init__(self, start: float = 1.0) -> None:
+        self.start = start
+
+    def __call__(self, epoch: float) -> float:
+        return self.start * (3 - 0.1 * epoch)
+
+    def scaled(self, factor: float) -> Mine:
+        return Mine(self.start * factor)
+
+
+def every_plan() -> list[AbstractPlan]:
+    """A plan of each kind, with each sampler, clip, schedule and release before training somewhere."""
+    schedules, mac, transforms = pv.schedules, pv.mac, pv.transforms
+    learned = mac.Derivatives((0.3, 0.2), 0.5, (1.0, 2.0), mac.Histogram(50.0))
+    two = tuple(
+        pv.tuning.Candidate(name, pv.Plan(sampler, 3, schedules.Exponential(0.1), examples=60), settings={"rate": 0.1})
+        for name, sampler in (("a", pv.Poisson(0.1)), ("inf", pv.Poisson(0.2)))
+    )  # fmt: skip
+    return [
+        pv.Plan(pv.Poisson(0.1), group_size=3, examples=1000),
+        pv.Plan(pv.Poisson(0.1), rows_per_person=2),
+        pv.Plan(pv.Partition(8), 4, clip=pv.clipping.Quantile(0.2)),
+        pv.Plan(pv.Shuffle(10), 4, schedules.Exponential(0.1, period=3), before=(transforms.PrivatePCA(10, 16.0),)),
+        pv.Plan(sampling.FixedOrder(10), 4, schedules.Time(0.1, to_epoch=3), pv.clipping.Automatic(1.0)),
+        pv.Plan(sampling.FullBatch(), 4, schedules.Polynomial(2, end=1), pv.clipping.PerLayer(1.0)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.Step(0.6), before=(transforms.SelectFeatures(10, 30.0, 10, 4.0),)),
+        pv.Plan(pv.Poisson(0.1), 4, Mine(), before=(transforms.Moments(64, 20.0, 4.0),)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.PerEpoch((3.0, 2.0, 1.0)), mac.Analytic(1.0)),
+        pv.Plan(pv.Shuffle(10), 4, clip=learned),
+        pv.Plan(pv.Shuffle(10), 4, schedules.Validation(0.7, noise=50.0)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.Validation(0.7, m=2, period=2)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Votes(10), persons=True),
+        pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Box(7)),
+        *feature_checks.EVERY_PLAN,
+        pv.tuning.Blocks(two, retrain=True),
+        pv.tuning.RandomStopping(two, 3.0),
+        pv.tuning.RandomStopping(two, 3.0, shape=math.inf),
+    ]
+
+
+@check
+def check_every_plan_reads_itself_back() -> None:
+    """One law for all plans: calibrated, within the target; written and read, an equal plan of equal events."""
+    kinds = set()
+    for shape in every_plan():
+        plan = shape.calibrate(epsilon=4.0, delta=1e-5)
+        assert plan.budget == pv.Budget(4.0, 1e-5, None, plan.unit.group_size)
+        assert 4.0 * (1 - 0.003) <= plan.budget.spent(plan.event(), plan.neighbours) <= 4.0, plan
+        assert plan.guarantee(1e-5).epsilon <= 4.0
+        text = json.dumps(plan.to_json(), allow_nan=False)
+        again = plans.read(json.loads(text))
+        assert again == plan.stated(), plan
+        assert again.event() == plan.event()
+        assert (again.neighbours, again.unit, again.rows()) == (plan.neighbours, plan.unit, plan.rows())
+        assert json.dumps(again.to_json()) == text
+        kinds |= {value for path, value in leaves(json.loads(text)) if path[-1] == "kind"}
+    registered = {kind for kind, cls in _public.kinds(object).items() if cls.__module__.startswith("privlearn.")}
+    assert registered - kinds == set()
+    for result in results().values():
+        if not result.ledger.adaptive:
+            assert all(result.ledger.event.events.count(part) for part in result.plan.event().events), result.plan
+
+
+@check
+def check_plans_of_strangers_are_refused() -> None:
+    """Kinds, fields, types, sizes and depths that no plan has: bad input, and nothing else."""
+    for shape in every_plan():
+        body = shape.calibrate(epsilon=4.0, delta=1e-5).to_json()
+        for part in [body, *(inner[key] for inner, key in places(body))]:
+            if isinstance(part, dict) and "kind" in part:
+                whole = dict(part)
+                part["more"] = 1
+                must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                for name in whole:
+                    part.clear()
+                    part.update({key: value for key, value in whole.items() if key != name})
+                    must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                part.clear()
+                part.update(whole)
+        assert plans.read(body)
+    plan = every_plan()[0].to_json()
+    deep: Any = 1
+    for _ in range(50):
+        deep = [deep]
+    big = pv.Plan(pv.Poisson(0.1), 90_000)
+    many = tuple(pv.tuning.Candidate(str(n), big) for n in range(12))
+    for wrong in (
+        None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"], {**plan, "sampling": deep},
+        {**plan, "sampling": plan["clip"]}, {**plan, "clip": plan["sampling"]}, {**plan, "schedule": plan},
+        {**plan, "epochs": "7"}, {**plan, "before": {"kind": "table", "values": {}}}, {**plan, "clip": {"kind": "infinity"}},
+        {**plan, "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
+        {**plan, "before": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
+        pv.tuning.Blocks(many).to_json(),
+        {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
+    ):  # fmt: skip
+        must_raise(BadInput, lambda wrong=wrong: plans.read(wrong))  # type: ignore[misc]
+    bare = {"kind": "table", "values": {}}
+    must_raise(BadInput, lambda: _public.registered(type("Flat", (), {"kind": "flat"})))
+    assert _public.from_json(bare) == {}
+    for kind in ("flat", "table"):
+        taken = dataclass(frozen=True)(type("Taken", (), {"kind": kind}))
+        must_raise(BadInput, lambda taken=taken: _public.registered(taken))  # type: ignore[misc]
 
 
 @check
