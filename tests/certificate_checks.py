@@ -288,7 +288,7 @@ def check_plans_of_strangers_are_refused() -> None:
         assert plans.read(body)
     plan = every_plan()[0].to_json()
     deep: Any = 1
-    for _ in range(50):
+    for _ in range(5000):
         deep = [deep]
     big = pv.Plan(pv.Poisson(0.1), 90_000)
     many = tuple(pv.tuning.Candidate(str(n), big) for n in range(12))

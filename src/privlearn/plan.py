@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, final, get_args
 
-from privlearn import _public, reacting
+from privlearn import _public, reacting, solving
 from privlearn._checks import count
 from privlearn._public import registered
 from privlearn.accounting import accountant
 from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise, solve_rate
+from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
 from privlearn.accounting.events import (
     Composed,
     Event,
@@ -30,8 +30,8 @@ from privlearn.accounting.limits import largest_filter
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
-from privlearn.sampling import Partition, Poisson, Sampler
-from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Polynomial, Schedule, Step, Validation
+from privlearn.sampling import Sampler
+from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
 from privlearn.transforms.moments import Moments
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
@@ -43,10 +43,6 @@ MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
 LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
-_NOT_KNOWN = (
-    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
-    "epochs, or give --schedule {}"
-)
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
@@ -311,11 +307,11 @@ class Plan(AbstractPlan):
         if not isinstance(self.schedule, Validation):
             return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
         budget = Budget(epsilon, delta, rho, self.group_size)
-        self._require_room(budget)
+        self.require_room(budget)
         return reacting.started(self, self.schedule, budget)
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Plan], float]:
-        self._require_room(budget)
+        self.require_room(budget)
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
             raise BadInput(
@@ -378,7 +374,7 @@ class Plan(AbstractPlan):
             UnsupportedEvent: a budget of rho under Poisson sampling.
         """
         budget = budget.for_group(self.group_size)
-        self._require_room(budget)
+        self.require_room(budget)
 
         schedule, limit = self.schedule, None
         if isinstance(schedule, Validation):
@@ -409,26 +405,7 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: a constant schedule, or no k meets the budget.
         """
-        budget = budget.for_group(self.group_size)
-        self._require_room(budget)
-        schedule = self.schedule
-        if isinstance(schedule, Constant):
-            raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
-        if isinstance(schedule, Validation):
-            raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
-
-        def at(k: float) -> Plan:
-            return replace(self, schedule=replace(schedule, k=k))  # type: ignore[type-var]
-
-        step = isinstance(schedule, Step)
-        k = solve_rate(
-            lambda k: budget.spent(at(k).event(), self.neighbours),
-            budget.limit,
-            more_is_louder=not step,
-            below_one=step,
-            start=0.9 if step else 1.0 if isinstance(schedule, Polynomial) else 0.05,
-        )
-        return replace(at(k), budget=budget)
+        return solving.with_rate(self, budget)
 
     def with_batch_size(self, budget: Budget, examples: int) -> Plan:
         """Keep noise and epochs, and solve for the largest batch size that the budget allows.
@@ -438,25 +415,7 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
         """
-        if not isinstance(self.sampling, Poisson | Partition):
-            raise BadInput(
-                f"with {self.sampling.kind} batches the guarantee does not depend on their size: solve for "
-                "the noise or the epochs, or use poisson or partition sampling"
-            )
-        if isinstance(self.schedule, Validation):
-            raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
-        budget = budget.for_group(self.group_size)
-        self._require_room(budget)
-
-        def at(size: int) -> Plan:
-            return replace(self, sampling=type(self.sampling).of_size(size, examples))
-
-        size = largest(lambda size: budget.covers(budget.spent(at(size).event(), self.neighbours)), examples)
-        if size == 0:
-            raise BadInput(
-                f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
-            )
-        return replace(at(size), budget=budget)
+        return solving.with_batch_size(self, budget, examples)
 
     def _settle_adjacency(self) -> None:
         """Set the kind of neighbour where none is given; raises `UnsupportedEvent`, `BadInput` as the class says."""
@@ -474,7 +433,7 @@ class Plan(AbstractPlan):
         """What comes before training."""
         return compose(release.event() for release in self.before)
 
-    def _require_room(self, budget: Budget) -> None:
+    def require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
         budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
         spent = budget.spent(self.earlier(), self.neighbours)

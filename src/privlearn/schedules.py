@@ -339,11 +339,6 @@ def spec(schedule: NoiseSchedule) -> str:
     return f"{schedule.kind}:{','.join(f'{key}={value!r}' for key, value in shown.items())}"
 
 
-def is_spec(text: str) -> bool:
-    """Whether `text` claims to be a spec of one of the schedules here, well-formed or not, and not a user's own."""
-    return text.partition(":")[0].strip() in _specs()
-
-
 def _parameters(kind: type[NoiseSchedule]) -> list[Field[Any]]:
     """The parameters of a kind of schedule, options last."""
     return sorted(fields(kind), key=lambda part: bool(part.kw_only))  # type: ignore[arg-type]

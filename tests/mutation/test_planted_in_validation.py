@@ -127,7 +127,6 @@ MUTANTS = [
     Mutant("the facts tell whether a run reacted", reacting.contradictions,
            'if not isinstance(plan.schedule, Validation):\n        if {"validation", "noise_multipliers"} & set(facts):',
            'if "validation" not in facts:\n        if False:', REACTED),
-    Mutant("a run that reacts needs no filter", plan.Plan.event, "if self.filter is None:", "if False:", REACTED),
     Mutant("paid validations may be said to be free", reacting.contradictions,
            'stated["noise"] != plan.schedule.noise or', "", REACTED),
     Mutant("any validations may be said to be public", reacting.contradictions,
