@@ -493,7 +493,7 @@ def check_what_was_done_for_accuracy_is_told() -> None:
             word in (plain / "README.md").read_text() for word in ("copies", "smoothing", "published weights")
         )
         assert other["claim"] == json.loads((out / "privacy.json").read_text())["claim"]
-        assert other["event"] == json.loads((out / "privacy.json").read_text())["event"]
+        assert other["events"] == json.loads((out / "privacy.json").read_text())["events"]
 
 
 @check

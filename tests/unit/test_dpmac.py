@@ -212,7 +212,7 @@ def test_the_plan_prices_the_histogram_where_it_comes() -> None:
     calibrated = plan.calibrate(epsilon=1.0, delta=1e-5)
     assert 0.99 <= calibrated.guarantee(1e-5).epsilon <= 1.0
     assert calibrated.schedule.start > 2.0
-    assert plan.other_releases() == [{"kind": "histogram", **vars(pv.mac.Histogram(7.0, after=1))}]
+    assert plan.to_json()["clip"]["learned"] == {"kind": "histogram", **vars(pv.mac.Histogram(7.0, after=1))}
 
 
 def test_results_repeat_with_a_seed_and_in_parts() -> None:

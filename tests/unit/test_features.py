@@ -23,7 +23,7 @@ from privlearn.accounting.events import Composed, Repeated, Selection
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import plans
-from privlearn.statistics import fisher as fisher_module
+from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn_studies.shen_literal import literal_release

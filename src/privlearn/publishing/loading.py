@@ -18,20 +18,20 @@ from privlearn.publishing.verify import Verification, verify_contents
 
 
 @final
-class PublishedModel(nn.Module):
-    """A published model, its folder verified. It takes raw inputs and gives what the trained model gave: scores of classes.
+class PublishedModel(nn.Sequential):
+    """A published model, its folder verified: the transforms and the network, as in `Result.model`.
+
+    It takes raw inputs and gives what the trained model gave: scores of classes.
 
     Attributes:
-        model: the transforms and the network.
         input_shape: of one example.
         classes: how many there are.
         verification: what `verify` says of the folder, with its guarantee.
         config: what else the folder says of how the model is built.
     """
 
-    def __init__(self, model: nn.Module, config: Mapping[str, Any], verification: Verification) -> None:
-        super().__init__()
-        self.model = model
+    def __init__(self, model: nn.Sequential, config: Mapping[str, Any], verification: Verification) -> None:
+        super().__init__(*model)
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
         self.classes: int | None = config["classes"]
         self.verification, self.config = verification, dict(config)
@@ -41,7 +41,7 @@ class PublishedModel(nn.Module):
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
         if tuple(x.shape[1:]) != self.input_shape:
             raise BadInput(f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}")
-        scores: Tensor = self.model(x)
+        scores: Tensor = super().forward(x)
         return scores
 
     @torch.no_grad()
