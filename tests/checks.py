@@ -46,7 +46,7 @@ from privlearn.errors import (
 )
 from privlearn.mechanisms import noise as noise_module
 from privlearn.mechanisms import release as release_module
-from privlearn.models import networks
+from privlearn.models import check as models_check
 from privlearn.plan import Plan
 from privlearn.publishing import certificate, publish, verify
 
@@ -533,14 +533,14 @@ def check_models_that_couple_examples_are_refused() -> None:
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     ways = [InTraining(how).eval() for how in ("training", "causal", "size", "value", "divided", "frozen")]
     for net in (norm, Centred(1.0), Centred(1e-4), Remembers(), *ways):
-        must_raise(NotPerExample, lambda net=net: networks.require_per_example(net, x))
+        must_raise(NotPerExample, lambda net=net: models_check.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
-    networks.require_per_example(fine, x)
+    models_check.require_per_example(fine, x)
     # Of rows of many numbers fewer are made up.
     many = torch.zeros(1, 1 << 14)
     large = nn.Linear(1 << 14, 2)
-    networks.require_per_example(large, many)
-    must_raise(NotPerExample, lambda: networks.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
+    models_check.require_per_example(large, many)
+    must_raise(NotPerExample, lambda: models_check.require_per_example(nn.Sequential(large, nn.BatchNorm1d(2)), many))
 
 
 # Samplers

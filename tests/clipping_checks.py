@@ -43,7 +43,7 @@ from privlearn.clipping.per_example import (
     together,
 )
 from privlearn.mechanisms import release as release_module
-from privlearn.models.networks import made_up_batch
+from privlearn.models.check import made_up_batch
 
 EPS = torch.finfo(torch.float32).eps
 #: What a missing value is marked by; no made-up row has it.

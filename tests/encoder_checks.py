@@ -25,8 +25,9 @@ from privlearn.cli import training
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.publishing import certificate
 from privlearn.runs.task import front
-from privlearn.transforms import External, RandomUnits, Scattering, encoder, usual
+from privlearn.transforms import RandomUnits, Scattering, encoder, usual
 from privlearn.transforms import made_up_images as directions_module
+from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.made_up_images import made_up_images
 from privlearn.transforms.scattering import scattered
 
@@ -363,7 +364,7 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         pv.publish(run(data), out, model_spec="linear", classes=3)
         facts = json.loads((out / "privacy.json").read_text())["facts"]
         told = encoder(spec)
-        assert isinstance(told, External)
+        assert isinstance(told, ExternalModule)
         assert facts["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9

@@ -33,7 +33,7 @@ from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish
 from privlearn.statistics.classifiers import solved
 from privlearn.transforms import FeatureFolder, Precomputed, encoder
-from privlearn.transforms.precomputed import rows_digest
+from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
 
 C = 0.5
 
@@ -197,7 +197,7 @@ def check_moments_are_those_of_clipped_rows() -> None:
     """Hardly any noise: mean and deviation of clipped rows, number by number; rows clipped and of one length afterwards."""
     x = some_rows(400)[0].float()
     clipped = x * (R / x.norm(dim=1, keepdim=True)).clamp(max=1)
-    made = moments(1e-5).run(x, ADD, pv.Ledger(), pv.Streams.new(0).noise)
+    made = moments(1e-5).fit(x, ADD, pv.Ledger(), pv.Streams.new(0).noise)
     torch.testing.assert_close(made.get_buffer("mean"), clipped.mean(0), atol=1e-3, rtol=0)
     torch.testing.assert_close(made.get_buffer("deviation"), clipped.std(0, correction=0), atol=1e-3, rtol=0)
     expected = (clipped - clipped.mean(0)) / clipped.std(0, correction=0)
@@ -227,11 +227,11 @@ def check_moments_are_in_the_price() -> None:
         content["digests"]["plan"] = digest(content["plan"])
         (out / "privacy.json").write_text(json.dumps(content))
         assert not pv.verify(out).ok
-    flat = moments(1.0).run(torch.zeros(50, 4), ADD, pv.Ledger(), pv.Streams.new(0).noise)
+    flat = moments(1.0).fit(torch.zeros(50, 4), ADD, pv.Ledger(), pv.Streams.new(0).noise)
     assert float(flat.get_buffer("deviation").min()) > 0.1  # what the noise alone gives
     ledger = pv.Ledger(pv.Budget(rho=0.05))
     stream: Any = NoDraws()
-    must_raise(pv.errors.BudgetExceeded, lambda: moments().run(x, ADD, ledger, stream))
+    must_raise(pv.errors.BudgetExceeded, lambda: moments().fit(x, ADD, ledger, stream))
     assert not list(walk(ledger.event))
 
 
@@ -252,7 +252,7 @@ def check_moments_have_the_stated_noise() -> None:
     for adjacency, factor in ((ADD, 1.0), (REPLACE, 2.0)):
         with mock.patch.object(module, "release_statistics", watched):
             made = pv.transforms.Moments(20_000, 2.0, R)
-            made.run(torch.full((1, 20_000), math.nan), adjacency, pv.Ledger(), pv.Streams.new(2).noise)
+            made.fit(torch.full((1, 20_000), math.nan), adjacency, pv.Ledger(), pv.Streams.new(2).noise)
         for values, stated, size in (
             (seen[-1].sums, seen[-1].sum_std, factor * R / math.sqrt(0.19)),
             (seen[-1].moments, seen[-1].moment_std, R**2 / math.sqrt(0.8) * (math.sqrt(2) if factor == 2 else 1)),
@@ -300,7 +300,9 @@ def check_rates_know_rows_of_public_norm() -> None:
     assert math.isclose(rate(behind, data) / plain, 5.0 / 2 / 0.6)
     for normalisation, factor in (("of each example", 5.0 / 2 / 0.6), ("none", 1.0)):
         encoding = pv.transforms.with_features(data, "norm:power=1").features
-        own = replace(data, features=replace(encoding, encoder=Precomputed("anything", "", normalisation)))
+        own = replace(
+            data, features=replace(encoding, encoder=PrecomputedRows(Precomputed("anything", "", normalisation)))
+        )
         assert math.isclose(rate(plan, own) / plain, factor)
 
 
@@ -349,13 +351,13 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
 @check
 def check_rows_of_features_are_normalised_one_by_one() -> None:
     x = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0)) * 40 + 7
-    found = Precomputed("anything")(x)
+    found = PrecomputedRows(Precomputed("anything"))(x)
     torch.testing.assert_close(found.flatten(1).norm(dim=1), torch.full((6,), math.sqrt(15)), rtol=1e-3, atol=0)
-    torch.testing.assert_close(Precomputed("anything")(x[2:3]), found[2:3])
+    torch.testing.assert_close(PrecomputedRows(Precomputed("anything"))(x[2:3]), found[2:3])
     others = x * 100
     others[2] = x[2]
-    torch.testing.assert_close(Precomputed("anything")(others)[2], found[2])
-    assert torch.equal(Precomputed("anything", "", "none")(x), x)
+    torch.testing.assert_close(PrecomputedRows(Precomputed("anything"))(others)[2], found[2])
+    assert torch.equal(PrecomputedRows(Precomputed("anything", "", "none"))(x), x)
 
 
 @check

@@ -18,9 +18,9 @@ from torch import Tensor
 import privlearn as pv
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput
-from privlearn.models.networks import Keep
 from privlearn.publishing import publish, verify
 from privlearn.transforms import select as mechanism
+from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics
 
 

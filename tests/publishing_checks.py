@@ -27,7 +27,8 @@ from privlearn import sampling, streams
 from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, loading, network, publish
+from privlearn.publishing import certificate, folder, keys, loading, publish
+from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 
 
@@ -424,7 +425,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
             {"classes": True}, {"classes": 2.0}, {"classes": -1}, {"input_shape": [10**9, 10**9]}, {"input_shape": "5"},
             {"input_shape": [1] * 9}, {"network_input_shape": [0]}, {"network_input_shape": [5.0]}, {"model": ["linear"]},
             {"transforms": [{"kind": "scale", "shape": []}] * 9},
-            {"transforms": [{"kind": "project", "shape": [10**6, 10**6]}]},
+            {"transforms": [{"kind": "pca", "shape": [10**6, 10**6]}]},
             {"transforms": [{"kind": "os", "shape": []}]}, {"transforms": {}}, {"transforms": [None]},
         ):  # fmt: skip
             must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
@@ -432,8 +433,8 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
 
 
 def _rebuild(config: dict[str, Any], content: bytes) -> None:
-    parsed = network.parse(json.dumps(config).encode())
-    network.rebuild(parsed, parsed["model"], content)
+    parsed = published_model.parse(json.dumps(config).encode())
+    published_model.rebuild(parsed, parsed["model"], content)
 
 
 @check

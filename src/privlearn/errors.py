@@ -46,4 +46,4 @@ class CertificateMismatch(PrivlearnError):
 
 def first_line(error: Exception) -> str:
     """What an error says, cut to a line; its kind if it says nothing."""
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    return next(iter(str(error).strip().splitlines()), "")[:200].rstrip(".") or type(error).__name__

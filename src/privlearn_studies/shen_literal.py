@@ -15,11 +15,11 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.noise import add_gaussian
-from privlearn.models.networks import Scale
 from privlearn.statistics.opening import LabelledRows, Origin
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import ReleasedRows
 from privlearn.streams import Streams
+from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
 
 

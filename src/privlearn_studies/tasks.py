@@ -15,8 +15,8 @@ from torch import Tensor
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.named import load
-from privlearn.models.networks import Project, Scale
 from privlearn.streams import Streams
+from privlearn.transforms.modules import Project, Scale
 from privlearn.transforms.pca import PrivatePCA
 
 #: How features are scaled before training: see `features`.
@@ -154,7 +154,7 @@ def _projected(task: Task, seed: int, validate: bool, first: int | None, scale: 
 def projection(task: Task, seed: int, x: Tensor) -> Project:
     """The task's private projection of training rows `x`; the caller pays."""
     assert task.pca is not None
-    return task.pca.run(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
+    return task.pca.fit(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
 
 
 def _scaled(project: Project, x: Tensor, scale: str) -> Tensor:

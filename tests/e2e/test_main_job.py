@@ -170,7 +170,7 @@ def test_files_that_nobody_certified_are_named(capsys: pytest.CaptureFixture[str
 def test_ranges_below_zero_keep_zero() -> None:
     low, high = torch.tensor([-4.0, 0.0, -1.0]), torch.tensor([2.0, 10.0, 1.0])
     rows = torch.tensor([[-4.0, 5.0, 0.0], [0.0, 0.0, -9.0], [2.0, 99.0, 1.0]])
-    scaled = pv.models.networks.Scale(low, high)(rows)
+    scaled = pv.transforms.modules.Scale(low, high)(rows)
     assert scaled.tolist() == [[-1.0, 0.5, 0.0], [0.0, 0.0, -1.0], [0.5, 1.0, 1.0]]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import encoder_checks  # noqa: F401 - registers the checks
 
 from privlearn.cli import training
-from privlearn.models import networks
-from privlearn.publishing import network, verify
+from privlearn.models import check as models_check
+from privlearn.publishing import model, verify
 from privlearn.runs import task
-from privlearn.transforms import chain, external, made_up_images, random_units, scattering
+from privlearn.transforms import chain, external, made_up_images, random_units, scattering, sources, specs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -37,31 +37,31 @@ MUTANTS = [
            "check_kept_features_are_those_of_these_rows"),
     Mutant("blocks but the first are lost", chain.Encoding._made, "found[start : start + len(part)] = part",
            "found[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
-    Mutant("an encoder may mix rows", chain.Encoding.__call__, "isinstance(self.encoder, External)", "False",
+    Mutant("an encoder may mix rows", chain.Encoding.__call__, "isinstance(self.encoder, ExternalModule)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
-    Mutant("an encoder may be another each time", external.External.__init__, "_digest(_made(spec, seed=1)) != self.digest",
-           "False", "check_an_encoder_that_is_another_each_time_is_refused"),
-    Mutant("random numbers begin alike each time", external.External.__init__, "seed=1", "seed=0",
+    Mutant("an encoder may be another each time", external.ExternalModule.__init__,
+           "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
+    Mutant("random numbers begin alike each time", external.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("features that are no numbers are learned from", task.front, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("test rows end a run that was paid for", training.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("batch norm of an encoder follows the batch", external.External.forward, "self._held[0].eval()",
+    Mutant("batch norm of an encoder follows the batch", external.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
-    Mutant("an encoder is in the mode that others leave it in", external.External.forward, "self._held[0].eval()",
+    Mutant("an encoder is in the mode that others leave it in", external.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0]", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
-    Mutant("batch norm of a network is taken for a fixed map", networks.require_per_example,
+    Mutant("batch norm of a network is taken for a fixed map", models_check.require_per_example,
            "fixed and module.track_running_stats", "module.track_running_stats",
            "check_batch_norm_of_an_encoder_is_a_fixed_map"),
-    Mutant("batch norm without running statistics may mix rows", networks.require_per_example,
-           "any(_rows_depend_on_others(twin, x, size) for size in sizes)", "False",
+    Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
+           "any(_rows_depend_on_others(twin, inputs, size) for size in sizes)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
-    Mutant("weights of one's own encoder are published", external.External.__init__, "self._held = (made,)",
+    Mutant("weights of one's own encoder are published", external.ExternalModule.__init__, "self._held = (made,)",
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),
-    Mutant("a file names the code that runs", network._own_encoder, "features != config[\"spec\"]",
-           "not (features := config[\"spec\"])", "check_a_file_never_names_the_code_that_runs"),
-    Mutant("other weights of one's own encoder will do", network._own_encoder, "found.digest != config[\"digest\"]",
+    Mutant("a file names the code that runs", sources.External.empty, "code != stated[\"spec\"]",
+           "not (code := stated[\"spec\"])", "check_a_file_never_names_the_code_that_runs"),
+    Mutant("other weights of one's own encoder will do", sources.External.empty, "found.digest != stated[\"digest\"]",
            "False", "check_another_encoder_of_that_name_is_refused"),
     Mutant("a digest of names alone", external._digest, "found.update(value.detach()", "(value.detach()",
            "check_another_encoder_of_that_name_is_refused"),
@@ -93,11 +93,12 @@ MUTANTS = [
            "check_mirror_images_have_the_same_features_where_wanted"),
     Mutant("upside down counts as mirrored", random_units.RandomUnits.answers, "x.flip(-1)", "x.flip(-2)",
            "check_mirror_images_have_the_same_features_where_wanted"),
-    Mutant("a published model forgets that it mirrors", network._encoder, 'bool(numbers.get("mirror"))', "False",
+    Mutant("a published model forgets that it mirrors", specs.ScatterRandom.empty, "own.mirror == 1", "False",
            "check_published_directions_come_back"),
-    Mutant("all images are photographs", chain.usual, "shape[0] == _COLOURS", "True",
+    Mutant("all images are photographs", specs.usual, "shape[0] == _COLOURS", "True",
            "check_what_is_usual_follows_from_public_facts"),
-    Mutant("a file's features may be code", network._encoder, 'config["kind"] == "external"', '"." in config["spec"]',
+    Mutant("a file's features may be code", model._transform, 'kinds()[config["kind"]]',
+           'kinds()["external" if "." in config["spec"] else "norm"]',
            "check_a_file_never_names_the_code_that_runs"),
     Mutant("a certificate may name other features", verify._other_features, "found == stated",
            "True", "check_other_features_than_the_certified_ones_do_not_verify"),

@@ -10,10 +10,9 @@ import feature_source_checks  # noqa: F401 - registers the checks
 from privlearn.clipping import rows
 from privlearn.descent import train
 from privlearn.mechanisms import squares
-from privlearn.models import networks
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan
-from privlearn.transforms import moments, precomputed
+from privlearn.transforms import modules, moments, precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -59,20 +58,20 @@ MUTANTS = [
     Mutant("features of statistics are not named", opening.linear_result, "if origin.public",
            "if False", "check_heads_from_statistics_stand_behind_public_features"),
     # Moments
-    Mutant("moments are for free", moments.Moments.run, "ledger=ledger",
+    Mutant("moments are for free", moments.Moments.fit, "ledger=ledger",
            "ledger=type('', (), {'charge': lambda *_: None})()",
            PRICE),
-    Mutant("moments have less noise than is charged", moments.Moments.run, "noise_multiplier=self.noise_multiplier",
+    Mutant("moments have less noise than is charged", moments.Moments.fit, "noise_multiplier=self.noise_multiplier",
            "noise_multiplier=self.noise_multiplier / 2", "check_moments_have_the_stated_noise"),
     Mutant("moments are certified as cheaper", verify._of_the_plan, "planned = plan.event()",
            "planned = event", PRICE),
-    Mutant("rows are standardised unclipped", networks.Standardise.forward, ".clamp(min=norm)", "* 0 + norm",
+    Mutant("rows are standardised unclipped", modules.Standardise.forward, ".clamp(min=norm)", "* 0 + norm",
            "check_moments_are_those_of_clipped_rows"),
-    Mutant("deviations are variances", moments.Moments.run, "floor).sqrt()", "floor)",
+    Mutant("deviations are variances", moments.Moments.fit, "floor).sqrt()", "floor)",
            "check_moments_are_those_of_clipped_rows"),
-    Mutant("a feature that is constant is blown up", moments.Moments.run, "found.variances(LEAST_COUNT, floor).sqrt()",
+    Mutant("a feature that is constant is blown up", moments.Moments.fit, "found.variances(LEAST_COUNT, floor).sqrt()",
            "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
-    Mutant("the number of rows is printed", moments.Moments.run, "floor = ", "print(len(rows)); floor = ",
+    Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
     Mutant("rates forget the norm after moments", train.usual_rate, "isinstance(last, Moments)", "False",
            "check_rates_know_rows_of_public_norm"),
@@ -85,13 +84,13 @@ MUTANTS = [
            "pass",
            ROWS),
     Mutant("a digest of shapes alone", precomputed.rows_digest, "found.update(", "(", ROWS),
-    Mutant("digests of rows are published", precomputed.Precomputed.describe, '"digest": self.digest',
-           '"digest": self.digest, "rows": "0"', TRAINS),
+    Mutant("digests of rows are published", precomputed.PrecomputedRows.describe, '"digest": own.digest',
+           '"digest": own.digest, "rows": "0"', TRAINS),
     Mutant("everybody may read a folder of features", precomputed.save_features, "mode=0o700", "mode=0o755", TRAINS),
     Mutant("features are scaled as rows were", precomputed.FeatureFolder.of, "low=None, high=None",
            "low=0.0, high=255.0",
            TRAINS),
-    Mutant("features are normalised over the batch", precomputed.Precomputed.forward, "x.float(), x.shape[1:]",
+    Mutant("features are normalised over the batch", precomputed.PrecomputedRows.forward, "x.float(), x.shape[1:]",
            "x.float(), x.shape", "check_rows_of_features_are_normalised_one_by_one"),
     Mutant("a certificate may name another encoder's weights", verify._identity,
            'features.get("digest", "")', '""', "check_a_certificate_of_a_folder_names_its_encoder"),

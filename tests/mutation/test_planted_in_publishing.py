@@ -8,7 +8,7 @@ from pathlib import Path
 import publishing_checks  # noqa: F401 - registers its checks
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, loading, network, verify
+from privlearn.publishing import certificate, folder, keys, loading, model, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -57,9 +57,9 @@ MUTANTS = [
     Mutant("weights are read again unchecked", folder.weights,
            "hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS)", "False",
            "check_what_is_loaded_is_what_was_checked"),
-    Mutant("the configuration is read again", loading.load_model, "network.parse(contents.files[CONFIG])",
-           "network.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
-    Mutant("networks are built before they fit", network.rebuild, '"meta" if known else "cpu"', '"cpu"',
+    Mutant("the configuration is read again", loading.load_model, "model.parse(contents.files[CONFIG])",
+           "model.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
+    Mutant("networks are built before they fit", model.rebuild, '"meta" if known else "cpu"', '"cpu"',
            "check_a_network_gets_no_memory_before_it_fits"),
     Mutant("drafts stay behind", folder.write, "shutil.rmtree(draft, ignore_errors=True)", "pass",
            "check_a_failed_write_leaves_nothing"),

@@ -10,7 +10,7 @@ from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
 from privlearn.clipping import clips, gradients, per_example, rows
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
-from privlearn.models import networks
+from privlearn.models import check as models_check
 from privlearn.publishing import certificate, publish, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -100,15 +100,15 @@ MUTANTS = [
            "rows.T, rows).copy_(gram.float())", "check_pca_moment_of_many_rows_is_bounded"),
     Mutant("two threads spend one sample", sampling.Sample.spend, "with _ONE_AT_A_TIME:", "if True:",
            "check_a_sample_is_spent_once_by_two_threads"),
-    Mutant("running statistics pass", networks.require_per_example, "not torch.equal(value, before[name])", "False",
+    Mutant("running statistics pass", models_check.require_per_example, "not torch.equal(value, before[name])", "False",
            "check_models_that_couple_examples_are_refused"),
-    Mutant("only a batch's first row is watched", networks._rows_depend_on_others,
+    Mutant("only a batch's first row is watched", models_check._rows_depend_on_others,
            "sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1})", "[0]", "check_models_that_couple_examples_are_refused"),
-    Mutant("three rows have a fourth", networks._rows_depend_on_others, "min(3, size - 1)", "3",
+    Mutant("three rows have a fourth", models_check._rows_depend_on_others, "min(3, size - 1)", "3",
            "check_models_that_couple_examples_are_refused"),
-    Mutant("the model is checked in another mode than it trains in", networks.require_per_example,
+    Mutant("the model is checked in another mode than it trains in", models_check.require_per_example,
            ".train(not fixed)", ".eval()", "check_models_that_couple_examples_are_refused"),
-    Mutant("coupled outputs pass", networks._rows_depend_on_others, "if not _same(out[row], single):", "if False:",
+    Mutant("coupled outputs pass", models_check._rows_depend_on_others, "if not _same(out[row], single):", "if False:",
            "check_models_that_couple_examples_are_refused"),
     Mutant("batches of fixed size called Poisson", sampling.Poisson.draw,
            "np.flatnonzero(rng.random(examples) < self.sampling_rate)",

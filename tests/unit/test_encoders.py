@@ -15,7 +15,7 @@ from privlearn.accounting.events import walk
 from privlearn.cli import main
 from privlearn.descent import rules
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.transforms import chain
+from privlearn.transforms import specs
 
 OWN = sorted(name for name in vars(encoder_checks) if name.startswith("check_"))
 
@@ -237,7 +237,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
 
 def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By examples x epsilon, the same by Python and the command line."""
-    monkeypatch.setattr(chain, "_LARGE", 200)
+    monkeypatch.setattr(specs, "_LARGE", 200)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "images.npz"
     data = encoder_checks.images(60)
@@ -246,7 +246,7 @@ def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.Mo
     with encoder_checks.few_images(350):
         for few, kept in ((301, 20), (300, 30)):
             for name, number in (("_FEW", few), ("_LEAST_DIRECTIONS", 20), ("_DIRECTIONS", (30, 40))):
-                monkeypatch.setattr(chain, name, number)
+                monkeypatch.setattr(specs, name, number)
             spec = f"scatter:J=2,kept={kept}"
             result = pv.train(data, epsilon=5.0, delta=1e-3)
             assert result.facts["public_features"]["spec"] == spec

@@ -206,7 +206,7 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a release that is not in a tuple": (
         lambda: pv.Plan(pv.Poisson(0.1), before=pv.transforms.PrivatePCA(2, 3.0)),  # type: ignore[arg-type]
-        ("before is PCA", "a tuple"),
+        ("before is PrivatePCA", "a tuple"),
     ),
     "a release in words": (
         lambda: pv.Plan(pv.Poisson(0.1), before=("pca",)),

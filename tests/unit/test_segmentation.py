@@ -23,7 +23,7 @@ from privlearn.cli import main
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
 from privlearn.models import networks, unets
-from privlearn.models.networks import require_per_example
+from privlearn.models.check import require_per_example
 from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
 from privlearn_studies import registry

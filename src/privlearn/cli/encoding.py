@@ -16,7 +16,8 @@ from privlearn.data import NAMES, Dataset
 from privlearn.data.catalogue import cache
 from privlearn.errors import BadInput
 from privlearn.runs.task import require_no_features
-from privlearn.transforms import Encoder, Encoding, encoder, usual, with_features
+from privlearn.transforms import Encoding, encoder, usual, with_features
+from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.precomputed import is_folder
 
 
@@ -81,7 +82,7 @@ def _usual(options: argparse.Namespace, data: Dataset) -> str | None:
     return usual(data.x.shape[1:], data.low, signal) if plain else None
 
 
-def _require_rows(made: Encoder, data: Dataset) -> None:
+def _require_rows(made: RowTransform, data: Dataset) -> None:
     """Refuse rows that the encoder does not take, by a made-up one."""
     row = torch.zeros(1, *data.x.shape[1:])
     try:

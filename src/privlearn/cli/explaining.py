@@ -14,6 +14,7 @@ from privlearn.descent import rules
 from privlearn.plan import Plan
 from privlearn.schedules import spec
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments
 
 
@@ -105,7 +106,7 @@ def _rate(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[tor
     """The learning rate that the run will begin with; initial weights are made up."""
     row = torch.zeros(1, *data.x.shape[1:])
     row = row if data.features is None else data.features.encoder(row)
-    shape = plan.before[-1].output_shape if plan.before else tuple(row.shape[1:])
+    shape = shape_after(plan.before, tuple(row.shape[1:]))
     network = training.network(options.model, shape, data.classes or 0, Streams.new(0), tuple(data.y.shape[1:]))
     made = training.optimizer(options, kind, plan, options.examples or data.examples, data)(network.parameters())
     return float(made.param_groups[0]["lr"])

@@ -94,7 +94,7 @@ def selection(options: argparse.Namespace, data: Dataset) -> tuple[SelectFeature
     noise = noise_for(options, share, "--select")
     norm, bound = bounds_of(options, data)
     found = SelectFeatures(options.select, noise, _classes(data), norm, bound, options.criterion or "distance")
-    found.require_fit(features_of(data))
+    found.output_shape((features_of(data),))
     return (found,)
 
 

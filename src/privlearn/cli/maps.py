@@ -18,11 +18,11 @@ from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.cli.publication import Publication
 from privlearn.data import Dataset, hippocampus
 from privlearn.errors import BadInput
-from privlearn.models.networks import Scale
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.transforms.modules import Scale
 from privlearn.volumes import Start
 
 #: How many teachers share the private volumes; and how many public volumes they are asked about.

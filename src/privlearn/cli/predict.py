@@ -21,6 +21,7 @@ from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.loading import load_model
 from privlearn.transforms import FeatureFolder
+from privlearn.transforms.precomputed import PrecomputedRows
 
 _ROWS_AT_ONCE = 4096
 
@@ -97,7 +98,7 @@ def _features(options: argparse.Namespace, config: dict[str, Any]) -> tuple[NDAr
     """The features in a folder, for a model that was trained on such, and the digest of no schema."""
     folder = FeatureFolder.read(options.data)
     trained = next((part for part in config["transforms"] if part["kind"] == "precomputed"), None)
-    if trained != folder.encoder.describe():
+    if trained != PrecomputedRows(folder.encoder).describe():
         maker = next((part["spec"] for part in config["transforms"] if "spec" in part), None)
         takes = "takes rows" if maker is None else f"takes rows and makes features of them itself, by {maker}"
         wanted = "give rows, not a folder of features"

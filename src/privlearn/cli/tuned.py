@@ -16,12 +16,14 @@ from privlearn.data import Dataset
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.models import networks
+from privlearn.models.check import require_per_example
 from privlearn.publishing.folder import require_free
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.runs.result import Result
 from privlearn.runs.task import require_changeable, require_same_examples
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate
 from privlearn.tuning.tune import tune
@@ -104,13 +106,11 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
     x, y = data.tensors()
     shape = tuple(x.shape[1:])
     for candidate, own in zip(choice.plan.candidates, choice.options, strict=True):
-        plan, own_shape = candidate.plan, shape
-        for earlier in plan.before:
-            earlier.require_fit(int(torch.Size(own_shape).numel()))
-            own_shape = earlier.output_shape
+        plan = candidate.plan
+        own_shape = shape_after(plan.before, shape)
         networks.require_known(own.model)
         network = training.network(own.model, own_shape, data.classes or 0, Streams.new(0))
-        networks.require_per_example(network, torch.zeros(1, *own_shape))
+        require_per_example(network, torch.zeros(1, *own_shape))
         kind = training.optimizer_kind(own.optimizer or "SGD")
         training.optimizer(own, kind, plan, plan.examples or data.examples, data)(network.parameters())
         training.rates(own, plan)

@@ -24,7 +24,7 @@ from privlearn.clipping.bounded import Bounded, in_steps
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.dataset import Dataset, persons_in
 from privlearn.errors import BadInput
-from privlearn.models.networks import made_up_batch
+from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 
 #: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.

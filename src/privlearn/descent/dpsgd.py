@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.backends import Loss
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
+from privlearn.data.rows import TensorRows
 from privlearn.descent.epoch_noise import paced, public_rows, require_scores
 from privlearn.mechanisms.release import release
-from privlearn.models.networks import require_per_example
+from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights, RateSchedule
@@ -43,9 +44,10 @@ from privlearn.runs.task import (
     rows,
     through,
 )
-from privlearn.runs.world import require_one_process
 from privlearn.schedules import Constant, Schedule, Validation
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
+from privlearn.world import require_one_process
 
 
 def dpsgd(
@@ -131,7 +133,7 @@ def dpsgd(
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
     require_labels_to_select(plan, y)
-    shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
+    shape = shape_after(plan.before, tuple(x.shape[1:]))
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
@@ -149,7 +151,6 @@ def dpsgd(
         rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
-        identities=data.tensors(),
     )
     require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
@@ -183,6 +184,7 @@ def dpsgd(
             x = through([run.earlier(earlier, x, persons, plan.neighbours, y)], x)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
+        batch_rows = TensorRows((x, y), data.tensors())
         account = pace.begin(ledger)
         for epoch, noise_multiplier in pace:
             if run.released(epoch):
@@ -190,7 +192,7 @@ def dpsgd(
                 continue
             for step, sample in run.batches(plan, epoch, noise_multiplier, present, account):
                 watched.begin(len(sample), gradients.clip_norm)
-                clipped_sum = gradients(sample, x, y, out=sums)
+                clipped_sum = gradients(sample, batch_rows, out=sums)
                 (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=account, stream=streams.noise)
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
                 rates.at(epoch + step / steps)

@@ -20,9 +20,8 @@ from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.data.overlap import are_training_rows, overlap
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
-from privlearn.models.networks import first_line
 from privlearn.plan import LEAST_NOISE, Plan
 from privlearn.sampling import FullBatch
 from privlearn.schedules import Validation, spec

@@ -48,11 +48,12 @@ from privlearn.runs.task import (
     rows,
     through,
 )
-from privlearn.runs.world import require_one_process
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import SelectFeatures
+from privlearn.world import require_one_process
 
 
 def dpmac(
@@ -137,7 +138,7 @@ def dpmac(
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(plan, examples, x, learning_rate_schedule)
-    shape = plan.before[-1].output_shape if plan.before else tuple(x.shape[1:])
+    shape = shape_after(plan.before, tuple(x.shape[1:]))
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     layers = layers_of(network, activations)
@@ -388,12 +389,12 @@ class LayerDiagnostics:
         self.figures["left_out"].append(self._left_out)
         self._begin_epoch()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         sums = [self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted]
         return {"figures": self.figures, "epoch": sums}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = state["figures"]
         self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]

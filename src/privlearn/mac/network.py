@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privlearn.errors import BadInput
 from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
-from privlearn.models.networks import require_shaped
+from privlearn.models.check import require_shaped
 
 #: Activation functions by the class of their module.
 Activations = Mapping[type[nn.Module], Activation]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
+    from privlearn.models.check import require_per_example as require_per_example
     from privlearn.models.networks import build as build
-    from privlearn.models.networks import require_per_example as require_per_example
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "build": "networks",
-        "require_per_example": "networks",
+        "require_per_example": "check",
     },
 )

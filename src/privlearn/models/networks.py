@@ -1,127 +1,25 @@
-"""Small networks without batch norm, by name; the public transforms in front of them; and the per-example check."""
+"""Small networks without batch norm, by name."""
 
 from __future__ import annotations
 
-import copy
 import importlib
-import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from privlearn.errors import BadInput, NotPerExample
+from privlearn.errors import BadInput, first_line
+from privlearn.models.check import require_shaped
 
-#: Numbers in an example from which on the per-example check makes do with few of them.
-_LARGE = 1 << 14
 #: Hidden layers that a network by name has at most.
 _DEEPEST = 1000
 #: Channels from which on an input is taken for maps of features.
 _MAPS = 16
-
-_COUPLED: dict[type[nn.Module], str] = {
-    nn.modules.batchnorm._BatchNorm: "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead",
-}
-
-
-@final
-class Scale(nn.Module):
-    """Clip to declared public ranges and scale: to [0, 1], or into [-1, 1] with 0 kept where a range reaches below 0.
-
-    Part of the published model.
-    """
-
-    def __init__(self, low: Tensor, high: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("low", low)
-        self.register_buffer("high", high)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scale `x`, shape (batch, ...); the bounds are scalars or have the shape of one example."""
-        low, high = self.get_buffer("low"), self.get_buffer("high")
-        clipped = torch.minimum(torch.maximum(x.to(low), low), high)
-        signed = low < 0
-        width = torch.where(signed, torch.maximum(low.abs(), high.abs()), high - low)
-        return (clipped - low.where(~signed, 0)) / width
-
-
-@final
-class Project(nn.Module):
-    """Clip rows to norm 1, multiply by `components` (features, kept), and bring every row to norm sqrt(kept).
-
-    A feature is then of order one, and each example keeps to itself.
-    """
-
-    def __init__(self, components: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("components", components)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Project `x`, shape (batch, ...), to shape (batch, kept)."""
-        rows = x.flatten(1)
-        components = self.get_buffer("components")
-        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1.0)
-        kept = rows @ components
-        tiny = torch.finfo(kept.dtype).tiny
-        lengths = torch.linalg.vector_norm(kept, dim=1, keepdim=True).clamp(min=tiny)
-        return cast(Tensor, kept / lengths * math.sqrt(kept.shape[1]))
-
-
-@final
-class Standardise(nn.Module):
-    """Clip rows to `norm`, take off `mean`, divide by `deviation`, and bring every row to norm sqrt(features).
-
-    A feature is then of order one, and each example keeps to itself.
-    """
-
-    def __init__(self, mean: Tensor, deviation: Tensor, norm: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
-        self.register_buffer("norm", norm)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Standardise `x`, shape (batch, ...), to shape (batch, features)."""
-        mean, norm = self.get_buffer("mean"), self.get_buffer("norm")
-        rows = x.flatten(1).to(mean)
-        rows = rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm))
-        rows = (rows - mean) / self.get_buffer("deviation")
-        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-        return cast(Tensor, rows / lengths * math.sqrt(rows.shape[1]))
-
-
-@final
-class Keep(nn.Module):
-    """The features at `indices`, of flattened rows."""
-
-    def __init__(self, indices: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("indices", indices)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Pick from `x`, shape (batch, ...), to shape (batch, kept)."""
-        return x.flatten(1)[:, self.get_buffer("indices")]
-
-
-@final
-class ClipRows(nn.Module):
-    """Flatten rows, and scale those longer than `norm` down to it."""
-
-    def __init__(self, norm: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("norm", norm)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Clip `x`, shape (batch, ...), to shape (batch, features)."""
-        rows, norm = x.flatten(1), self.get_buffer("norm")
-        rows = rows.to(norm)
-        return cast(Tensor, rows * (norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=norm)))
 
 
 def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:
@@ -273,133 +171,3 @@ def _cnn_on_maps(input_shape: tuple[int, ...], classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * rest, classes),
     )
-
-
-def require_shaped(model: nn.Module) -> None:
-    """Raise `BadInput` if a parameter or a buffer waits for rows to take its shape from."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if nn.parameter.is_lazy(tensor):
-            raise BadInput(
-                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
-                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
-            )
-
-
-def require_per_example(model: nn.Module, x: Tensor, *, fixed: bool = False) -> None:
-    """Check that the output for one example depends on that example alone, and that nothing is remembered.
-
-    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
-    type of `x`, of several scales: each row of small and larger batches must come out as it does by itself (for a
-    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
-
-    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
-    statistics are fixed affine maps.
-
-    Raises:
-        NotPerExample: with the module's name and what to use in its place.
-        BadInput: the model cannot run on such inputs at all.
-    """
-    require_shaped(model)
-    for name, module in model.named_modules():
-        for kind, reason in _COUPLED.items():
-            if isinstance(module, kind) and not (fixed and module.track_running_stats):
-                raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
-            raise NotPerExample(
-                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
-                module=name,
-            )
-    try:
-        twin = copy.deepcopy(model).double().train(not fixed)
-    except RuntimeError as error:
-        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
-    before = {name: value.clone() for name, value in twin.state_dict().items()}
-    try:
-        with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
-            sizes = (5, 40) if x[:1].numel() < _LARGE else (3, 5)
-            coupled = any(_rows_depend_on_others(twin, x, size) for size in sizes)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise BadInput(
-            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {first_line(error)}"
-        ) from error
-    if coupled:
-        raise NotPerExample(
-            "the model's output for one example moves when other examples of the batch change. Look for an operation "
-            "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
-        )
-    for name, value in twin.state_dict().items():
-        if not torch.equal(value, before[name]):
-            raise NotPerExample(
-                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, or "
-                "keep it fixed",
-                state=name,
-            )
-
-
-def _rows_depend_on_others(model: nn.Module, x: Tensor, size: int) -> bool:
-    """Whether a row's output changes with the batch around it."""
-    batch, _ = made_up_batch(x, torch.zeros(1, dtype=torch.int64), size)
-    batch = batch.double() if batch.is_floating_point() else batch
-    out = _seeded(model, batch, 0)
-    if not isinstance(out, Tensor) or out.shape[:1] != batch.shape[:1]:
-        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise NotPerExample(
-            f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
-        )
-    draws = not _same(out, _seeded(model, batch, 1))
-    for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
-        if draws:
-            # Its random numbers depend on the batch's shape: keep the shape, and change all other rows.
-            others = batch.flip(0).roll(1, 0)
-            others[row] = batch[row]
-            single = _seeded(model, others, 0)[row]
-        else:
-            single = _seeded(model, batch[row : row + 1], 0)[0]
-        if not _same(out[row], single):
-            return True
-    return False
-
-
-def _seeded(model: nn.Module, batch: Tensor, seed: int) -> Any:
-    torch.manual_seed(seed)
-    return model(batch.clone())  # it may write into its input
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    scale = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=1e-9 * scale + 1e-300, equal_nan=True)
-
-
-def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
-    """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
-    made_up = torch.Generator().manual_seed(0)
-    if x.is_floating_point():
-        scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
-        rows = torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
-        rows = rows.to(x.dtype)
-    else:
-        rows = torch.randint(2, (size, *x.shape[1:]), generator=made_up).to(x.dtype)
-    if y.is_floating_point():
-        targets = torch.rand((size, *y.shape[1:]), generator=made_up).to(y.dtype)
-    else:
-        targets = (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:]).to(y.dtype)
-    return rows.to(x.device), targets.to(y.device)
-
-
-@contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Dropout off for the block: two computations would draw different masks. All other modes stay as they are."""
-    kind = nn.modules.dropout._DropoutNd
-    switched = [module for module in model.modules() if isinstance(module, kind) and module.training]
-    for module in switched:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in switched:
-            module.training = True
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in short."""
-    return str(error).strip().split("\n")[0][:200].rstrip(".") or "no message"

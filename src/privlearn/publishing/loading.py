@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.models import networks
-from privlearn.publishing import folder, network
+from privlearn.publishing import folder, model
 from privlearn.publishing.folder import CONFIG
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
@@ -41,8 +41,9 @@ class PublishedModel(nn.Sequential):
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
         if tuple(x.shape[1:]) != self.input_shape:
             raise BadInput(f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}")
-        scores: Tensor = super().forward(x)
-        return scores
+        for module in self:
+            x = module(x)
+        return x
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ def load_model(
             f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
             problems=verification.problems,
         )
-    config = network.parse(contents.files[CONFIG])
+    config = model.parse(contents.files[CONFIG])
     spec = model_spec or config["model"]
     if model_spec is None and not networks.is_built_in(spec):
         # A folder must not choose the code that runs here.
@@ -89,4 +90,4 @@ def load_model(
             f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
             "it, give it yourself with model_spec='package.module:function'"
         )
-    return PublishedModel(network.rebuild(config, spec, folder.weights(contents), features), config, verification)
+    return PublishedModel(model.rebuild(config, spec, folder.weights(contents), features), config, verification)

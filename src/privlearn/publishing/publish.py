@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from privlearn._checks import count
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import card, certificate, claim, folder, keys, network
+from privlearn.publishing import card, certificate, claim, folder, keys, model
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
@@ -65,11 +65,11 @@ def publish(
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if model_spec is not None:
-        network.require_rebuilt(result, model_spec, classes)
+        model.require_rebuilt(result, model_spec, classes)
     stated_delta = result.stated_delta(delta)
     metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
     facts = {"method": result.method, **result.facts}
-    config = network.describe(result, model_spec, classes)
+    config = model.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
     event, guarantee, others = claim.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result.plan, facts)

@@ -13,13 +13,13 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.backends import Loss
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.models.networks import Keep
 from privlearn.plan import AbstractPlan
 from privlearn.schedules import Schedule, spec
 from privlearn.transforms import Encoding
+from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
-from privlearn.clipping.backends import Loss
+from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 from privlearn.plan import Earlier, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.sampling import Sample
 from privlearn.streams import Streams
+from privlearn.transforms.modules import RowTransform
 
 
 @final
@@ -57,11 +58,11 @@ class Diagnostics:
         self.figures["left_out"].append(self._drawn - self._rows)
         self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         return {"figures": self.figures, "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = state["figures"]
         self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
@@ -70,10 +71,10 @@ class Diagnostics:
 class Kept(Protocol):
     """What a run changes beside its weights: plain values, taken down and put back."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
 
 
@@ -105,7 +106,7 @@ class Run:
         file: Checkpoint | None,
         ledger: Ledger,
         network: nn.Module,
-        transforms: list[nn.Module],
+        transforms: list[RowTransform],
         gradients: Kept,
         descent: torch.optim.Optimizer,
         streams: Streams,
@@ -122,7 +123,9 @@ class Run:
         self._epoch = 0
         self._drawn_from: Any = None
         self._born, self._average = born, average
-        self._earlier: list[dict[str, Tensor]] = []  # released before the interruption
+        #: Released before the interruption: what each module states of itself, and its state.
+        self._earlier: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
+        self._fixed = len(transforms)
 
     @contextmanager
     def charged(self, plan: Plan, saved: Saved | None) -> Iterator[None]:
@@ -152,14 +155,16 @@ class Run:
 
     def earlier(
         self, release: Earlier, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
-    ) -> nn.Module:
+    ) -> RowTransform:
         """The transform that `release` makes of `x` (and of labels `y`), or made before the interruption."""
         if self._earlier:
             self._ledger.charge(release.event(), adjacency)
-            transform: nn.Module = release.rebuilt(self._earlier.pop(0))
+            config, state = self._earlier.pop(0)
+            transform = release.empty(config)
+            transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._transforms.append(transform)
         else:
-            transform = release.run(x, adjacency, self._ledger, self._streams.noise, persons, y)
+            transform = release.fit(x, adjacency, self._ledger, self._streams.noise, persons, y)
             self._transforms.append(transform)
             self._save(0)
         return transform
@@ -229,7 +234,7 @@ class Run:
             "run": self._ledger.run,
             "epoch": self._epoch,
             "step": step,
-            "transforms": len(self._transforms),
+            "before": [transform.config() for transform in self._transforms[self._fixed :]],
             "streams": {
                 **now,
                 "sampling": self._drawn_from or now["sampling"],
@@ -237,8 +242,8 @@ class Run:
             },
             "born": self._born,
             "optimizer": optimizer,
-            "gradients": self._gradients.state(),
-            "figures": self._figures.state(),
+            "gradients": self._gradients.state_dict(),
+            "figures": self._figures.state_dict(),
             "accuracies": self.accuracies,
             "averaged": self._average.steps if self._average else None,
         }
@@ -251,12 +256,13 @@ class Run:
 
         self._network.load_state_dict(part("network."))
         _unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])
-        self._gradients.restore(saved.plain["gradients"])
-        self._figures.restore(saved.plain["figures"])
+        self._gradients.load_state_dict(saved.plain["gradients"])
+        self._figures.load_state_dict(saved.plain["figures"])
         if self._average:
             self._average.restore(part("average."), saved.plain["averaged"])
-        made_up = range(len(self._transforms), saved.plain["transforms"])
-        self._earlier = [part(f"transform.{number}.") for number in made_up]
+        self._earlier = [
+            (config, part(f"transform.{number}.")) for number, config in enumerate(saved.plain["before"], self._fixed)
+        ]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         torch.set_rng_state(saved.tensors["generator"])
         if torch.cuda.is_available():

@@ -18,18 +18,19 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
-from privlearn.clipping.backends import Loss
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
-from privlearn.errors import BadInput
-from privlearn.models.networks import Scale, first_line
+from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
-from privlearn.transforms import External
+from privlearn.transforms.base import shape_after
+from privlearn.transforms.external import ExternalModule
+from privlearn.transforms.modules import RowTransform, Scale
 from privlearn.transforms.select import SelectFeatures, require_classes
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
@@ -100,10 +101,7 @@ def require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule
     """
     if not examples:
         raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
-    features = math.prod(x.shape[1:])
-    for earlier in plan.before:
-        earlier.require_fit(features)
-        features = math.prod(earlier.output_shape)
+    shape_after(plan.before, tuple(x.shape[1:]))
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
@@ -215,9 +213,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
         return
     require_no_features(augmentation, None if data.features is None else data.features.encoder.spec)
     if isinstance(augmentation.transform, str):
-        FlipAndShift.parse(augmentation.transform).require_images(
-            plan.before[-1].output_shape if plan.before else x.shape[1:]
-        )
+        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.before, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
@@ -280,7 +276,7 @@ def rows(given: Rows, sampling: Sampler) -> Dataset:
     return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
 
 
-def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[nn.Module], Tensor]:
+def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTransform], Tensor]:
     """The public transforms that stand in front of a network: what scales rows, and what makes features of them.
 
     Args:
@@ -294,12 +290,12 @@ def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[nn.Mod
     Raises:
         BadInput: features that are not finite, or rows that the encoder does not take.
     """
-    transforms: list[nn.Module] = [] if data.low is None else [Scale(*data.bounds())]
+    transforms: list[RowTransform] = [] if data.low is None else [Scale(*data.bounds())]
     x = through(transforms, x)
     if data.features is None:
         return transforms, x
     encoder, features = data.features.encoder, data.features(x)
-    if finite and isinstance(encoder, External):
+    if finite and isinstance(encoder, ExternalModule):
         encoder.require_finite(features, x)
     return [*transforms, encoder], features
 

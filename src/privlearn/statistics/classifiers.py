@@ -12,6 +12,7 @@ than the ridge. (Dwork et al. 2014, "Analyze Gauss", for X'X; Wang 2018 for a ri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,11 +20,11 @@ from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms.squares import Squares, release_squares
-from privlearn.models.networks import ClipRows, Keep
 from privlearn.runs.result import Result
 from privlearn.statistics.opening import LabelledRows, Opened, Origin, linear_result, opened
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams
+from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, choice_json, ranked, release_statistics, scored
 
 
@@ -57,7 +58,7 @@ def fisher(
 
 
 def classifier(
-    plan: FeaturesPlan, origin: Origin, transforms: list[nn.Module], statistics: Statistics, ledger: Ledger
+    plan: FeaturesPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics, ledger: Ledger
 ) -> Result:
     """The classifier from released statistics of the kept features, behind the transforms that these come through."""
     weight, bias = fisher_weights(statistics, plan)
@@ -65,7 +66,9 @@ def classifier(
     return linear_result(plan, origin, transforms, weight, bias, ledger, choice_json)
 
 
-def _chosen(plan: FeaturesPlan, origin: Origin, transforms: list[nn.Module], statistics: Statistics) -> dict[str, Any]:
+def _chosen(
+    plan: FeaturesPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
+) -> dict[str, Any]:
     """Which features were chosen, for the facts: released, and so free to tell. Where rows are released, scores are not."""
     found = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
     if not plan.selects or not found:

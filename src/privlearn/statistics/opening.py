@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -17,13 +17,13 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
-from privlearn.models.networks import Scale
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.task import front
-from privlearn.runs.world import require_one_process
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import NoiseStream, Streams
+from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
+from privlearn.world import require_one_process
 
 #: Rows with classes, in any of the ways in which they may be given.
 LabelledRows = Dataset | tuple[Any, Any] | TorchDataset[Any]
@@ -131,7 +131,7 @@ def _in_front(data: Dataset) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tens
 def linear_result(
     plan: FeaturesPlan,
     origin: Origin,
-    transforms: list[nn.Module],
+    transforms: Sequence[nn.Module],
     weight: Tensor,
     bias: Tensor,
     ledger: Ledger,

@@ -110,7 +110,7 @@ class FeaturesPlan(AbstractPlan):
                     f"{self.keep} of {self.features} features are to be kept: least squares takes all of them. Keep as "
                     "many, or give rows of fewer, such as scatter:J=2,kept=300"
                 )
-        self._select(1.0).require_fit(self.features)
+        self._select(1.0).output_shape((self.features,))
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, 1e-6, 1e12)
         usual = Adjacency.ZERO_OUT if self.purpose == "rows" else Adjacency.ADD_REMOVE

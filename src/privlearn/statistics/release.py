@@ -17,13 +17,13 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.rows import bounded_rows, finite_rows
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import randomised, truth
-from privlearn.models.networks import ClipRows, Keep
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
 from privlearn.statistics.classifiers import classifier
 from privlearn.statistics.opening import LabelledRows, Origin, opened
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import Streams
+from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, scored
 
 

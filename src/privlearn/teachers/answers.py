@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
-from privlearn.models.networks import Scale
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.teachers.reducers import Reducer
+from privlearn.transforms.modules import Scale
 
 
 @final

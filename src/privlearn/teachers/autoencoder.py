@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from privlearn._checks import between, count, one_of, positive
 from privlearn.data.dataset import Dataset
-from privlearn.errors import BadInput
-from privlearn.models.networks import first_line
+from privlearn.errors import BadInput, first_line
 from privlearn.teachers.reducers import Reducer, public_targets, unit_ball
 
 _HIDDEN = 256

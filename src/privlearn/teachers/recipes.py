@@ -31,8 +31,9 @@ from privlearn._checks import between, count
 from privlearn.clipping.randomness import generators_at
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput, first_line
-from privlearn.models.networks import Scale, made_up_batch
+from privlearn.models.check import made_up_batch
 from privlearn.teachers.sums import Shapes, plain
+from privlearn.transforms.modules import Scale
 
 #: From public inputs to a row for each: labels, scores, or targets of any shape.
 Predictor = Callable[[Tensor], Any]

@@ -21,12 +21,12 @@ from privlearn._storage import loads, write_durably
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.models.networks import Scale
 from privlearn.sampling import assign
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
 from privlearn.teachers.recipes import Recipe, described, rehearse, taught
 from privlearn.teachers.sums import Shapes
+from privlearn.transforms.modules import Scale
 
 _FACTS = "teachers.json"
 

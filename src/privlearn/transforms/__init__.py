@@ -1,4 +1,4 @@
-"""What stands between rows and a network: public features, and releases that are paid for."""
+"""What stands in front of a network: public transforms of rows, and transforms made by a release on the private rows."""
 
 from __future__ import annotations
 
@@ -7,41 +7,55 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
-    from privlearn.transforms.chain import Encoder as Encoder
+    from privlearn.transforms.base import PublicTransform as PublicTransform
+    from privlearn.transforms.base import Transform as Transform
     from privlearn.transforms.chain import Encoding as Encoding
     from privlearn.transforms.chain import encoder as encoder
     from privlearn.transforms.chain import row_norm as row_norm
-    from privlearn.transforms.chain import usual as usual
     from privlearn.transforms.chain import with_features as with_features
-    from privlearn.transforms.external import External as External
     from privlearn.transforms.moments import Moments as Moments
     from privlearn.transforms.normalised import Normalised as Normalised
     from privlearn.transforms.pca import PrivatePCA as PrivatePCA
     from privlearn.transforms.precomputed import FeatureFolder as FeatureFolder
-    from privlearn.transforms.precomputed import Precomputed as Precomputed
     from privlearn.transforms.precomputed import save_features as save_features
     from privlearn.transforms.random_units import RandomUnits as RandomUnits
     from privlearn.transforms.scattering import Scattering as Scattering
     from privlearn.transforms.select import SelectFeatures as SelectFeatures
+    from privlearn.transforms.sources import External as External
+    from privlearn.transforms.sources import Precomputed as Precomputed
+    from privlearn.transforms.specs import ClipToNorm as ClipToNorm
+    from privlearn.transforms.specs import Rescale as Rescale
+    from privlearn.transforms.specs import RowNorm as RowNorm
+    from privlearn.transforms.specs import Scatter as Scatter
+    from privlearn.transforms.specs import ScatterRandom as ScatterRandom
+    from privlearn.transforms.specs import parse as parse
+    from privlearn.transforms.specs import usual as usual
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Encoder": "chain",
+        "ClipToNorm": "specs",
         "Encoding": "chain",
-        "External": "external",
+        "External": "sources",
         "FeatureFolder": "precomputed",
         "Moments": "moments",
         "Normalised": "normalised",
-        "Precomputed": "precomputed",
+        "Precomputed": "sources",
         "PrivatePCA": "pca",
+        "PublicTransform": "base",
         "RandomUnits": "random_units",
+        "Rescale": "specs",
+        "RowNorm": "specs",
+        "Scatter": "specs",
+        "ScatterRandom": "specs",
         "Scattering": "scattering",
         "SelectFeatures": "select",
+        "Transform": "base",
         "encoder": "chain",
+        "parse": "specs",
         "row_norm": "chain",
         "save_features": "precomputed",
-        "usual": "chain",
+        "usual": "specs",
         "with_features": "chain",
     },
 )

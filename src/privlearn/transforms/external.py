@@ -12,14 +12,16 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.errors import BadInput
-from privlearn.models.networks import first_line, require_per_example
+from privlearn.errors import BadInput, first_line
+from privlearn.models.check import require_per_example
+from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.sources import External
 
 _ROWS_AT_ONCE = 4096
 
 
 @final
-class External(nn.Module):
+class ExternalModule(RowTransform):
     """What `package.module:function`, called without arguments, returns: a module from rows to features.
 
     Whoever names it declares that it was made without the private rows. Its weights are not part of the published model: its
@@ -29,16 +31,18 @@ class External(nn.Module):
     fixed affine map by its running statistics.
 
     Attributes:
-        spec: its name.
+        name: `package.module:function`.
         digest: SHA-256 of its weights.
 
     Raises:
         BadInput: it can't be imported, makes no module, or another one each time.
     """
 
+    kind = External.kind
+
     def __init__(self, spec: str) -> None:
         super().__init__()
-        self.spec = spec
+        self.name = spec
         made = _made(spec, seed=0).eval().requires_grad_(False)
         self._held = (made,)  # in a tuple: not among this module's own weights, and left alone by train()
         self.digest = _digest(made)
@@ -49,9 +53,18 @@ class External(nn.Module):
                 "or nobody could ever predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
             )
 
+    @property
+    def spec(self) -> str:
+        """What it is called."""
+        return self.name
+
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
-        return {"kind": "external", "spec": self.spec, "digest": self.digest}
+        return {"kind": self.kind, "spec": self.name, "digest": self.digest}
+
+    def config(self) -> dict[str, Any]:
+        """What a published configuration states of it."""
+        return self.describe()
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn rows (batch, ...) into features (batch, ...)."""
@@ -71,7 +84,7 @@ class External(nn.Module):
         for name, value in self._held[0].state_dict().items():
             if bool(value.isnan().any()):
                 raise BadInput(
-                    f"features {self.spec!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
+                    f"features {self.name!r} have weights that are no numbers (NaN), in {name!r}: mend the encoder"
                 )
         require_per_example(self._held[0], row, fixed=True)
 
@@ -94,7 +107,7 @@ class External(nn.Module):
         if always:
             whose, what = "a made-up row, too", "mend it: are its weights finite?"
         raise BadInput(
-            f"features {self.spec!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the "
+            f"features {self.name!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the "
             f"encoder, {what}"
         )
 

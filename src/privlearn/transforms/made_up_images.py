@@ -8,18 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from privlearn._storage import write_durably
 from privlearn.errors import BadInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
 
 #: Pixels are drawn so many times finer, and then averaged.
 _FINER = 3
@@ -109,13 +112,30 @@ def _shapes(rng: np.random.Generator, colours: np.random.Generator, height: int,
     return _pixels(image, height, width)
 
 
-def _canvas(height: int, width: int, grey: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    image = Image.new("L", (width * _FINER, height * _FINER), grey)
-    return image, ImageDraw.Draw(image)
+def _pillow() -> tuple[Any, Any]:
+    """Pillow's modules Image and ImageDraw.
+
+    Raises:
+        BadInput: it is not installed.
+    """
+    try:
+        from PIL import Image, ImageDraw
+    except ImportError as error:
+        raise BadInput(
+            "made-up images, of which directions are learned, are drawn by Pillow, which is not installed: pip install "
+            "'privlearn[scattering]'. Or use features without kept="
+        ) from error
+    return Image, ImageDraw
 
 
-def _pixels(image: Image.Image, height: int, width: int) -> NDArray[np.float32]:
-    small = np.asarray(image.resize((width, height), Image.Resampling.BOX), dtype=np.float32)
+def _canvas(height: int, width: int, grey: int) -> tuple[Image, ImageDraw]:
+    pillow, draw = _pillow()
+    image = pillow.new("L", (width * _FINER, height * _FINER), grey)
+    return image, draw.Draw(image)
+
+
+def _pixels(image: Image, height: int, width: int) -> NDArray[np.float32]:
+    small = np.asarray(image.resize((width, height), _pillow()[0].Resampling.BOX), dtype=np.float32)
     return small / np.float32(255)
 
 

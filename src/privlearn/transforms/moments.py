@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, parse_spec, positive, probability
 from privlearn._public import registered
@@ -12,12 +14,13 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput
 from privlearn.streams import NoiseStream
+from privlearn.transforms.base import Shape, Transform
 from privlearn.transforms.select import LEAST_COUNT, SIZES, release_statistics
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.models.networks import Standardise
+    from privlearn.transforms.modules import Standardise
 
 #: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean square
 #: is sqrt(features) times that in a mean.
@@ -53,7 +56,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 @final
 @registered
 @dataclass(frozen=True)
-class Moments:
+class Moments(Transform):
     """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
 
     One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a declared
@@ -76,11 +79,6 @@ class Moments:
         positive("the noise_multiplier of the moments", self.noise_multiplier)
         between("row_norm", self.row_norm, *SIZES)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of one standardised example."""
-        return (self.features,)
-
     def text(self) -> str:
         """What a card says of it."""
         return (
@@ -92,14 +90,20 @@ class Moments:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
 
-    def require_fit(self, features: int) -> None:
-        """Raise `BadInput` if rows have another number of features."""
+    def output_shape(self, shape: Shape) -> Shape:
+        """The shape of one standardised example.
+
+        Raises:
+            BadInput: rows have another number of features.
+        """
+        features = math.prod(shape)
         if self.features != features:
             raise BadInput(
                 f"moments are of {self.features} features, and rows have {features}: give Moments as many as a row has"
             )
+        return (self.features,)
 
-    def run(
+    def fit(
         self,
         x: Tensor,
         adjacency: Adjacency,
@@ -119,10 +123,10 @@ class Moments:
         """
         import torch
 
-        from privlearn.models.networks import Standardise
+        from privlearn.transforms.modules import Standardise
 
         rows = x.flatten(1)
-        self.require_fit(rows.shape[1])  # before anything is charged
+        self.output_shape(tuple(rows.shape[1:]))  # before anything is charged
         if examples is not None:
             raise BadInput("moments are of rows: expected rows that are examples, not persons")
         found = release_statistics(
@@ -134,8 +138,11 @@ class Moments:
         mean = found.means(LEAST_COUNT)[0]
         return Standardise(mean.float(), deviation.float(), torch.tensor(float(self.row_norm)))
 
-    def rebuilt(self, state: dict[str, Tensor]) -> Standardise:
-        """The transform whose `state_dict` was saved."""
-        from privlearn.models.networks import Standardise
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Standardise:
+        """A transform with room for means and deviations of the stated shape."""
+        import torch
 
-        return Standardise(state["mean"], state["deviation"], state["norm"])
+        from privlearn.transforms.modules import Standardise
+
+        return Standardise(torch.empty(stated["shape"]), torch.empty(stated["shape"]), torch.empty([]))

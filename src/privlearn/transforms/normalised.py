@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import between
+from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.specs import RowNorm
 
 
 @final
-class Normalised(nn.Module):
+class Normalised(RowTransform):
     """Numbers raised to a power (negative ones count as 0), then each example brought to mean 0 and variance 1.
 
     The root tames the few large numbers in which networks' features differ most; all rows then have the same norm, so that
@@ -24,18 +25,24 @@ class Normalised(nn.Module):
         BadInput: a power out of range.
     """
 
+    kind = RowNorm.kind
+
     def __init__(self, power: float = 0.5) -> None:
         super().__init__()
-        self.power = between("the power of norm", power, 0.1, 1.0)
+        self.power = RowNorm(power).power
 
     @property
     def spec(self) -> str:
-        """What `encoders.encoder` makes the same from."""
-        return f"norm:power={self.power:g}"
+        """What `specs.parse` reads."""
+        return RowNorm(self.power).spec
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
-        return {"kind": "norm", "spec": self.spec, "power": self.power}
+        return {"kind": self.kind, "spec": self.spec, "power": self.power}
+
+    def config(self) -> dict[str, Any]:
+        """What a published configuration states of it."""
+        return {"kind": self.kind, "spec": self.spec}
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise rows (batch, ...), to shape (batch, numbers)."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import count, positive
 from privlearn._public import registered
@@ -14,11 +16,12 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
 from privlearn.streams import NoiseStream
+from privlearn.transforms.base import Shape, Transform
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.models.networks import Project
+    from privlearn.transforms.modules import Project
 
 
 def components_of(spec: str) -> int | None:
@@ -40,7 +43,7 @@ def components_of(spec: str) -> int | None:
 @final
 @registered
 @dataclass(frozen=True)
-class PrivatePCA:
+class PrivatePCA(Transform):
     """A release of the top principal directions, to stand in a plan's `before`.
 
     Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,
@@ -60,11 +63,6 @@ class PrivatePCA:
         count("components", self.components)
         positive("the PCA's noise_multiplier", self.noise_multiplier)
 
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of one projected example."""
-        return (self.components,)
-
     def text(self) -> str:
         """What a card says of it."""
         return f"pca ({self.components} components, noise multiplier {self.noise_multiplier:g})"
@@ -73,14 +71,20 @@ class PrivatePCA:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
 
-    def require_fit(self, features: int) -> None:
-        """Raise `BadInput` if rows have fewer features than components are asked for."""
+    def output_shape(self, shape: Shape) -> Shape:
+        """The shape of one projected example.
+
+        Raises:
+            BadInput: rows have fewer features than components are asked for.
+        """
+        features = math.prod(shape)
         if self.components > features:
             raise BadInput(
                 f"the PCA is asked for {self.components} components of {features} features: choose at most {features}"
             )
+        return (self.components,)
 
-    def run(
+    def fit(
         self,
         x: Tensor,
         adjacency: Adjacency,
@@ -104,11 +108,11 @@ class PrivatePCA:
         import torch
 
         from privlearn.clipping.rows import second_moment, symmetric
-        from privlearn.models.networks import Project
+        from privlearn.transforms.modules import Project
 
         rows = x.flatten(1)
         features = rows.shape[1]
-        self.require_fit(features)  # before anything is charged
+        self.output_shape((features,))  # before anything is charged
         (sample,) = FullBatch().draw(len(rows) if examples is None else len(examples))
         moment = second_moment(rows, 1.0, sample, adjacency, examples)
         ((noisy,),) = release(moment, noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream)
@@ -117,8 +121,11 @@ class PrivatePCA:
         sizes = values[-self.components :].clamp(min=self.noise_multiplier * moment.sensitivity).sqrt()
         return Project((vectors[:, -self.components :] / sizes).flip(1).to(rows))
 
-    def rebuilt(self, state: dict[str, Tensor]) -> Project:
-        """The projection whose `state_dict` was saved."""
-        from privlearn.models.networks import Project
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Project:
+        """A projection with room for its components, of shape (features, components)."""
+        import torch
 
-        return Project(state["components"])
+        from privlearn.transforms.modules import Project
+
+        return Project(torch.empty(stated["shape"]))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, cast, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from privlearn._checks import count
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, images, learned, projected
-from privlearn.transforms.scattering import require_images, scattered
+from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.scattering import scattered
+from privlearn.transforms.specs import ANGLES, ScatterRandom, require_images
 
 #: Added to coefficients before their logarithm.
 _FLOOR = 0.01
@@ -26,7 +27,7 @@ _IMAGES = 4000
 
 
 @final
-class RandomUnits(nn.Module):
+class RandomUnits(RowTransform):
     """Logarithms of scattering coefficients, half whitened at each place, and how much random units make of them.
 
     A unit answers with max(0, its product with the coefficients at a place); answers are averaged over a grid of 4 x 4,
@@ -47,6 +48,8 @@ class RandomUnits(nn.Module):
         BadInput: a scale out of range.
     """
 
+    kind = ScatterRandom.kind
+
     def __init__(
         self,
         scale: int,
@@ -58,7 +61,7 @@ class RandomUnits(nn.Module):
         components: Tensor,
     ) -> None:
         super().__init__()
-        self.scale, self.mirrored = count("the scale of scattering", scale, most=4), mirrored
+        self.scale, self.mirrored = ScatterRandom(scale).J, mirrored
         own = {"local_mean": local_mean, "whitening": whitening, "units": units, "mean": mean, "components": components}
         for name, value in own.items():
             self.register_buffer(name, value)
@@ -91,7 +94,7 @@ class RandomUnits(nn.Module):
             BadInput: examples that are no images, or more directions than there are features.
         """
         require_images(scale, tuple(shape))
-        spec = _spec(scale, count("units", units), mirrored, count("kept", kept))
+        spec = ScatterRandom(scale, units, int(mirrored), kept).spec
 
         def learn() -> dict[str, Tensor]:
             local = _local(shape, scale, units)
@@ -120,16 +123,20 @@ class RandomUnits(nn.Module):
 
     @property
     def spec(self) -> str:
-        """What `encoders.encoder` makes the same from."""
-        return _spec(self.scale, self.local[1], self.mirrored, self.kept)
+        """What `specs.parse` reads."""
+        return ScatterRandom(self.scale, self.local[1], int(self.mirrored), self.kept).spec
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
         return {
-            "kind": "scatter-random", "spec": self.spec, "scale": self.scale, "angles": 8, "normalisation": "of each example",
+            "kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": "of each example",
             "units": f"{self.local[1]}, drawn from made-up images",
             "directions": f"{self.kept}, learned from made-up images", "mirrored": self.mirrored,
         }  # fmt: skip
+
+    def config(self) -> dict[str, Any]:
+        """What a published configuration states of it."""
+        return {"kind": self.kind, "spec": self.spec, "shape": self.shape, "local": self.local}
 
     def answers(self, x: Tensor) -> Tensor:
         """The units' averaged answers to images, (rows, units, rows of the grid, columns of the grid)."""
@@ -148,10 +155,6 @@ class RandomUnits(nn.Module):
         answers = (_unit(places) @ self.get_buffer("units")).relu().permute(0, 3, 1, 2)
         grid = (min(_GRID, answers.shape[2]), min(_GRID, answers.shape[3]))
         return F.adaptive_avg_pool2d(answers, grid)
-
-
-def _spec(scale: int, units: int, mirrored: bool, kept: int) -> str:
-    return f"scatter-random:J={scale},units={units},mirror={int(mirrored)},kept={kept}"
 
 
 def _logarithms(x: Tensor, scale: int) -> Tensor:

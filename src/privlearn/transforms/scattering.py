@@ -14,16 +14,15 @@ from torch.nn import functional as F
 from privlearn._checks import count
 from privlearn.errors import BadInput
 from privlearn.transforms.made_up_images import directions, learned, projected
+from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.specs import ANGLES, Scatter, require_images
 
 #: Groups of channels that are normalised together, at most: Tramèr and Boneh (2021) found a few dozen to do best.
 _GROUPS = 32
-#: Scales beyond 4 leave nothing of a small image, and a file may ask for no more.
-_LARGEST_SCALE = 4
-_SMALLEST, _LARGEST = 8, 1024
 
 
 @final
-class Scattering(nn.Module):
+class Scattering(RowTransform):
     """Second-order scattering with 8 angles, then each example's groups of channels brought to mean 0 and variance 1.
 
     No private row has a part in it, and none in another's features. So it is as public as a change of units, and clipping,
@@ -42,9 +41,11 @@ class Scattering(nn.Module):
         BadInput: a scale out of range.
     """
 
+    kind = Scatter.kind
+
     def __init__(self, scale: int = 2, mean: Tensor | None = None, components: Tensor | None = None) -> None:
         super().__init__()
-        self.scale = count("the scale of scattering", scale, most=_LARGEST_SCALE)
+        self.scale = Scatter(scale).J
         self.register_buffer("mean", mean)
         self.register_buffer("components", components)
 
@@ -79,14 +80,18 @@ class Scattering(nn.Module):
 
     @property
     def spec(self) -> str:
-        """What `encoders.encoder` makes the same from."""
-        return f"scatter:J={self.scale}" + (f",kept={self.kept}" if self.kept else "")
+        """What `specs.parse` reads."""
+        return Scatter(self.scale, self.kept).spec
 
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
         norm = "of each example, in groups"
-        found = {"kind": "scatter", "spec": self.spec, "scale": self.scale, "angles": 8, "normalisation": norm}
+        found = {"kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": norm}
         return found | ({"directions": f"{self.kept}, learned from made-up images"} if self.kept else {})
+
+    def config(self) -> dict[str, Any]:
+        """What a published configuration states of it."""
+        return {"kind": self.kind, "spec": self.spec, "shape": self.shape}
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images (batch, height, width) or (batch, channels, height, width) into (batch, features, h / 2^J, w / 2^J).
@@ -113,19 +118,15 @@ def groups_of(channels: int) -> int:
     return max(number for number in range(1, _GROUPS + 1) if channels % number == 0)
 
 
-def require_images(scale: int, shape: tuple[int, ...]) -> None:
-    """Raise `BadInput` unless examples of `shape` are images that can be scattered."""
-    least = max(_SMALLEST, 1 << scale)
-    if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
-        raise BadInput(
-            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
-            f"of {least} to {_LARGEST} pixels. Leave out --features, or use features that fit these data"
-        )
-
-
 @lru_cache(maxsize=4)
 def _transform(scale: int, height: int, width: int, device: torch.device) -> Any:
     # Its filters are functions of these numbers alone: they are not weights, and are not published.
-    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+    try:
+        from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+    except ImportError as error:
+        raise BadInput(
+            "scattering needs kymatio, which is not installed: pip install 'privlearn[scattering]'. Or use other features, "
+            "such as norm:power=0.5 or raw"
+        ) from error
 
     return cast(nn.Module, ScatteringTorch2D(J=scale, shape=(height, width))).to(device)

@@ -21,12 +21,13 @@ from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput
 from privlearn.sampling import FullBatch
 from privlearn.streams import NoiseStream
+from privlearn.transforms.base import Shape, Transform
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.clipping.rows import Prepare
-    from privlearn.models.networks import Keep
+    from privlearn.transforms.modules import Keep
 
 
 #: How rho is divided among counts, class sums and second moments, where all three are released.
@@ -202,7 +203,7 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 @final
 @registered
 @dataclass(frozen=True)
-class SelectFeatures:
+class SelectFeatures(Transform):
     """A private choice of features, to stand in a plan's `before`: training then sees these alone.
 
     All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2 noise_multiplier^2):
@@ -266,11 +267,6 @@ class SelectFeatures:
         return self.way == "gumbel" or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
 
     @property
-    def output_shape(self) -> tuple[int, ...]:
-        """The shape of one example with the kept features."""
-        return (self.keep,)
-
-    @property
     def draw_epsilon(self) -> float:
         """The range of each of the selections by Gumbel noise."""
         return draw_epsilon((1 - self._counts_part) * 0.5 / self.noise_multiplier**2, self.keep)
@@ -293,10 +289,16 @@ class SelectFeatures:
             return Gaussian(self.noise_multiplier)
         return compose([Gaussian(self._counts_noise), Repeated(Selection(self.draw_epsilon), self.keep)])
 
-    def require_fit(self, features: int) -> None:
-        """Raise `BadInput` if there are fewer features than are to be kept."""
+    def output_shape(self, shape: Shape) -> Shape:
+        """The shape of one example with the kept features.
+
+        Raises:
+            BadInput: there are fewer features than are to be kept.
+        """
+        features = math.prod(shape)
         if self.keep > features:
             raise BadInput(f"{self.keep} features are to be kept of {features}: choose at most {features}")
+        return (self.keep,)
 
     def chosen(
         self,
@@ -337,7 +339,7 @@ class SelectFeatures:
         scores = boxed.distances(counts.clamp(min=self.least_count))
         return select_top(scores, self.keep, epsilon=self.draw_epsilon, ledger=ledger, stream=stream), counts
 
-    def run(
+    def fit(
         self,
         x: Tensor,
         adjacency: Adjacency,
@@ -352,10 +354,10 @@ class SelectFeatures:
             BadInput: fewer features than are to be kept; rows of persons, or no labels.
             BudgetExceeded: by the ledger.
         """
-        from privlearn.models.networks import Keep
+        from privlearn.transforms.modules import Keep
 
         rows = x.flatten(1)
-        self.require_fit(rows.shape[1])  # before anything is charged
+        self.output_shape(tuple(rows.shape[1:]))  # before anything is charged
         if examples is not None or labels is None:
             raise BadInput(
                 "features are selected by rows with a class each: expected labels, and rows that are examples"
@@ -363,11 +365,14 @@ class SelectFeatures:
         require_classes(labels, self.classes)
         return Keep(self.chosen(rows, labels, adjacency, ledger, stream)[0])
 
-    def rebuilt(self, state: dict[str, Tensor]) -> Keep:
-        """The transform whose `state_dict` was saved."""
-        from privlearn.models.networks import Keep
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Keep:
+        """A transform with room for the places of the kept features."""
+        import torch
 
-        return Keep(state["indices"])
+        from privlearn.transforms.modules import Keep
+
+        return Keep(torch.empty(stated["shape"], dtype=torch.int64))
 
 
 def require_classes(y: Any, classes: int) -> None:

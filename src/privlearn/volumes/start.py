@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from privlearn._checks import between
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
-from privlearn.models.networks import Scale
 from privlearn.teachers import Identity, Network, Teachers, Trained
 from privlearn.teachers.answers import Answers
 from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.transforms.modules import Scale
 from privlearn.volumes.corrections import Corrections, Seen, as_probabilities
 from privlearn.volumes.training import Training, maps_of, probabilities
 

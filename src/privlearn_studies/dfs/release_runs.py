@@ -15,11 +15,11 @@ from privlearn._checks import one_of
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train
-from privlearn.models.networks import Scale
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
+from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import SPLIT
 from privlearn_studies.shen_literal import literal_release
 
@@ -233,7 +233,7 @@ def _columns(private: Dataset, best: Tensor) -> Dataset:
 
 def _scaled(model: nn.Module, front: Tensor | None) -> nn.Module:
     """The part of a model that sees scaled rows, behind a choice of features made for it."""
-    from privlearn.models.networks import Keep
+    from privlearn.transforms.modules import Keep
 
     after = cast(nn.Sequential, model)[1:]
     return after if front is None else nn.Sequential(Keep(front), after)

@@ -1,4 +1,4 @@
-"""config.json: how to rebuild the network of a published model, without letting the file ask for more than its weights.
+"""config.json: how a published model is described and rebuilt, without letting the file ask for more than its weights.
 
 Whoever publishes chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
 without memory first, and get some only when they have exactly the tensors that lie in the weights.
@@ -12,35 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privlearn._checks import count, one_of, parse_spec, printable
+from privlearn._checks import count
 from privlearn._storage import loads
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.folder import CONFIG, WEIGHTS
 from privlearn.runs.result import Result
-from privlearn.transforms import External, Normalised, Precomputed, RandomUnits, Scattering
+from privlearn.transforms.base import kinds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
-#: The transforms that may stand in front of a network, each with the buffer whose shape is stated.
-_KINDS: dict[str, tuple[type[nn.Module], str]] = {
-    "scale": (networks.Scale, "low"),
-    "project": (networks.Project, "components"),
-    "standardise": (networks.Standardise, "mean"),
-    "keep": (networks.Keep, "indices"),
-    "clip": (networks.ClipRows, "norm"),
-}
-#: Public encoders, whose weights are not stored, and what is stated of them in place of a shape.
-_STATED = {
-    "scatter": {"spec", "shape"},
-    "scatter-random": {"spec", "shape", "local"},
-    "norm": {"spec"},
-    "external": {"spec", "digest"},
-    "precomputed": {"spec", "digest", "normalisation"},
-}
+#: Fields of a transform that are shapes; all others are texts.
 _SHAPES = {"shape", "local"}
 
 
@@ -83,14 +68,15 @@ def parse(content: bytes) -> dict[str, Any]:
 
 
 def _require_transform(part: Any) -> None:
-    stated = _STATED.get(str(part.get("kind")), {"shape"}) if isinstance(part, dict) else set()
-    if not isinstance(part, dict) or set(part) != {"kind", *stated}:
-        raise BadInput(f"a transform in {CONFIG} is {str(part)[:60]}: expected its kind, and its shape or spec")
-    one_of(f"a transform's kind in {CONFIG}", str(part["kind"])[:40], [*_KINDS, *_STATED])
-    for name in _SHAPES & stated:
+    kind = kinds().get(str(part.get("kind"))) if isinstance(part, dict) else None
+    if kind is None or set(part) != {"kind", *kind.stated}:
+        raise BadInput(
+            f"a transform in {CONFIG} is {str(part)[:60]}: expected one of {', '.join(sorted(kinds()))}, and its shape or spec"
+        )
+    for name in _SHAPES & kind.stated:
         _require_shape(f"a transform's {name} in {CONFIG}", part[name])
-    if not all(isinstance(part[name], str) for name in stated - _SHAPES):
-        raise BadInput(f"an encoder in {CONFIG} is {str(part)[:60]}: expected texts")
+    if not all(isinstance(part[name], str) for name in kind.stated - _SHAPES):
+        raise BadInput(f"features in {CONFIG} are {str(part)[:60]}: expected texts")
 
 
 def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str | None = None) -> nn.Sequential:
@@ -170,66 +156,13 @@ def _require_shape(name: str, value: object) -> None:
 
 
 def _describe_transform(module: nn.Module) -> dict[str, Any]:
-    for kind, (own, buffer) in _KINDS.items():
-        if type(module) is own:
-            return {"kind": kind, "shape": list(module.get_buffer(buffer).shape)}
-    if isinstance(module, External | Normalised | Precomputed | RandomUnits | Scattering):
-        told = module.describe() | {
-            name: getattr(module, name) for name in _SHAPES & _STATED[module.describe()["kind"]]
-        }
-        return {name: told[name] for name in ("kind", *sorted(_STATED[told["kind"]]))}
-    raise BadInput(f"{type(module).__name__} cannot be published as a transform")
+    from privlearn.transforms.modules import RowTransform
 
-
-def _encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
-    """The public encoder: one of privlearn's own, or code that the user names, never what a file names."""
-    import torch
-
-    if config["kind"] == "external":
-        return _own_encoder(config, features)
-    if config["kind"] == "precomputed":
-        return Precomputed.told(config)
-    _, numbers = parse_spec(f"features in {CONFIG}", config["spec"][:80])
-    if config["kind"] == "norm" and set(numbers) == {"power"}:
-        return Normalised(numbers["power"])
-    shape, scale = config.get("shape", []), numbers.get("J", 0.0)
-    local = config.get("local", [])
-    if config["kind"] == "scatter-random" and len(shape) == len(local) == 2 and scale == int(scale):
-        return RandomUnits.empty(int(scale), bool(numbers.get("mirror")), local, shape)
-    if config["kind"] != "scatter" or len(shape) not in (0, 2) or scale != int(scale):
-        raise BadInput(f"the features in {CONFIG} are {str(dict(config))[:80]}: get an unchanged copy")
-    return Scattering(int(scale), torch.empty(shape[0]), torch.empty(shape)) if shape else Scattering(int(scale))
-
-
-def _own_encoder(config: Mapping[str, Any], features: str | None) -> nn.Module:
-    """The user's own encoder, if they name it, and it has the weights that it had."""
-    import torch
-
-    if features != config["spec"]:
-        named = printable(config["spec"][:80])
-        raise BadInput(
-            f"the model's features are made by {named}: if you trust that code and have it, give it yourself with "
-            f"--features {named}"
-        )
-    with torch.device("cpu"):  # it has its weights from elsewhere
-        found = External(str(features))
-    if found.digest != config["digest"]:
-        raise BadInput(f"the weights of {features} are not those that the model was trained with: get the same")
-    return found
+    if not isinstance(module, RowTransform):
+        raise BadInput(f"{type(module).__name__} cannot be published as a transform")
+    return module.config()
 
 
 def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
-    import torch
-
-    if config["kind"] in _STATED:
-        return _encoder(config, features)
-    shape = config["shape"]
-    if config["kind"] == "scale":
-        return networks.Scale(torch.empty(shape), torch.empty(shape))
-    if config["kind"] == "standardise":
-        return networks.Standardise(torch.empty(shape), torch.empty(shape), torch.empty([]))
-    if config["kind"] == "keep":
-        return networks.Keep(torch.empty(shape, dtype=torch.int64))
-    if config["kind"] == "clip":
-        return networks.ClipRows(torch.empty(shape))
-    return networks.Project(torch.empty(shape))
+    """An empty transform: one of privlearn's own, or code that the user names, never what a file names."""
+    return kinds()[config["kind"]].empty(config, features)

@@ -1,0 +1,156 @@
+"""Whether a model treats examples one by one: what it makes of one may not depend on the others in its batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privlearn.errors import BadInput, NotPerExample, first_line
+
+#: Numbers in an example from which on the per-example check makes do with few of them.
+_LARGE = 1 << 14
+
+_COUPLED: dict[type[nn.Module], str] = {
+    nn.modules.batchnorm._BatchNorm: "normalises over the batch; use nn.GroupNorm (images) or nn.LayerNorm instead",
+}
+
+
+def require_shaped(model: nn.Module) -> None:
+    """Raise `BadInput` if a parameter or a buffer waits for rows to take its shape from."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise BadInput(
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
+                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+            )
+
+
+def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) -> None:
+    """Check that the output for one example depends on that example alone, and that nothing is remembered.
+
+    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
+    type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
+    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
+
+    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
+    statistics are fixed affine maps.
+
+    Raises:
+        NotPerExample: with the module's name and what to use in its place.
+        BadInput: the model cannot run on such inputs at all.
+    """
+    require_shaped(model)
+    for name, module in model.named_modules():
+        for kind, reason in _COUPLED.items():
+            if isinstance(module, kind) and not (fixed and module.track_running_stats):
+                raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
+            raise NotPerExample(
+                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
+                module=name,
+            )
+    try:
+        twin = copy.deepcopy(model).double().train(not fixed)
+    except RuntimeError as error:
+        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
+    before = {name: value.clone() for name, value in twin.state_dict().items()}
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
+            sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
+            coupled = any(_rows_depend_on_others(twin, inputs, size) for size in sizes)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
+        raise BadInput(f"the model cannot run on inputs of {given}: {first_line(error)}") from error
+    if coupled:
+        raise NotPerExample(
+            "the model's output for one example moves when other examples of the batch change. Look for an operation "
+            "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
+        )
+    for name, value in twin.state_dict().items():
+        if not torch.equal(value, before[name]):
+            raise NotPerExample(
+                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, or "
+                "keep it fixed",
+                state=name,
+            )
+
+
+def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int) -> bool:
+    """Whether a row's output changes with the batch around it."""
+    made_up = made_up_rows(inputs, len(inputs), size)
+    batch = [leaf.double() if leaf.is_floating_point() else leaf for leaf in made_up]
+    out = _seeded(model, batch, 0)
+    if not isinstance(out, Tensor) or out.shape[:1] != (size,):
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise NotPerExample(
+            f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
+        )
+    draws = not _same(out, _seeded(model, batch, 1))
+    for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
+        if draws:
+            # Its random numbers depend on the batch's shape: keep the shape, and change all other rows.
+            others = [leaf.flip(0).roll(1, 0) for leaf in batch]
+            for other, leaf in zip(others, batch, strict=True):
+                other[row] = leaf[row]
+            single = _seeded(model, others, 0)[row]
+        else:
+            single = _seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
+        if not _same(out[row], single):
+            return True
+    return False
+
+
+def _seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
+    torch.manual_seed(seed)
+    return model(*(leaf.clone() for leaf in batch))  # it may write into its input
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    scale = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=1e-9 * scale + 1e-300, equal_nan=True)
+
+
+def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
+    """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
+    rows, targets = made_up_rows((x, y), 1, size)
+    return rows, targets
+
+
+def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Tensor, ...]:
+    """A made-up batch of tensors of the shapes and types of `like`, of which the first `inputs` are inputs."""
+    made_up = torch.Generator().manual_seed(0)
+    parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
+    parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
+    return tuple(part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True))
+
+
+def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+    if not x.is_floating_point():
+        return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
+    scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
+    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
+
+
+def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+    if y.is_floating_point():
+        return torch.rand((size, *y.shape[1:]), generator=made_up)
+    return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Dropout off for the block: two computations would draw different masks. All other modes stay as they are."""
+    kind = nn.modules.dropout._DropoutNd
+    switched = [module for module in model.modules() if isinstance(module, kind) and module.training]
+    for module in switched:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in switched:
+            module.training = True

@@ -1,0 +1,182 @@
+"""What stands in front of a network, as plans hold it: public numbers, a price, and how its module is made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Account
+from privlearn.errors import BadInput
+from privlearn.streams import NoiseStream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privlearn.transforms.modules import RowTransform
+
+Shape = tuple[int, ...]
+_KINDS: dict[str, type[Transform]] = {}
+#: The modules in which they are defined; none of them imports torch.
+_HOMES = ("moments", "pca", "select", "sources", "specs")
+
+
+class Transform(ABC):
+    """A transform of rows in front of a network: a frozen value, which is all that a plan knows of it.
+
+    It makes a module that treats each row by itself and is never trained. It is either public, or made by a release on the
+    private rows, which its `event` prices; nothing else tells the two apart.
+
+    Subclasses are frozen dataclasses of plain values, with a `kind` in their class body by which files name them.
+
+    Attributes:
+        kind: its name in certificates and configurations.
+        stated: what a configuration states of its module, beside the kind: see `empty`.
+    """
+
+    kind: ClassVar[str]
+    stated: ClassVar[frozenset[str]] = frozenset({"shape"})
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
+
+    @abstractmethod
+    def event(self) -> Event | None:
+        """What it costs; None: nothing, for it is public."""
+
+    @abstractmethod
+    def output_shape(self, shape: Shape) -> Shape:
+        """The shape of one transformed example, of an example of `shape`.
+
+        Raises:
+            BadInput: it does not take such examples.
+        """
+
+    @abstractmethod
+    def fit(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> RowTransform:
+        """The module, for rows `x` of shape (rows, ...). A public one looks at their shape alone.
+
+        Args:
+            x: private rows.
+            adjacency: what neighbouring data sets differ in.
+            ledger: what is charged.
+            stream: the run's noise stream.
+            examples: the rows of each example, shape (examples, rows of each), where that is more than one.
+            labels: a class for each row.
+
+        Raises:
+            BadInput: rows that it does not take; before anything is charged.
+            BudgetExceeded: by the ledger.
+        """
+
+    @classmethod
+    @abstractmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
+        """A module with room for the numbers of a published one.
+
+        Args:
+            stated: what its `config` stated, with the fields `stated`, each a text or, for a shape, a list of sizes.
+            code: the code that whoever loads it names themselves, `package.module:function`; a file's word is not enough.
+
+        Raises:
+            BadInput: a configuration that describes none.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, which `from_json` reads."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind} | {
+            name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+        }
+
+
+class PublicTransform(Transform):
+    """A transform that follows from public numbers and the shape of an example alone, and costs nothing."""
+
+    @abstractmethod
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RowTransform:
+        """The module for examples of `shape`.
+
+        Args:
+            shape: of one example; what is learned from made-up images is learned from such.
+            cache: a folder to keep that in; None: nowhere.
+            begin: called before something is learned, which takes a minute or more; not where it is kept already.
+
+        Raises:
+            BadInput: it does not take such examples.
+        """
+
+    @final
+    def event(self) -> None:
+        """What it costs: nothing."""
+        return
+
+    @final
+    def fit(
+        self,
+        x: Tensor,
+        adjacency: Adjacency,
+        ledger: Account,
+        stream: NoiseStream,
+        examples: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> RowTransform:
+        """The module for rows of the shape of `x`, which are not looked at."""
+        return self.module(tuple(x.shape[1:]))
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """What it is called, and what `specs.parse` reads where that has a form for it."""
+
+
+def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
+    """The shape of an example of `shape` after `transforms`, one after the other.
+
+    Raises:
+        BadInput: one of them does not take such examples.
+    """
+    found = tuple(shape)
+    for transform in transforms:
+        found = transform.output_shape(found)
+    return found
+
+
+def kinds() -> Mapping[str, type[Transform]]:
+    """Every kind of transform by its name: closed, so that a file never chooses what runs."""
+    for home in _HOMES:
+        import_module(f"privlearn.transforms.{home}")
+    return _KINDS
+
+
+def from_json(data: Mapping[str, Any]) -> Transform:
+    """The transform that `to_json` wrote.
+
+    Raises:
+        BadInput: no such kind, or numbers that it does not take.
+    """
+    kind = kinds().get(str(data.get("kind")))
+    if kind is None:
+        raise BadInput(f"a transform is a {str(data.get('kind'))[:40]!r}: expected one of {', '.join(sorted(kinds()))}")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    del values["kind"]
+    if set(values) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]
+        raise BadInput(
+            f"a transform of kind {kind.kind!r} has the fields {', '.join(sorted(values))[:200]}: expected others"
+        )
+    return kind(**values)

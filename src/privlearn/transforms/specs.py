@@ -1,0 +1,363 @@
+"""Public transforms as plans hold them: frozen values, without torch. What transforms stands beside, one file a kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from privlearn._checks import between, count, one_of, parse_spec
+from privlearn.errors import BadInput
+from privlearn.transforms.base import PublicTransform, Shape
+from privlearn.transforms.sources import External
+
+if TYPE_CHECKING:
+    from privlearn.transforms.modules import ClipRows, Scale
+    from privlearn.transforms.normalised import Normalised
+    from privlearn.transforms.random_units import RandomUnits
+    from privlearn.transforms.scattering import Scattering
+
+#: Angles of wavelets.
+ANGLES = 8
+#: Scales beyond 4 leave nothing of a small image, and a file may ask for no more.
+_LARGEST_SCALE = 4
+_SMALLEST, _LARGEST = 8, 1024
+_LARGEST_BOUND = 1e30
+#: Images from this size on, with at most so many channels, are scattered; rows of so many numbers are normalised.
+_LEAST_IMAGE, _MOST_CHANNELS, _LEAST_NUMBERS = 16, 4, 256
+#: Images of so many numbers have several thousand features, of which directions are kept.
+_LARGE = 512
+#: Larger images take hours and gigabytes to be scattered as often as directions need, and none were tried.
+_LARGEST_IMAGE = 64
+#: Images of three channels are taken for photographs in colour.
+_COLOURS = 3
+#: How many directions are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
+_DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
+
+
+@final
+@dataclass(frozen=True)
+class Rescale(PublicTransform):
+    """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or into [-1, 1] where it reaches below 0.
+
+    `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else; this is for what has none.
+
+    Attributes:
+        low: the lower end.
+        high: the upper end.
+    """
+
+    low: float
+    high: float
+
+    kind: ClassVar[str] = "scale"
+
+    def __post_init__(self) -> None:
+        between("low of Rescale", self.low, -_LARGEST_BOUND, _LARGEST_BOUND)
+        between("high of Rescale", self.high, -_LARGEST_BOUND, _LARGEST_BOUND)
+        if not self.low < self.high:
+            raise BadInput(f"the range is {self.low:g} to {self.high:g}: expected low below high")
+
+    @property
+    def spec(self) -> str:
+        """What it is called."""
+        return f"scale:low={self.low:g},high={self.high:g}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """That of the example."""
+        return shape
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Scale:
+        """The module for examples of any shape."""
+        import torch
+
+        from privlearn.transforms.modules import Scale
+
+        return Scale(torch.tensor(float(self.low)), torch.tensor(float(self.high)))
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Scale:
+        """A module with room for bounds of the stated shape."""
+        import torch
+
+        from privlearn.transforms.modules import Scale
+
+        return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
+
+
+@final
+@dataclass(frozen=True)
+class ClipToNorm(PublicTransform):
+    """Flatten rows, and scale those longer than a public norm down to it.
+
+    Attributes:
+        norm: L2 norm of a row at most.
+    """
+
+    norm: float
+
+    kind: ClassVar[str] = "clip"
+
+    def __post_init__(self) -> None:
+        between("norm of ClipToNorm", self.norm, 1e-12, 1e12)
+
+    @property
+    def spec(self) -> str:
+        """What it is called."""
+        return f"clip:norm={self.norm:g}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """All numbers in a row."""
+        return (math.prod(shape),)
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> ClipRows:
+        """The module for examples of any shape."""
+        import torch
+
+        from privlearn.transforms.modules import ClipRows
+
+        return ClipRows(torch.tensor(float(self.norm)))
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> ClipRows:
+        """A module with room for a norm."""
+        import torch
+
+        from privlearn.transforms.modules import ClipRows
+
+        return ClipRows(torch.empty(stated["shape"]))
+
+
+@final
+@dataclass(frozen=True)
+class Scatter(PublicTransform):
+    """Second-order wavelet scattering of images, each example's groups of channels normalised (`Scattering`).
+
+    Attributes:
+        J: images shrink to a 2^J-th of their height and width.
+        kept: how many directions of the features to keep, learned from made-up images; 0: all features as they are.
+    """
+
+    J: int = 2
+    kept: int = 0
+
+    kind: ClassVar[str] = "scatter"
+    stated: ClassVar[frozenset[str]] = frozenset({"spec", "shape"})
+
+    def __post_init__(self) -> None:
+        count("the scale of scattering", self.J, most=_LARGEST_SCALE)
+        count("kept", self.kept, least=0)
+
+    @property
+    def spec(self) -> str:
+        """What `parse` reads."""
+        return f"scatter:J={self.J}" + (f",kept={self.kept}" if self.kept else "")
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """The directions kept, or maps of features, (features, h / 2^J, w / 2^J)."""
+        require_images(self.J, shape)
+        return (self.kept,) if self.kept else maps_of(self.J, shape)
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Scattering:
+        """The module for images of `shape`."""
+        from privlearn.transforms.scattering import Scattering
+
+        require_images(self.J, shape)
+        return Scattering.learned(self.J, self.kept, shape, cache, begin) if self.kept else Scattering(self.J)
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Scattering:
+        """A module with room for the directions that it keeps."""
+        import torch
+
+        from privlearn.transforms.scattering import Scattering
+
+        own, shape = parse(stated["spec"][:80]), stated["shape"]
+        if not isinstance(own, cls) or len(shape) != (2 if own.kept else 0) or (own.kept and shape[1] != own.kept):
+            raise _no_features(stated)
+        return Scattering(own.J, torch.empty(shape[0]), torch.empty(shape)) if shape else Scattering(own.J)
+
+
+@final
+@dataclass(frozen=True)
+class ScatterRandom(PublicTransform):
+    """Scattering of photographs, seen at each place by units drawn from made-up images (`RandomUnits`).
+
+    Attributes:
+        J: as for `Scatter`.
+        units: how many.
+        mirror: 1 if an image and its mirror image have the same features, as suits photographs, and no letters; else 0.
+        kept: how many directions of their answers to keep, learned from made-up images.
+    """
+
+    J: int = 2
+    units: int = 400
+    mirror: int = 1
+    kept: int = 2000
+
+    kind: ClassVar[str] = "scatter-random"
+    stated: ClassVar[frozenset[str]] = frozenset({"spec", "shape", "local"})
+
+    def __post_init__(self) -> None:
+        count("the scale of scattering", self.J, most=_LARGEST_SCALE)
+        count("units", self.units)
+        one_of("mirror of scatter-random", str(self.mirror), ("0", "1"))
+        count("kept", self.kept)
+
+    @property
+    def spec(self) -> str:
+        """What `parse` reads."""
+        return f"scatter-random:J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """The directions kept."""
+        require_images(self.J, shape)
+        return (self.kept,)
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RandomUnits:
+        """The module for images of `shape`, with all that is learned from made-up ones."""
+        from privlearn.transforms.random_units import RandomUnits
+
+        return RandomUnits.learned(self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin)
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RandomUnits:
+        """A module with room for the units and directions that it keeps."""
+        from privlearn.transforms.random_units import RandomUnits
+
+        own, shape, local = parse(stated["spec"][:80]), stated["shape"], stated["local"]
+        if (
+            not isinstance(own, cls)
+            or len(shape) != 2
+            or len(local) != 2
+            or (local[1], shape[1]) != (own.units, own.kept)
+        ):
+            raise _no_features(stated)
+        return RandomUnits.empty(own.J, own.mirror == 1, local, shape)
+
+
+@final
+@dataclass(frozen=True)
+class RowNorm(PublicTransform):
+    """Numbers raised to a power, then each row brought to mean 0 and variance 1 (`Normalised`).
+
+    Attributes:
+        power: 0.5 is the root, negative numbers counting as 0; 1 leaves numbers as they are.
+    """
+
+    power: float = 0.5
+
+    kind: ClassVar[str] = "norm"
+    stated: ClassVar[frozenset[str]] = frozenset({"spec"})
+
+    def __post_init__(self) -> None:
+        between("the power of norm", self.power, 0.1, 1.0)
+
+    @property
+    def spec(self) -> str:
+        """What `parse` reads."""
+        return f"norm:power={self.power:g}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """All numbers in a row."""
+        return (math.prod(shape),)
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Normalised:
+        """The module for examples of any shape."""
+        from privlearn.transforms.normalised import Normalised
+
+        return Normalised(self.power)
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Normalised:
+        """The module itself: it keeps no numbers."""
+        own = parse(stated["spec"][:80])
+        if not isinstance(own, cls):
+            raise _no_features(stated)
+        return own.module(())
+
+
+_BY_NUMBERS: dict[str, type[Scatter | ScatterRandom | RowNorm]] = {
+    own.kind: own for own in (Scatter, ScatterRandom, RowNorm)
+}
+
+
+def parse(spec: str) -> PublicTransform | None:
+    """The public transform that `spec` names, or None for "raw".
+
+    Args:
+        spec: `raw`, `scatter:J=2`, `scatter:J=2,kept=1000`, `scatter-random:J=2,units=400,mirror=1,kept=2000`,
+            `norm:power=0.5`, or `package.module:function`.
+
+    Raises:
+        BadInput: an unknown name or number.
+    """
+    name, _, rest = spec.partition(":")
+    if spec == "raw":
+        return None
+    if name == "pca":
+        raise BadInput(
+            f"features {spec[:60]!r} are learned from the private rows, and paid for: they are a release, not an encoder. "
+            "Give pv.Plan(before=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train (--features "
+            "pca:L or --pca L)"
+        )
+    if name in _BY_NUMBERS:
+        kind = _BY_NUMBERS[name]
+        numbers: dict[str, Any] = parse_spec("features", spec)[1]
+        if kind is not RowNorm:
+            numbers = {each: int(number) if number.is_integer() else number for each, number in numbers.items()}
+        whole = kind is RowNorm or all(isinstance(number, int) for number in numbers.values())
+        if not whole or not set(numbers) <= set(kind.__dataclass_fields__):
+            raise BadInput(
+                f"features {spec[:60]!r} cannot be read: expected scatter:J=2, scatter:J=2,kept=1000 or "
+                f"{ScatterRandom().spec}, with whole numbers, or norm:power=0.5"
+            )
+        return kind(**numbers)
+    if name and rest.isidentifier():
+        return External(spec)
+    raise BadInput(
+        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, {ScatterRandom().spec}, "
+        "norm:power=0.5, pca:L (paid for), package.module:function, or a folder",
+        spec=spec,
+    )
+
+
+def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | None:
+    """The spec of what stands in front of a linear model where nobody says otherwise, by public facts.
+
+    Args:
+        shape: of one example.
+        low: the declared lower bound of its numbers, or None.
+        signal: examples times epsilon. The less there is, the fewer directions a model can learn of.
+    """
+    sized = len(shape) in (2, 3) and all(_LEAST_IMAGE <= size <= _LARGEST_IMAGE for size in shape[-2:])
+    if sized and (len(shape) == 2 or shape[0] <= _MOST_CHANNELS):
+        if len(shape) == 3 and shape[0] == _COLOURS:
+            return ScatterRandom(kept=_DIRECTIONS[1] if signal >= _FEW else _LEAST_DIRECTIONS).spec
+        kept = _DIRECTIONS[0] if signal >= _FEW else _LEAST_DIRECTIONS
+        return Scatter(kept=kept if math.prod(shape) >= _LARGE else 0).spec
+    positive = isinstance(low, int | float) and low >= 0
+    return RowNorm().spec if len(shape) == 1 and shape[0] >= _LEAST_NUMBERS and positive else None
+
+
+def require_images(scale: int, shape: Shape) -> None:
+    """Raise `BadInput` unless examples of `shape` are images that can be scattered."""
+    least = max(_SMALLEST, 1 << scale)
+    if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
+        raise BadInput(
+            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
+            f"of {least} to {_LARGEST} pixels. Leave out --features, or use features that fit these data"
+        )
+
+
+def maps_of(scale: int, shape: Shape) -> Shape:
+    """The shape of the scattering coefficients of an image: for each channel one of order 0, then of orders 1 and 2."""
+    channels = 1 if len(shape) == 2 else shape[0]
+    coefficients = 1 + ANGLES * scale + ANGLES**2 * scale * (scale - 1) // 2
+    return (channels * coefficients, *(size >> scale for size in shape[-2:]))
+
+
+def _no_features(stated: Mapping[str, Any]) -> BadInput:
+    return BadInput(f"the published features are {str(dict(stated))[:80]}: get an unchanged copy of the model")
