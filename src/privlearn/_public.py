@@ -36,17 +36,26 @@ def registered(cls: _Class) -> _Class:
     Raises:
         BadInput: it is no dataclass, has no kind, or another class has the same.
     """
-    kind = getattr(cls, "kind", None)
-    if not isinstance(kind, str) or not is_dataclass(cls):
+    if not isinstance(getattr(cls, "kind", None), str) or not is_dataclass(cls):
         raise BadInput(
             f"{cls.__name__} cannot be registered: expected a frozen dataclass with kind: ClassVar[str] = ..."
         )
+    enter(cls)
+    return cls
+
+
+def enter(cls: type[Any]) -> None:
+    """As `registered`, for an interface that enters its subclasses itself, before they are dataclasses.
+
+    Raises:
+        BadInput: another class has the same kind.
+    """
+    kind: str = cls.kind
     taken = _FORMS[kind][0] if kind in _FORMS else _KINDS.get(kind)
     same = taken is not None and (taken.__module__, taken.__qualname__) == (cls.__module__, cls.__qualname__)
     if kind in (_INFINITY, _TABLE) or (taken is not None and not same):
         raise BadInput(f"the kind {kind!r} of {cls.__name__} is taken: choose another name")
     _KINDS[kind] = cls
-    return cls
 
 
 def with_own_form(kind: str, cls: type, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, parse_spec, positive, probability
-from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -54,7 +53,6 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 
 
 @final
-@registered
 @dataclass(frozen=True)
 class Moments(Transform):
     """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import count, positive
-from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -41,7 +40,6 @@ def components_of(spec: str) -> int | None:
 
 
 @final
-@registered
 @dataclass(frozen=True)
 class PrivatePCA(Transform):
     """A release of the top principal directions, to stand in a plan's `before`.

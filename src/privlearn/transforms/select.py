@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, one_of
-from privlearn._public import registered
 from privlearn.accounting.events import Event, Gaussian, Repeated, Selection, compose, draw_epsilon
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -201,7 +200,6 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 
 
 @final
-@registered
 @dataclass(frozen=True)
 class SelectFeatures(Transform):
     """A private choice of features, to stand in a plan's `before`: training then sees these alone.
