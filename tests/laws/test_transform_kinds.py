@@ -27,7 +27,6 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import require_per_example
-from privlearn.publishing import publish
 from privlearn.transforms import base, pca
 from privlearn.transforms.base import PublicTransform, Transform
 from privlearn.transforms.chain import Encoding
@@ -200,5 +199,5 @@ def test_published_ones_come_back(name: str, tmp_path: Path) -> None:
     out = pv.publish(result, tmp_path / "model", delta=1e-5, model_spec="linear", classes=CLASSES)
     assert pv.verify(out).ok
     code = own.name if isinstance(own, TRANSFORMS.External) else None
-    model, _ = publish.load(out, features=code)
+    model = pv.load_model(out, features=code)
     torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)

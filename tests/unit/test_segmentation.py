@@ -23,7 +23,6 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
 from privlearn.models import networks, unets
 from privlearn.models.check import require_per_example
-from privlearn.publishing import publish
 from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
 from privlearn_studies import registry, runs
@@ -146,8 +145,8 @@ def test_teachers_of_maps_on_the_command_line(
     assert found["test_accuracy"] is None
     assert pv.verify(out).ok
     assert not Path(f"{out}.teachers").exists()
-    loaded, config = publish.load(out)
-    assert config["model"] == "unet:8,16"
+    loaded = pv.load_model(out)
+    assert loaded.config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (
         run(["predict", str(out), "--data", str(tmp_path / "private.npz"), "--out", str(predictions)], capsys)[0] == 0

@@ -60,11 +60,11 @@ def _descent(request: Request) -> None:
 
 def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
     out = screen.answers
-    kind = plan.sampling.describe()
-    numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items() if key != "kind")
+    kind = vars(plan.sampling)
+    numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items())
     steps = plan.sampling.steps(request.examples)
     out.print(
-        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {kind['kind']} "
+        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {plan.sampling.kind} "
         f"batches{' (' + numbers + ')' if numbers else ''}, "
         f"noise multiplier [bold]{rules.noise_text(plan)}[/]"
     )
@@ -100,7 +100,7 @@ def _features(request: Request) -> None:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
     noise = None if plan.purpose == "rows" else plan.noise_of_sums
     answer = screen.guaranteed(plan.guarantees(request.delta)) | {
-        "plan": plan.describe(),
+        "plan": plan.to_json(),
         **why,
         "class_sum_noise": noise,
         "class_mean_noise": None

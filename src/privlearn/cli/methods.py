@@ -258,7 +258,7 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         }
         for share in _SHARES
     ]
-    numbers = plan.describe() | {"noise_std": plan.noise_std}
+    numbers = plan.to_json() | plan.noise_figures()
     return screen.guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
 
 

@@ -175,7 +175,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
             )  # fmt: skip
 
     def rows(result: Result) -> dict[str, str]:
-        answer["answered"] = result.settings["answered"]
+        answer["answered"] = result.facts["answered"]
         return {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
 
     if request.queries is None:
@@ -262,7 +262,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         kept = _paid(opened, answer)
         start = _start(spec, data, labelled, pool)
         settled = replace(plan, aggregate=Ball(start.radius))
-        answer["plan"] = settled.describe() | {"noise_std": settled.noise_std}
+        answer["plan"] = settled.to_json() | settled.noise_figures()
         screen.notes.print(
             f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} "
             f"radii on each of {start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta "
@@ -338,7 +338,7 @@ def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, A
         alone = test_metrics(nn.Sequential(Scale(*data.bounds()), start.network), data)
         facts |= {"test_metrics": alone, "test_rows": len(data.x_test)}
         answer["public_only"] = alone
-    return replace(result, settings=result.settings | {"public_start": facts})
+    return replace(result, facts=result.facts | {"public_start": facts})
 
 
 def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:

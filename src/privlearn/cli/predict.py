@@ -19,7 +19,7 @@ from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.recipes import read_inputs
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.publishing import publish
+from privlearn.publishing.loading import load_model
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 
@@ -33,7 +33,8 @@ def run(request: Request) -> int:
         raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model, config = publish.load(request.folder, request.model, key=request.key, features=request.features)
+    model = load_model(request.folder, request.model, trusted=request.key, features=request.features)
+    config = model.config
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
     x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request)

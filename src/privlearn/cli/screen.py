@@ -149,7 +149,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
         "plan": {
-            "sampling": plan.sampling.describe(),
+            "sampling": {"kind": plan.sampling.kind, **vars(plan.sampling)},
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
@@ -281,9 +281,9 @@ def earliest_end(plan: Plan) -> int:
     return plan.epochs
 
 
-def how_it_ended(settings: dict[str, Any]) -> str:
+def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
     """When a run lowered its noise, and why it ended; all of it follows from what is published."""
-    noise, most = settings["noise_multipliers"], settings["most_epochs"]
+    noise, most = facts["noise_multipliers"], plan.epochs
     fell = [epoch for epoch in range(1, len(noise)) if noise[epoch] < noise[epoch - 1]]
     when = f"the noise fell after epochs {', '.join(map(str, fell))}" if fell else "the noise never fell"
     if len(noise) == most:

@@ -45,7 +45,6 @@ from privlearn.models import networks
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
-from privlearn.publishing import features as published
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.optimizers import MeanWeights
@@ -253,8 +252,8 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
                 ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
-        screen.notes.print(screen.how_it_ended(result.settings))
-        answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+        screen.notes.print(screen.how_it_ended(settled.plan, result.facts))
+        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
     return result
 
 
@@ -308,7 +307,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     with featured(request, data) as data:
         facts = facts_of(data, request.examples)
         plan, why = methods.features_plan(request, facts)
-        answer = screen.guaranteed(plan.guarantees(request.delta)) | {"plan": plan.describe()} | why
+        answer = screen.guaranteed(plan.guarantees(request.delta)) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
             streams = opened.streams()
@@ -336,9 +335,9 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
 
 def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it chose none."""
-    choice = published.chosen(result.settings)
-    if choice is None:
+    if not result.facts.get("chosen"):
         return {}, {}
+    choice = result.facts["chosen"][0]
     listed = [screen.plain(line) for line in choice_lines(choice)]
     return {"chosen": choice}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
 
@@ -361,7 +360,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     answer = tune.figures(plan, request.delta)
 
     def rows(result: Result) -> dict[str, str]:
-        answer["chosen"] = plan.candidates[result.settings["tuning"]["chosen"]].name
+        answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
         name = screen.plain(answer["chosen"])
         return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is paid for"}
 

@@ -132,7 +132,7 @@ def figures(plan: Tuning, delta: float) -> dict[str, Any]:
     """The guarantee of the whole, and what else is known of it, as the JSON object that scripts rely on."""
     return {
         **screen.guaranteed(plan.guarantees(delta)),
-        "tuning": plan.describe(),
+        "tuning": {"way": plan.kind} | plan.to_json(),
         "unspent": screen.unspent(plan),
     }
 

@@ -146,7 +146,7 @@ class Settled:
     def _of_the_plan(self) -> Iterator[tuple[str, str, bool, str]]:
         """How much is spent on what: name, value, whether it was chosen, and why."""
         plan, chosen, examples = self.plan, self.request, self.facts.examples
-        kind = str(plan.sampling.describe()["kind"])
+        kind = plan.sampling.kind
         yield "batches", kind, chosen.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
         why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
         yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why

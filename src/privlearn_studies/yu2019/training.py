@@ -134,7 +134,8 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
             progress=watch,
             validation=Dataset(rows.x_valid, rows.y_valid, public=True) if validate else None,
         )
-        noise = [sigma * _written(setting, layers) for sigma in result.settings["noise_multipliers"]]
+        sigmas = result.facts["noise_multipliers"] if plan.filter else plan.noise_multipliers()
+        noise = [sigma * _written(setting, layers) for sigma in sigmas]
     spent = None if plan is None else ledger.guarantee(_DELTA)
     return {
         "test": test, "train": seen, "train_end": accuracy(network, rows.x, rows.y), "noise": noise,
