@@ -145,7 +145,7 @@ def test_tampering_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     for name, old, new, said in (
         ("README.md", "epsilon: ", "epsilon: 0.", "README.md is not the file that was certified"),
         ("config.json", '"linear"', '"mlp:3"', "config.json is not the file that was certified"),
-        ("privacy.json", '"epochs": 2', '"epochs": 1', "part 'settings' of privacy.json was changed"),
+        ("privacy.json", '"epochs": 2', '"epochs": 1', "part 'plan' of privacy.json was changed"),
     ):
         original = (out / name).read_text()
         assert old in original

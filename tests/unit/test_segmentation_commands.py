@@ -161,7 +161,7 @@ def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, mon
     teachers = start.correcting(start.teachers(scans_of(6), 3))
     result = pv.pate(plan, teachers, start.reducer, scans_of(5, 2, public=True), lambda answers: nn.Conv3d(1, 3, 1))
     data = scans_of(6, x_test=scans_of(2).x, y_test=scans_of(2).y)
-    answer: dict[str, Any] = {"plan": plan.describe()}
+    answer: dict[str, Any] = {"plan": plan.to_json()}
     result = pate_command._with_start(result, data, start, answer)
     rows = pate_command._maps_rows(result, data, answer)
     assert ("brought nothing" in " ".join(capsys.readouterr().err.split())) is warned
