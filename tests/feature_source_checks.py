@@ -184,7 +184,7 @@ def moments(noise: float = 3.0, norm: float = R) -> pv.Moments:
 
 
 def with_moments(noise: float = 3.0, adjacency: Adjacency = ADD) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=(moments(noise),),
+    return pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=(moments(noise),),
                    examples=30, adjacency=adjacency)  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def check_moments_are_those_of_clipped_rows() -> None:
 def check_moments_are_in_the_price() -> None:
     """One Gaussian release, charged first and of the whole noise; a constant feature is not blown up; published, verified."""
     plan = with_moments()
-    assert math.isclose(zcdp.rho(plan.before[0].event()), 0.5 / 9)
+    assert math.isclose(zcdp.rho(plan.front[0].event()), 0.5 / 9)
     x, y = some_rows(30)
     x = x.float() / (1 + x.float().abs())
     result = trained(plan, (x, y))
@@ -298,7 +298,7 @@ def check_rates_know_rows_of_public_norm() -> None:
         return usual_rate("SGD", plan, 40, "linear", weights, data)
 
     plain = rate(plan, data)
-    behind = replace(plan, before=(moments(1e3),))
+    behind = replace(plan, front=(moments(1e3),))
     assert math.isclose(rate(behind, data) / plain, 5.0 / 2 / 0.6)
     for normalisation, factor in (("of each example", 5.0 / 2 / 0.6), ("none", 1.0)):
         encoding = pv.transforms.with_features(data, "norm:power=1").features

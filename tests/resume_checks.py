@@ -67,7 +67,7 @@ class Run:
     epochs: int = 3
 
     def plan(self) -> pv.Plan:
-        return pv.Plan(self.sampling, epochs=self.epochs, schedule=self.schedule, clip=self.clip, before=self.before)
+        return pv.Plan(self.sampling, epochs=self.epochs, schedule=self.schedule, clip=self.clip, front=self.before)
 
     def go(
         self,

@@ -27,12 +27,9 @@ from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Partition, Poisson, Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
-from privlearn.transforms.moments import Moments
+from privlearn.transforms.base import PrivateTransform, Transform, priced
 from privlearn.transforms.pca import PrivatePCA
-from privlearn.transforms.select import SelectFeatures
 
-#: A release that comes before training, and says what stands in front of the network.
-Earlier = PrivatePCA | SelectFeatures | Moments
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
@@ -69,7 +66,8 @@ class Plan:
             None.
         examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
             certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
-        before: releases that come before training, on the same ledger.
+        front: what stands in front of the network, in this order: public transforms, and transforms that are made by a
+            release before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most: every target and every guarantee
             is then for all of them together.
@@ -89,7 +87,7 @@ class Plan:
     clip: Clip | Layerwise = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
-    before: tuple[Earlier, ...] = ()
+    front: tuple[Transform, ...] = ()
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
@@ -104,9 +102,10 @@ class Plan:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
-        if not isinstance(self.before, tuple) or not all(isinstance(release, Earlier) for release in self.before):
+        if not isinstance(self.front, tuple) or not all(isinstance(transform, Transform) for transform in self.front):
             raise BadInput(
-                f"before is {self.before!r}: expected a tuple of releases, such as (pv.transforms.PrivatePCA(60, 16.0),)"
+                f"front is {str(self.front)[:60]}: expected a tuple of transforms, such as "
+                "(pv.transforms.Scatter(kept=1000), pv.transforms.PrivatePCA(60, 16.0))"
             )
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(
@@ -119,7 +118,7 @@ class Plan:
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.before):
+        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.releases):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
                 "pv.transforms.SelectFeatures "
@@ -131,6 +130,11 @@ class Plan:
             object.__setattr__(self, "budget", self._for_the_unit(self.budget))
         if self.filter is not None:
             self._require_own_filter(self.filter)
+
+    @property
+    def releases(self) -> tuple[PrivateTransform, ...]:
+        """The transforms in front that are made by a release, in their order."""
+        return tuple(transform for transform in self.front if isinstance(transform, PrivateTransform))
 
     @property
     def unit(self) -> PrivacyUnit:
@@ -187,13 +191,13 @@ class Plan:
             during = [self.epoch_event(sigma) for sigma in self.noise_multipliers()]
         if isinstance(self.clip, Derivatives) and self.clip.learned:
             during.insert(self.clip.learned.after, self.clip.learned.event())
-        return compose([*(release.event() for release in self.before), *during])
+        return compose([*priced(self.front), *during])
 
     def other_releases(self) -> list[dict[str, Any]]:
         """Every release that is no epoch's, as plain values, for certificates."""
         learned = self.clip.learned if isinstance(self.clip, Derivatives) else None
         return [
-            *({"kind": release.kind, **vars(release)} for release in self.before),
+            *({"kind": release.kind, **vars(release)} for release in self.releases),
             *([{"kind": "histogram", **vars(learned)}] if learned else []),
         ]
 
@@ -365,7 +369,7 @@ class Plan:
 
     def _earlier(self) -> Composed:
         """What comes before training."""
-        return compose(release.event() for release in self.before)
+        return compose(priced(self.front))
 
     def _require_own_filter(self, limit: Limit) -> None:
         """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""

@@ -131,7 +131,7 @@ MUTANTS = [
     Mutant("certificates of features are not recomputed", features.described,
            "plan.event()", "Gaussian(1.0)", "check_feature_certificates_are_recomputed"),
     Mutant("a selection before training is left out", plan_module.Plan.event,
-           "*(release.event() for release in self.before), ",
+           "*priced(self.front), ",
            "", "check_a_selection_before_training_is_in_the_price"),
     Mutant("a selection is certified as one Gaussian release", features.earlier,
            'part["kind"] != SelectFeatures.kind', "True", "check_a_selection_before_training_is_in_the_price"),

@@ -62,7 +62,7 @@ MUTANTS = [
            "False", ONCE),
     Mutant("the start is claimed, not the limit", plan.Plan.event, "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
-    Mutant("limits forget what came before", plan.Plan._earlier, "self.before)", "())", MEET),
+    Mutant("limits forget what came before", plan.Plan._earlier, "priced(self.front)", "()", MEET),
     Mutant("limits are rounded up", limits._not_above, "while spent(value) > limit:", "while False:", MEET),
     Mutant("the room at an order forgets what came before", limits._renyi_room, "- rdp.curve(before)", "",
            MEET),

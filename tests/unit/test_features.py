@@ -23,7 +23,7 @@ from privlearn.accounting.events import Composed, Repeated, Selection
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import features as published
-from privlearn.statistics import fisher as fisher_module
+from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn_studies.shen_literal import literal_release
@@ -69,19 +69,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("person ids", "--group-size K", "without groups"),
     ),
     "a selection of persons' rows before training": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
+        lambda: pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
         ("persons", "pv.transforms.SelectFeatures"),
     ),
     "a selection before dpmac": (
         lambda: pv.dpmac(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
+            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
                     clip=pv.mac.Derivatives(0.3)),
             torch.nn.Linear(2, K), "binary_cross_entropy", (X, Y),
         ), ("dpmac", "pv.transforms.PrivatePCA"),
     ),
     "more features than there are before training": (
         lambda: pv.dpsgd(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
+            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
             torch.nn.Linear(5, K),
             torch.nn.CrossEntropyLoss(reduction="none"), (X, Y),
         ), ("5 features", "of 4"),

@@ -9,8 +9,9 @@ from privlearn.cli import feature_costs, features, paid, screen, tuning, voting
 from privlearn.cli.planning import figures, make_plan, warnings
 from privlearn.cli.reacting import earliest_end, noisy_validations
 from privlearn.errors import BadInput
-from privlearn.plan import Earlier, Plan
+from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
+from privlearn.transforms.base import Transform
 from privlearn.transforms.select import SelectFeatures
 
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     if options.tune is not None:
         return tuning.show_cost(options)
-    before: tuple[Earlier, ...] = ()
+    before: tuple[Transform, ...] = ()
     if options.select is not None or options.normalise not in (None, "none"):
         rows = features.declared(options)
         before = (*paid.normalisation(options, rows), *features.selection(options, rows))
@@ -69,7 +70,7 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
             out.print(f"Validations are paid for: {told}.")
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
-    for earlier in plan.before:
+    for earlier in plan.releases:
         what = (
             f"a selection of {earlier.keep} features" if isinstance(earlier, SelectFeatures) else _NAMES[earlier.kind]
         )

@@ -39,7 +39,7 @@ def _settings(
         options.model != "linear",
         "noise grows with the number of weights: begin with the least",
     )
-    moments = [release for release in plan.before if isinstance(release, Moments)]
+    moments = [release for release in plan.releases if isinstance(release, Moments)]
     if moments or options.normalise is not None:
         why = f"examples x epsilon is at least {rules.WORTH_MOMENTS:,}: they cost less than they bring"
         yield "normalisation", "noisy moments" if moments else "none", options.normalise is not None, why
@@ -106,7 +106,7 @@ def _rate(options: argparse.Namespace, plan: Plan, data: Dataset, kind: type[tor
     """The learning rate that the run will begin with; initial weights are made up."""
     row = torch.zeros(1, *data.x.shape[1:])
     row = row if data.features is None else data.features.encoder(row)
-    shape = shape_after(plan.before, tuple(row.shape[1:]))
+    shape = shape_after(plan.front, tuple(row.shape[1:]))
     network = training.network(options.model, shape, data.classes or 0, Streams.new(0), tuple(data.y.shape[1:]))
     made = training.optimizer(options, kind, plan, options.examples or data.examples, data)(network.parameters())
     return float(made.param_groups[0]["lr"])

@@ -17,11 +17,12 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import clips
 from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
-from privlearn.plan import Earlier, Plan
+from privlearn.plan import Plan
+from privlearn.transforms.base import Transform
 from privlearn.transforms.pca import PrivatePCA
 
 
-def make_plan(options: argparse.Namespace, examples: int, before: tuple[Earlier, ...] = ()) -> Plan:
+def make_plan(options: argparse.Namespace, examples: int, before: tuple[Transform, ...] = ()) -> Plan:
     """The plan that the options describe, settled: calibrated to a target, or run within it.
 
     Args:
@@ -33,7 +34,7 @@ def make_plan(options: argparse.Namespace, examples: int, before: tuple[Earlier,
         BadInput: numbers out of range, or no target and no noise.
     """
     plan = draft(options, examples)
-    plan = replace(plan, before=(*before, *plan.before))
+    plan = replace(plan, front=(*before, *plan.front))
     target = _target(options)
     if target is None and isinstance(plan.schedule, schedules.Validation):
         raise BadInput(
@@ -59,7 +60,7 @@ def draft(options: argparse.Namespace, examples: int) -> Plan:
         clip=clips.named(options.clip, clip_norm),
         adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
         examples=options.examples,
-        before=()
+        front=()
         if options.pca is None
         else (PrivatePCA(options.pca, rules.PCA_NOISE if options.pca_noise is None else options.pca_noise),),
         group_size=options.group_size,
@@ -102,7 +103,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
-            "before": [{"kind": release.kind, **vars(release)} for release in plan.before],
+            "before": [{"kind": release.kind, **vars(release)} for release in plan.releases],
             **({"filter": to_json(plan.filter)} if plan.filter else {}),
         },
         "unspent": None

@@ -107,7 +107,7 @@ def _rehearse(choice: Choice, data: Dataset) -> None:
     shape = tuple(x.shape[1:])
     for candidate, own in zip(choice.plan.candidates, choice.options, strict=True):
         plan = candidate.plan
-        own_shape = shape_after(plan.before, shape)
+        own_shape = shape_after(plan.front, shape)
         networks.require_known(own.model)
         network = training.network(own.model, own_shape, data.classes or 0, Streams.new(0))
         require_per_example(network, torch.zeros(1, *own_shape))

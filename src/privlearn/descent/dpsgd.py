@@ -24,15 +24,18 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights, RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, better_settings, public_settings, with_choices
-from privlearn.runs.run import Diagnostics, Run, facts
+from privlearn.runs.run import Diagnostics, Run, facts, leading
 from privlearn.runs.task import (
     OptimizerFactory,
     Rows,
+    described,
     device_of,
+    encoded,
     front,
     gradient_clip,
     network_from,
     optimizer_from,
+    public_modules,
     require_changeable,
     require_finite,
     require_kinds,
@@ -46,7 +49,7 @@ from privlearn.runs.task import (
 from privlearn.runs.world import require_one_process
 from privlearn.schedules import Constant, Schedule, Validation
 from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
+from privlearn.transforms.chain import Encoding
 
 
 def dpsgd(
@@ -128,11 +131,13 @@ def dpsgd(
     examples = plan.examples or present
     transforms, x = front(data, x)
     bounded = len(transforms)
+    public, shape = public_modules(plan, tuple(x.shape[1:]))
+    x = encoded(map(Encoding, leading(public)), x)
+    transforms += leading(public)
 
     # Whatever can be refused is refused here, before anything is spent.
-    require_public_numbers(plan, examples, x, learning_rate_schedule)
+    require_public_numbers(examples, learning_rate_schedule)
     require_labels_to_select(plan, y)
-    shape = shape_after(plan.before, tuple(x.shape[1:]))
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     require_per_example(network, x.new_zeros(1, *shape).to(device_of(None, network)))
@@ -152,7 +157,7 @@ def dpsgd(
         observe=watched.see,
         identities=data.tensors(),
     )
-    require_usable(network, loss, x.new_zeros(0, *shape) if plan.before else x, y)
+    require_usable(network, loss, x.new_zeros(0, *shape) if plan.releases else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
     if isinstance(plan.schedule, Validation):
         require_scores(network, x.new_zeros(1, *shape).to(device_of(None, network)))
@@ -163,7 +168,15 @@ def dpsgd(
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
     settings = {
-        **public_settings(plan, vars(plan.clip), examples, steps, descent, learning_rate_schedule, data.features),
+        **public_settings(
+            plan,
+            vars(plan.clip),
+            examples,
+            steps,
+            descent,
+            learning_rate_schedule,
+            described([*transforms, *public[len(leading(public)) :]]),
+        ),
         "precision": precision,
         **better_settings(augmentation, average, loss),
         "noise": "on a grid" if streams.noise.discrete else "floating point",
@@ -180,8 +193,7 @@ def dpsgd(
         persons=persons, stream=streams.noise, at_once=microbatch, computed=gradients.fixed.restore,
     )  # fmt: skip
     with _leaving_nothing_behind(parameters, streams), run.charged(plan, saved):
-        for earlier in plan.before:
-            x = through([run.earlier(earlier, x, persons, plan.neighbours, y)], x)
+        x = run.in_front(plan, public, x, y, persons)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
         account = pace.begin(ledger)
@@ -219,7 +231,7 @@ def dpsgd(
         method="dpsgd",
         settings=settings
         | pace.settings(steps)
-        | {"before": with_choices(settings["before"], transforms[bounded:], data)},
+        | {"before": with_choices(settings["before"], plan.front, transforms[bounded:], data)},
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,

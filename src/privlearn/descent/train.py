@@ -20,7 +20,7 @@ from privlearn.descent import rules
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.plan import Earlier, Plan
+from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import require_share
 from privlearn.runs.result import Result
@@ -29,6 +29,7 @@ from privlearn.sampling import Poisson
 from privlearn.schedules import Polynomial
 from privlearn.streams import Streams
 from privlearn.transforms import Normalised, row_norm, usual, with_features
+from privlearn.transforms.base import Transform
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA, components_of
 
@@ -93,7 +94,7 @@ def train(
     if components is not None and normalise not in (None, "none"):
         raise BadInput(f"normalise={normalise!r} does not go with features={features!r}: give one of them")
     number = examples or dataset.examples
-    before: tuple[Earlier, ...] = () if components is None else (PrivatePCA(components, rules.PCA_NOISE),)
+    before: tuple[Transform, ...] = () if components is None else (PrivatePCA(components, rules.PCA_NOISE),)
     plain = model == "linear" and dataset.features is None and normalise in (None, "none")
     if components is None and features is None and plain:
         features = usual(dataset.x.shape[1:], dataset.low, number * epsilon)
@@ -109,7 +110,7 @@ def train(
         epochs=rules.epochs(epsilon),
         clip=Flat(rules.CLIP_NORM),
         examples=examples,
-        before=before,
+        front=before,
     ).calibrate(epsilon=epsilon, delta=delta)
     streams = streams or Streams.new()
 
@@ -148,7 +149,7 @@ def _normalisation(data: Dataset, spec: str | None, pay: bool, epsilon: float, d
     if norm is None:
         raise BadInput(
             f"normalise={spec!r} needs a public bound on the norm of rows, and these have no declared range, or features of "
-            "which no norm is known: give pv.Plan(before=(pv.transforms.Moments(features, noise_multiplier, "
+            "which no norm is known: give pv.Plan(front=(pv.transforms.Moments(features, noise_multiplier, "
             "row_norm),)) to pv.dpsgd"
         )
     return (Moments(numbers, 1 / math.sqrt(2 * share * zcdp.rho_for(epsilon, delta)), norm),)
@@ -161,9 +162,10 @@ def usual_rate(
     norm = math.sqrt(sum(float(weights.detach().square().sum()) for weights in parameters))
     # Where all rows have the same, public norm.
     public_norm = None
-    if plan.before:
-        last = plan.before[-1]
-        public_norm = math.sqrt(last.features) if isinstance(last, Moments) else None
-    elif data.features is not None:
-        public_norm = row_norm(data.features.encoder, parameters[0][0].numel())
+    if model == "linear":
+        numbers = parameters[0][0].numel()  # a weight for each number in a row
+        if plan.front:
+            public_norm = math.sqrt(numbers) if plan.front[-1].normalises else None
+        elif data.features is not None:
+            public_norm = row_norm(data.features.encoder, numbers)
     return rules.learning_rate(optimizer, plan, examples, model, norm, public_norm)

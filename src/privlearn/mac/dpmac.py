@@ -33,26 +33,28 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, public_settings
-from privlearn.runs.run import Run, facts
+from privlearn.runs.run import Run, facts, leading
 from privlearn.runs.task import (
     OptimizerFactory,
     Rows,
+    described,
     device_of,
+    encoded,
     front,
     network_from,
     optimizer_from,
+    public_modules,
     require_finite,
     require_kinds,
     require_public_numbers,
     require_same_examples,
     rows,
-    through,
 )
 from privlearn.runs.world import require_one_process
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
+from privlearn.transforms.chain import Encoding
 from privlearn.transforms.select import SelectFeatures
 
 
@@ -135,10 +137,12 @@ def dpmac(
     born = saved.plain["born"] if saved else {"initialisation": streams.state()["initialisation"], "persons": ""}
     examples = plan.examples or len(x)
     transforms, x = front(data, x)
+    public, shape = public_modules(plan, tuple(x.shape[1:]))
+    x = encoded(map(Encoding, leading(public)), x)
+    transforms += leading(public)
 
     # Whatever can be refused is refused here, before anything is spent.
-    require_public_numbers(plan, examples, x, learning_rate_schedule)
-    shape = shape_after(plan.before, tuple(x.shape[1:]))
+    require_public_numbers(examples, learning_rate_schedule)
     network = model if isinstance(model, nn.Module) else network_from(model, shape)
     network.to(device_of(device, network)).train()
     layers = layers_of(network, activations)
@@ -171,7 +175,15 @@ def dpmac(
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
     settings = {
-        **public_settings(plan, _numbers(bound), examples, steps, descent, learning_rate_schedule, data.features),
+        **public_settings(
+            plan,
+            _numbers(bound),
+            examples,
+            steps,
+            descent,
+            learning_rate_schedule,
+            described([*transforms, *public[len(leading(public)) :]]),
+        ),
         "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),
@@ -184,8 +196,7 @@ def dpmac(
     if file:
         run.facts = facts(network, output.losses, x, y, None, None, plan=plan, microbatch=microbatch, **settings)
     with _leaving_nothing_behind(parameters), _charged(run, plan, saved, ledger, private):
-        for earlier in plan.before:
-            x = through([run.earlier(earlier, x, None, plan.neighbours)], x)
+        x = run.in_front(plan, public, x, None, None)
         x = x.flatten(1)
         for epoch, sigma in enumerate(plan.noise_multipliers()):
             if learned and epoch == learned.after:
@@ -261,7 +272,7 @@ def _require_fit(
         raise BadInput(
             "dpmac protects rows, and the plan's examples are persons: use dpsgd, or group_size for a declared number of rows"
         )
-    if any(isinstance(earlier, SelectFeatures) for earlier in plan.before):
+    if any(isinstance(earlier, SelectFeatures) for earlier in plan.front):
         raise BadInput("dpmac has no selection of features before it: use dpsgd, or pv.transforms.PrivatePCA")
     learned = bound.learned if isinstance(bound, Derivatives) else None
     if learned and learned.after >= plan.epochs:

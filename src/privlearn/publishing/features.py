@@ -46,9 +46,16 @@ def chosen_lines(settings: dict[str, Any]) -> list[str]:
 
 def public_lines(settings: dict[str, Any]) -> list[str]:
     """The card's row of the public features that rows were turned into; none where they were not."""
-    if "public_features" not in settings:
-        return []
-    found = settings["public_features"]
+    return [_public_line(found) for found in public(settings)]
+
+
+def public(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The public features that stand in front of the network, one after the other; their descriptions are not looked at."""
+    found = settings.get("public_features", [])
+    return found if isinstance(found, list) else [found]
+
+
+def _public_line(found: dict[str, Any]) -> str:
     digest = f", weights with SHA-256 {found['digest']}" if found.get("digest") else ""
     word = "made without looking at the data"
     if found["kind"] == "precomputed":
@@ -58,15 +65,15 @@ def public_lines(settings: dict[str, Any]) -> list[str]:
             "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
         )
     named = printable(found["spec"]).replace("|", "\\|")
-    return [f"| public features | {named}{digest}: {word} |"]
+    return f"| public features | {named}{digest}: {word} |"
 
 
 def data_to_predict(settings: dict[str, Any]) -> str:
     """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
-    found = settings.get("public_features", {})
-    if found.get("kind") == "precomputed":
+    found = {part["kind"]: part for part in public(settings)}
+    if "precomputed" in found:
         return "FOLDER_OF_FEATURES"
-    return f"DATA --features {printable(found['spec'])}" if found.get("kind") == "external" else "DATA"
+    return f"DATA --features {printable(found['external']['spec'])}" if "external" in found else "DATA"
 
 
 def earlier(part: dict[str, Any]) -> Event:

@@ -212,7 +212,7 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """The public features that the run is said to have had must be those that stand in front of the network."""
     settings = certificate["settings"]
     try:
-        stated = [_identity(settings["public_features"])] if "public_features" in settings else []
+        stated = [_identity(part) for part in features.public(settings)]
     except (KeyError, TypeError, AttributeError):
         return [f"the settings in {CERTIFICATE} do not say what the public features are"]
     try:

@@ -21,7 +21,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Schedule, Validation, spec
-from privlearn.transforms import Encoding
+from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
 
@@ -36,7 +36,7 @@ def public_settings(
     steps: int,
     descent: torch.optim.Optimizer,
     rates: Schedule,
-    features: Encoding | None,
+    features: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What every method's certificate states.
 
@@ -47,7 +47,7 @@ def public_settings(
         steps: steps in an epoch.
         descent: the optimizer.
         rates: the schedule of its learning rates.
-        features: the public encoder, if there is one.
+        features: what describes the public features, if there are any.
     """
     defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
     return {
@@ -62,8 +62,15 @@ def public_settings(
         "before": plan.other_releases(),
         "optimizer": {"name": type(descent).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
-        **({} if features is None else {"public_features": features.encoder.describe()}),
+        **public_features(features),
     }
+
+
+def public_features(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The setting that names public features, one or several after the other; empty without any."""
+    if not descriptions:
+        return {}
+    return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
 def better_settings(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
@@ -84,17 +91,23 @@ def better_settings(augmentation: Augmentation | None, average: float | None, lo
 
 
 def with_choices(
-    before: list[dict[str, Any]], transforms: Sequence[torch.nn.Module], data: Dataset
+    before: list[dict[str, Any]], front: Sequence[Transform], transforms: Sequence[torch.nn.Module], data: Dataset
 ) -> list[dict[str, Any]]:
     """The releases before training, with the features that selections among them chose: released, and so free to tell.
 
     Args:
         before: the releases as plain values.
-        transforms: what was made of each of them, in their order.
+        front: of the plan, with these releases in their order.
+        transforms: what was made of each transform of the front.
         data: whose features may have names, which stand for them until something else is made of them.
     """
     names, found = () if data.features else data.feature_names, []
-    for part, transform in zip(before, transforms, strict=True):
+    parts = iter(before)
+    for own, transform in zip(front, transforms, strict=True):
+        if own.event() is None:
+            names = ()  # of other numbers
+            continue
+        part = next(parts)
         chosen = isinstance(transform, Keep)
         indices = transform.get_buffer("indices").tolist() if chosen else []
         found.append(part | ({"chosen": choice_json(indices, names)} if chosen else {}))

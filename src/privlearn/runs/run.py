@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
+from itertools import takewhile
 from typing import Any, Protocol, final
 
 import torch
@@ -18,11 +19,12 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.backends import Loss
 from privlearn.errors import BadInput
-from privlearn.plan import Earlier, Plan
+from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.sampling import Sample
 from privlearn.streams import Streams
+from privlearn.transforms.base import PrivateTransform
 from privlearn.transforms.modules import RowTransform
 
 
@@ -125,7 +127,7 @@ class Run:
         self._born, self._average = born, average
         #: Released before the interruption: what each module states of itself, and its state.
         self._earlier: list[tuple[dict[str, Any], dict[str, Tensor]]] = []
-        self._fixed = len(transforms)
+        self._released: list[RowTransform] = []
 
     @contextmanager
     def charged(self, plan: Plan, saved: Saved | None) -> Iterator[None]:
@@ -154,20 +156,52 @@ class Run:
             self._ledger.settle()
 
     def earlier(
-        self, release: Earlier, x: Tensor, persons: Tensor | None, adjacency: Adjacency, y: Tensor | None = None
+        self,
+        transform: PrivateTransform,
+        x: Tensor,
+        persons: Tensor | None,
+        adjacency: Adjacency,
+        y: Tensor | None = None,
     ) -> RowTransform:
-        """The transform that `release` makes of `x` (and of labels `y`), or made before the interruption."""
+        """The module that `transform` makes by a release of `x` (and of labels `y`), or made before the interruption."""
         if self._earlier:
-            self._ledger.charge(release.event(), adjacency)
+            self._ledger.charge(transform.event(), adjacency)
             config, state = self._earlier.pop(0)
-            transform = release.empty(config)
-            transform.load_state_dict(state, assign=True)  # in the type that they were released in
-            self._transforms.append(transform)
+            module = transform.empty(config)
+            module.load_state_dict(state, assign=True)  # in the type that they were released in
+            self._add(module)
         else:
-            transform = release.fit(x, adjacency, self._ledger, self._streams.noise, persons, y)
-            self._transforms.append(transform)
+            module = transform.fit(x, adjacency, self._ledger, self._streams.noise, persons, y)
+            self._add(module)
             self._save(0)
-        return transform
+        return module
+
+    def _add(self, released: RowTransform) -> None:
+        self._released.append(released)
+        self._transforms.append(released)
+
+    def in_front(
+        self, plan: Plan, public: Sequence[RowTransform | None], x: Tensor, y: Tensor | None, persons: Tensor | None
+    ) -> Tensor:
+        """`x` behind the transforms of the plan's front that follow the public ones at its beginning.
+
+        Args:
+            plan: with the front.
+            public: the modules of its public transforms, and None for each that is made by a release.
+            x: rows behind those at its beginning.
+            y: their labels.
+            persons: the rows of each person, where persons are examples.
+        """
+        first = len(leading(public))
+        for transform, module in zip(plan.front[first:], public[first:], strict=True):
+            if isinstance(transform, PrivateTransform):
+                module = self.earlier(transform, x, persons, plan.neighbours, y)
+            elif module is not None:
+                self._transforms.append(module)
+            assert module is not None
+            with torch.no_grad():
+                x = module(x)
+        return x
 
     @contextmanager
     def ending_if_it_fails(self) -> Iterator[None]:
@@ -222,8 +256,8 @@ class Run:
         now = self._streams.state()
         tensors, optimizer = _flattened(self._descent)
         tensors |= {f"network.{name}": value for name, value in self._network.state_dict().items()}
-        for number, transform in enumerate(self._transforms):
-            tensors |= {f"transform.{number}.{name}": value for name, value in transform.state_dict().items()}
+        for number, transform in enumerate(self._released):
+            tensors |= {f"front.{number}.{name}": value for name, value in transform.state_dict().items()}
         if self._average:
             tensors |= {f"average.{name}": value for name, value in self._average.tensors().items()}
         tensors["generator"] = torch.get_rng_state()
@@ -234,7 +268,7 @@ class Run:
             "run": self._ledger.run,
             "epoch": self._epoch,
             "step": step,
-            "before": [transform.config() for transform in self._transforms[self._fixed :]],
+            "front": [transform.config() for transform in self._released],
             "streams": {
                 **now,
                 "sampling": self._drawn_from or now["sampling"],
@@ -260,13 +294,16 @@ class Run:
         self._figures.restore(saved.plain["figures"])
         if self._average:
             self._average.restore(part("average."), saved.plain["averaged"])
-        self._earlier = [
-            (config, part(f"transform.{number}.")) for number, config in enumerate(saved.plain["before"], self._fixed)
-        ]
+        self._earlier = [(config, part(f"front.{number}.")) for number, config in enumerate(saved.plain["front"])]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         torch.set_rng_state(saved.tensors["generator"])
         if torch.cuda.is_available():
             torch.cuda.set_rng_state_all(list(part("generator.").values()))
+
+
+def leading(modules: Sequence[RowTransform | None]) -> list[RowTransform]:
+    """The public modules with which a plan's front begins: all rows go through them before anything is spent."""
+    return [module for module in takewhile(lambda module: module is not None, modules) if module is not None]
 
 
 def facts(

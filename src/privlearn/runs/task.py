@@ -21,6 +21,7 @@ from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.backends import Loss
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
+from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
@@ -28,7 +29,8 @@ from privlearn.plan import Plan
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
+from privlearn.transforms.base import PublicTransform, shape_after
+from privlearn.transforms.chain import Encoding
 from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.modules import RowTransform, Scale
 from privlearn.transforms.select import SelectFeatures, require_classes
@@ -93,15 +95,14 @@ def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int,
     return made
 
 
-def require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
+def require_public_numbers(examples: int, rates: Schedule) -> None:
     """Refuse numbers that would fail in the middle of the run.
 
     Raises:
-        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
+        BadInput: no examples to divide by, or a learning rate that starts at 0.
     """
     if not examples:
         raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
-    shape_after(plan.before, tuple(x.shape[1:]))
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
@@ -116,7 +117,7 @@ def require_labels_to_select(plan: Plan, y: Tensor) -> None:
     Raises:
         BadInput: they are no classes, or others than declared.
     """
-    for earlier in plan.before:
+    for earlier in plan.front:
         if isinstance(earlier, SelectFeatures):
             require_classes(y, earlier.classes)
 
@@ -211,9 +212,12 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
     """
     if augmentation is None:
         return
-    require_no_features(augmentation, None if data.features is None else data.features.encoder.spec)
+    public = [transform.spec for transform in plan.front if isinstance(transform, PublicTransform)]
+    require_no_features(
+        augmentation, (public[0] if public else None) if data.features is None else data.features.encoder.spec
+    )
     if isinstance(augmentation.transform, str):
-        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.before, tuple(x.shape[1:])))
+        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
@@ -277,7 +281,7 @@ def rows(given: Rows, sampling: Sampler) -> Dataset:
 
 
 def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTransform], Tensor]:
-    """The public transforms that stand in front of a network: what scales rows, and what makes features of them.
+    """The data's own public transforms, which stand first: what scales rows, and what makes features of them.
 
     Args:
         data: says which.
@@ -294,10 +298,54 @@ def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTra
     x = through(transforms, x)
     if data.features is None:
         return transforms, x
-    encoder, features = data.features.encoder, data.features(x)
-    if finite and isinstance(encoder, ExternalModule):
-        encoder.require_finite(features, x)
-    return [*transforms, encoder], features
+    return [*transforms, data.features.encoder], encoded([data.features], x, finite=finite)
+
+
+def encoded(encodings: Iterable[Encoding], x: Tensor, *, finite: bool = True) -> Tensor:
+    """Features of all rows, made once; `finite` says whether those by the user's own code must be finite.
+
+    Raises:
+        BadInput: features that are not finite, or rows that an encoder does not take.
+    """
+    for encoding in encodings:
+        features = encoding(x)
+        if finite and isinstance(encoding.encoder, ExternalModule):
+            encoding.encoder.require_finite(features, x)
+        x = features
+    return x
+
+
+def public_modules(plan: Plan, shape: tuple[int, ...]) -> tuple[list[RowTransform | None], tuple[int, ...]]:
+    """The plan's front before anything is spent: its public modules, with None for each that is made by a release.
+
+    Args:
+        plan: with the front.
+        shape: of one example before it.
+
+    Returns:
+        the modules, and the shape of one example behind them all.
+
+    Raises:
+        BadInput, NotPerExample: a transform that does not take such examples, or does not treat each by itself.
+    """
+    modules: list[RowTransform | None] = []
+    for transform in plan.front:
+        module = None
+        if isinstance(transform, PublicTransform):
+            module = transform.module(shape, catalogue.cache() / "directions")
+        if isinstance(module, ExternalModule):  # behind a release nobody would look again
+            module.require_per_example(torch.zeros(1, *shape))
+            with torch.no_grad():
+                shape = tuple(module(torch.zeros(1, *shape)).shape[1:])
+        else:
+            shape = transform.output_shape(shape)
+        modules.append(module)
+    return modules, shape
+
+
+def described(features: Iterable[RowTransform | None]) -> list[dict[str, Any]]:
+    """What a certificate says of the public features among some transforms: those that have more to say than numbers."""
+    return [module.describe() for module in features if module is not None and "spec" in module.config()]
 
 
 def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:

@@ -139,9 +139,9 @@ def train(setting: MacSetting, seed: int) -> tuple[MacOutcome, nn.Module]:
     streams = Streams.new(seed)
     plan = plan_of(setting)
     ledger = Ledger(plan.budget)
-    if setting.private and plan.before:
-        ahead = [Releases(release.event(), plan.neighbours) for release in plan.before]
-        ledger.approve(*ahead, replace(plan, before=()))
+    if setting.private and plan.releases:
+        ahead = [Releases(release.event(), plan.neighbours) for release in plan.releases]
+        ledger.approve(*ahead, replace(plan, front=()))
     rows = _rows(setting, seed, ledger, plan)
     network = _network(setting, rows, streams)
     measure = _measure(setting)
@@ -158,7 +158,7 @@ def train(setting: MacSetting, seed: int) -> tuple[MacOutcome, nn.Module]:
         norms = _by_layers(setting, plan, network, rows, ledger, streams, watch)
     elif setting.private:
         dpsgd(
-            replace(plan, before=()),
+            replace(plan, front=()),
             network,
             _losses(setting),
             (rows.x, rows.y),
@@ -184,7 +184,7 @@ def plan_of(setting: MacSetting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PrivatePCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before, examples=examples_of(setting))
+    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, front=before, examples=examples_of(setting))
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
@@ -274,7 +274,7 @@ def _by_layers(
 ) -> list[list[float]]:
     """Train by DP-MAC; the mean norm of each layer's derivatives, epoch by epoch."""
     result = dpmac(
-        replace(plan, before=()),
+        replace(plan, front=()),
         network,
         "binary_cross_entropy" if setting.task == "mnist" else "mse",
         (rows.x, rows.y),

@@ -209,7 +209,7 @@ def _prices() -> str:
         for share in (math.sqrt(2.0), 1.0):
             for sampling in (Shuffle(600), Partition(100)):
                 shape = parse(schedule).scaled(1 / share)
-                plan = Plan(sampling, epochs=epochs, schedule=shape, before=(PrivatePCA(60, 16.0),), examples=60_000)
+                plan = Plan(sampling, epochs=epochs, schedule=shape, front=(PrivatePCA(60, 16.0),), examples=60_000)
                 cells.append(f"{plan.guarantee(_DELTA).epsilon:.3f}")
         lines.append(tuple(cells))
     heads = ("schedule", "as written, reshuffled", "as written, partition", "sound, reshuffled", "sound, partition")
