@@ -510,7 +510,7 @@ def check_paid_components_are_no_encoder() -> None:
     assert result.settings["before"] == [{"kind": "pca", "components": 4, "noise_multiplier": 16.0}]
     assert "public_features" not in result.settings
     assert result.ledger.guarantee(1e-4).epsilon <= 3.0
-    assert "before" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
+    assert "front" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
     for bad in ("pca:", "pca", "pca:0", "pca:x", "pca:1.5"):
         must_raise(BadInput, lambda bad=bad: pv.train(data, epsilon=3.0, features=bad))  # type: ignore[misc]
 

@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant("all images are photographs", specs.usual, "shape[0] == _COLOURS", "True",
            "check_what_is_usual_follows_from_public_facts"),
     Mutant("a file's features may be code", model._transform, 'kinds()[config["kind"]]',
-           'kinds()["external" if "." in config["spec"] else "norm"]',
+           'kinds()["norm" if "." not in config.get("spec", ".") else config["kind"]]',
            "check_a_file_never_names_the_code_that_runs"),
     Mutant("a certificate may name other features", verify._other_features, "found == stated",
            "True", "check_other_features_than_the_certified_ones_do_not_verify"),

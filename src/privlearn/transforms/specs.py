@@ -315,8 +315,7 @@ def parse(spec: str) -> PublicTransform | None:
     if name == "pca":
         raise BadInput(
             f"features {spec[:60]!r} are learned from the private rows, and paid for: they are a release, not an encoder. "
-            "Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train (--features "
-            "pca:L or --pca L)"
+            "Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train"
         )
     if name in _BY_NUMBERS:
         kind = _BY_NUMBERS[name]
@@ -363,7 +362,7 @@ def require_images(scale: int, shape: Shape) -> None:
     if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
         raise BadInput(
             f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
-            f"of {least} to {_LARGEST} pixels. Leave out --features, or use features that fit these data"
+            f"of {least} to {_LARGEST} pixels. Give features='raw', or others that fit these data"
         )
 
 
