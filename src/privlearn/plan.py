@@ -35,6 +35,8 @@ MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
 LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
+#: With what scales rows and makes features of them, as many as a published model may have.
+_MOST_IN_FRONT = 6
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
     "epochs, or give --schedule {}"
@@ -107,6 +109,8 @@ class Plan:
                 f"front is {str(self.front)[:60]}: expected a tuple of transforms, such as "
                 "(pv.transforms.Scatter(kept=1000), pv.transforms.PrivatePCA(60, 16.0))"
             )
+        if len(self.front) > _MOST_IN_FRONT:
+            raise BadInput(f"front has {len(self.front)} transforms: expected at most {_MOST_IN_FRONT}")
         if self.budget is not None and not isinstance(self.budget, Budget):
             raise BadInput(
                 f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"

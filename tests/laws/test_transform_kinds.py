@@ -250,14 +250,21 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
 
 def mixing() -> nn.Module:
     """A module in which rows have a part in each other's features."""
-    return nn.BatchNorm1d(4, track_running_stats=False, affine=False)
+    return nn.BatchNorm1d(12, track_running_stats=False, affine=False)
+
+
+def test_plans_hold_transforms_and_not_too_many() -> None:
+    for front in ((TRANSFORMS.RowNorm(),) * 7, ("pca:4",), [TRANSFORMS.RowNorm()]):
+        with pytest.raises(BadInput, match="front"):
+            pv.Plan(pv.Poisson(0.5), front=front)  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_spent() -> None:
     x, y = rows(NUMBERS)
     data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
     for front, kind in (
-        ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.External(f"{__name__}:mixing")), NotPerExample),
+        ((TRANSFORMS.External(f"{__name__}:mixing"), TRANSFORMS.PrivatePCA(4, 3.0)), NotPerExample),
+        ((TRANSFORMS.PrivatePCA(12, 3.0), TRANSFORMS.External(f"{__name__}:own_encoder")), BadInput),
         ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Scatter()), BadInput),
         ((TRANSFORMS.RowNorm(), TRANSFORMS.PrivatePCA(13, 3.0)), BadInput),
         ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Moments(12, 3.0, 1.0)), BadInput),

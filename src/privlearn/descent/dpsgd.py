@@ -24,7 +24,7 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights, RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, better_settings, public_settings, with_choices
-from privlearn.runs.run import Diagnostics, Run, facts, leading
+from privlearn.runs.run import Diagnostics, Run, facts
 from privlearn.runs.task import (
     OptimizerFactory,
     Rows,
@@ -33,6 +33,7 @@ from privlearn.runs.task import (
     encoded,
     front,
     gradient_clip,
+    leading,
     network_from,
     optimizer_from,
     public_modules,

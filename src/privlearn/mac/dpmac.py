@@ -33,7 +33,7 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, public_settings
-from privlearn.runs.run import Run, facts, leading
+from privlearn.runs.run import Run, facts
 from privlearn.runs.task import (
     OptimizerFactory,
     Rows,
@@ -41,6 +41,7 @@ from privlearn.runs.task import (
     device_of,
     encoded,
     front,
+    leading,
     network_from,
     optimizer_from,
     public_modules,

@@ -24,6 +24,7 @@ from privlearn.schedules import Schedule, Validation, spec
 from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
+from privlearn.transforms.specs import Rescale
 
 if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
@@ -105,7 +106,7 @@ def with_choices(
     parts = iter(before)
     for own, transform in zip(front, transforms, strict=True):
         if own.event() is None:
-            names = ()  # of other numbers
+            names = names if isinstance(own, Rescale) else ()  # they stand for other numbers
             continue
         part = next(parts)
         chosen = isinstance(transform, Keep)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
-from itertools import takewhile
 from typing import Any, Protocol, final
 
 import torch
@@ -22,6 +21,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.task import leading
 from privlearn.sampling import Sample
 from privlearn.streams import Streams
 from privlearn.transforms.base import PrivateTransform
@@ -299,11 +299,6 @@ class Run:
         torch.set_rng_state(saved.tensors["generator"])
         if torch.cuda.is_available():
             torch.cuda.set_rng_state_all(list(part("generator.").values()))
-
-
-def leading(modules: Sequence[RowTransform | None]) -> list[RowTransform]:
-    """The public modules with which a plan's front begins: all rows go through them before anything is spent."""
-    return [module for module in takewhile(lambda module: module is not None, modules) if module is not None]
 
 
 def facts(

@@ -9,7 +9,8 @@ What may be given as a data set, whether a loader's batches are the plan's, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from privlearn.transforms.chain import Encoding
 from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.modules import RowTransform, Scale
 from privlearn.transforms.select import SelectFeatures, require_classes
+from privlearn.transforms.specs import Rescale
 
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -212,7 +214,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
     """
     if augmentation is None:
         return
-    public = [transform.spec for transform in plan.front if isinstance(transform, PublicTransform)]
+    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
     require_no_features(
         augmentation, (public[0] if public else None) if data.features is None else data.features.encoder.spec
     )
@@ -333,7 +335,12 @@ def public_modules(plan: Plan, shape: tuple[int, ...]) -> tuple[list[RowTransfor
         module = None
         if isinstance(transform, PublicTransform):
             module = transform.module(shape, catalogue.cache() / "directions")
-        if isinstance(module, ExternalModule):  # behind a release nobody would look again
+        if isinstance(module, ExternalModule):
+            if len(leading(modules)) < len(modules):
+                raise BadInput(
+                    f"features {module.spec!r} stand behind a release, where what the user's code does could tell of private "
+                    "rows after they are paid for: put them in front of it"
+                )
             module.require_per_example(torch.zeros(1, *shape))
             with torch.no_grad():
                 shape = tuple(module(torch.zeros(1, *shape)).shape[1:])
@@ -341,6 +348,11 @@ def public_modules(plan: Plan, shape: tuple[int, ...]) -> tuple[list[RowTransfor
             shape = transform.output_shape(shape)
         modules.append(module)
     return modules, shape
+
+
+def leading(modules: Sequence[RowTransform | None]) -> list[RowTransform]:
+    """The public modules with which a plan's front begins: all rows go through them before anything is spent."""
+    return [module for module in takewhile(lambda module: module is not None, modules) if module is not None]
 
 
 def described(features: Iterable[RowTransform | None]) -> list[dict[str, Any]]:
