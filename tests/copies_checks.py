@@ -30,7 +30,8 @@ from privlearn.clipping.augmentation import FlipAndShift
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.randomness import RowRandom, digests
+from privlearn.clipping.randomness import RowRandom
+from privlearn.data.rows import digests
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import BadInput
 from privlearn.plan import Plan

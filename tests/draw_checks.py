@@ -27,7 +27,8 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat, PerLayer
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.randomness import RowRandom, digests
+from privlearn.clipping.randomness import RowRandom
+from privlearn.data.rows import digests
 from privlearn.errors import NotPerExample
 from privlearn.publishing import publish, verify
 

@@ -29,7 +29,7 @@ from privlearn.publishing.verify import verify
 
 SOURCE = Path(pv.__file__).parent
 #: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
-RETURNING = (keys._open_to_others.__name__, verify_module._strangers.__name__)
+RETURNING = [f"{f.__module__}:{f.__name__}" for f in (keys._open_to_others, verify_module._strangers)]
 NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
 
 
@@ -143,7 +143,7 @@ def _texts(node: ast.AST, where: str) -> list[ast.expr]:
             return [text]
         case ast.Call(func=ast.Attribute(attr="warn"), args=[ast.JoinedStr() | ast.Constant() as text, *_]):
             return [text]
-        case ast.FunctionDef(name=name) if name in RETURNING:
+        case ast.FunctionDef(name=name) if f"privlearn.{where[:-3].replace('/', '.')}:{name}" in RETURNING:
             returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
             return [part for value in returned if isinstance(value, ast.List | ast.Tuple) for part in value.elts]
     return []

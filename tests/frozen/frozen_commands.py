@@ -18,7 +18,7 @@ import numpy as np
 import plain
 import torch
 from frozen_folders import described
-from names import main
+from names import main, screen
 
 DIGITS = "train --data digits --examples 1437 --seed 0 --json"
 SMALL = "train --data breast-cancer --seed 0 --json"
@@ -261,7 +261,8 @@ def _session() -> Iterator[None]:
             "PRIVLEARN_DATA": str(here / "data"),
             "XDG_CACHE_HOME": str(here / "cache"),
         }
-        with mock.patch.dict(os.environ, environment, clear=True):
+        consoles = [mock.patch.object(console, "_width", 120) for console in (screen.answers, screen.asides)]
+        with mock.patch.dict(os.environ, environment, clear=True), consoles[0], consoles[1]:
             os.chdir(here)
             try:
                 _write_files()

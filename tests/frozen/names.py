@@ -28,7 +28,7 @@ from privlearn import teachers as reducers
 from privlearn import volumes as segmentation
 from privlearn.accounting import Adjacency
 from privlearn.accounting.event_json import to_json
-from privlearn.cli import main
+from privlearn.cli import main, screen
 from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
 from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
 from privlearn.models import networks as models
@@ -95,6 +95,7 @@ __all__ = [
     "release_features",
     "save_features",
     "schedules",
+    "screen",
     "segmentation",
     "select_features",
     "teachers",

@@ -9,6 +9,7 @@ import draw_checks  # noqa: F401 - registers its checks
 
 from privlearn import streams
 from privlearn.clipping import augmentation, backends, evaluation, gradients, randomness
+from privlearn.data import rows
 from privlearn.descent import dpsgd
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,8 +26,7 @@ KNOWN = "check_known_streams_are_told"
 
 MUTANTS = [
     Mutant("dropout and copies by the place in the batch", gradients.ClippedGradients._named,
-           "digests(x[rows], y[rows])",
-           "np.arange(examples, dtype=np.uint64)", MASKS),
+           "data.identities(rows)", "np.arange(len(rows), dtype=np.uint64)", MASKS),
     Mutant("copies by the place in the batch", augmentation.Views.__call__, "self._changed(copied, random)",
            "self._run(copied, torch.Generator().manual_seed(int.from_bytes(random._key[:7], 'big')))", MASKS),
     Mutant("dropout from PyTorch's own generator", randomness.RowRandom._keyed, "self.active or purpose", "purpose",
@@ -41,11 +41,11 @@ MUTANTS = [
            "digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))",
            "np.arange(examples, dtype=np.uint64)",
            PERSONS),
-    Mutant("rows of a run by their place in the batch", gradients.ClippedGradients._named,
+    Mutant("rows of a run by their place in the batch", rows.TensorRows.identities,
            "self._digests[rows.cpu().numpy()]",
            "np.arange(len(rows), dtype=np.uint64) + np.uint64(1000)",
            "check_rows_have_their_digests_as_they_were_fetched"),
-    Mutant("rows after the transforms name themselves", dpsgd.dpsgd, "identities=data.tensors(),", "",
+    Mutant("rows after the transforms name themselves", dpsgd.dpsgd, ", data.tensors())", ")",
            "check_rows_have_their_digests_as_they_were_fetched"),
     Mutant("draws on some data only go unseen", gradients.ClippedGradients._computed, "self._random.active or all(",
            "True or all(", ANOTHER),

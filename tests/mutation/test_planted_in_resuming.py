@@ -24,7 +24,7 @@ MUTANTS = [
            '(saved.plain["epoch"], max(0, saved.plain["step"] - 1))', WHOLE),
     Mutant("momentum is forgotten", run.Run._restore,
            '_unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])', "pass", WHOLE),
-    Mutant("the moving clip is forgotten", run.Run._restore, 'self._gradients.restore(saved.plain["gradients"])',
+    Mutant("the moving clip is forgotten", run.Run._restore, 'self._gradients.load_state_dict(saved.plain["gradients"])',
            "pass", WHOLE),
     Mutant("dropout goes on with other numbers", streams.Streams.at, '("sampling", "initialisation", "views")',
            '("sampling", "initialisation", "initialisation")', WHOLE),

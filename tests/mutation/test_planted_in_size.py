@@ -9,14 +9,14 @@ import apart_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks
 import tune_checks  # noqa: F401
 
-from privlearn import plan
+from privlearn import plan, world
 from privlearn.cli import encoding, ensemble, explaining, features, paid, train, training, tuned, tuning
 from privlearn.data import dataset, overlap
 from privlearn.descent import dpsgd
 from privlearn.descent import train as descent_train
 from privlearn.mac import dpmac
 from privlearn.publishing import verify
-from privlearn.runs import result, world
+from privlearn.runs import result
 from privlearn.teachers import pate
 from privlearn.tuning import blocks, tune
 

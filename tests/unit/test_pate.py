@@ -146,7 +146,7 @@ def test_what_is_refused_is_not_charged() -> None:
 
 
 def test_the_ledger_equals_the_plan_for_every_kind_of_neighbour() -> None:
-    for adjacency in pv.Adjacency:
+    for adjacency in pv.accounting.Adjacency:
         for aggregate in (VOTES, pv.teachers.ConfidentVotes(3, 3.0, 9)):
             plan = pv.teachers.PatePlan(30, 6, aggregate, adjacency=adjacency, group_size=2).calibrate(
                 epsilon=9.0, delta=1e-5

@@ -79,7 +79,8 @@ def fit(estimator: NoisyMean) -> None:
 
 SPENDER = """
 import sys
-from privlearn import Adjacency, Ledger
+from privlearn import Ledger
+from privlearn.accounting import Adjacency
 from privlearn.accounting.events import Gaussian
 from privlearn.errors import BudgetExceeded
 ledger, charged = Ledger.open(sys.argv[1]), 0

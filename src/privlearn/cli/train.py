@@ -25,8 +25,8 @@ from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.result import Result
 from privlearn.runs.task import require_same_examples
-from privlearn.runs.world import require_one_process
 from privlearn.streams import Streams
+from privlearn.world import require_one_process
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from privlearn._checks import count
 from privlearn.clipping.backends import close, larger, rounding_of
 from privlearn.clipping.capture import NotLayerwise
+from privlearn.clipping.losses import Leaves
 from privlearn.clipping.randomness import RowRandom, generators_at
 from privlearn.errors import BadInput, NotPerExample
 
@@ -84,12 +85,15 @@ class Views:
         """Whether copies are changed at all."""
         return self._transform is not None
 
-    def __call__(self, x: Tensor, y: Tensor, random: RowRandom) -> tuple[Tensor, Tensor]:
-        """The copies of inputs and targets: those of one row beside each other, those of one example after one another."""
+    def __call__(self, leaves: Leaves, random: RowRandom) -> Leaves:
+        """The copies of a batch: those of one row beside each other, those of one example after one another.
+
+        The first tensor, the inputs, is changed; the others stay as they are.
+        """
         if self._transform is None:
-            return x, y
-        copied = x.repeat_interleave(self.copies, 0)
-        return self._changed(copied, random), y.repeat_interleave(self.copies, 0)
+            return leaves
+        copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)
+        return self._changed(copied, random), *others
 
     def _changed(self, rows: Tensor, random: RowRandom) -> Tensor:
         if self._together:

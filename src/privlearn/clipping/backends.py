@@ -23,13 +23,12 @@ from torch.func import functional_call, grad, vmap
 from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels
+from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample
 
-#: A loss of a batch: (outputs, targets) to one value for each example, shape (batch,).
-Loss = Callable[[Tensor, Tensor], Tensor]
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
 Gradients = tuple[dict[str, ExampleGradients], Tensor]
 
@@ -41,13 +40,14 @@ class Problem:
 
     Attributes:
         model: per-example.
-        loss: of a batch.
+        loss: of a batch, of outputs and targets or of the model and the batch (`clipping.losses`).
         parameters: the trained ones by name, a tied one once.
         copies: rows of inputs and targets for each example; its loss is their mean.
         autocast: the type that the model runs in, or None for that of its parameters.
         dtype: the type that inputs are brought to, or None to leave them as they are.
         random: what the examples draw.
         fixed: what the model and the loss hold beside trained parameters: after each computation it is what it was.
+        shape: how the tensors that are computed with make up a batch.
     """
 
     model: nn.Module
@@ -58,6 +58,7 @@ class Problem:
     dtype: torch.dtype | None = None
     random: RowRandom = field(default_factory=RowRandom)
     fixed: FrozenState | None = None
+    shape: BatchShape = PAIR
 
     @contextmanager
     def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
@@ -69,29 +70,31 @@ class Problem:
             if self.fixed:
                 self.fixed.restore()
 
-    def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """One loss for each example.
+    def losses(self, losses: Tensor, rows: int) -> Tensor:
+        """One loss for each example, of those of its rows.
 
         Raises:
             NotPerExample: there is not one for each row.
         """
-        losses = self.loss(output, y)
-        if losses.shape != y.shape[:1]:
+        if losses.shape != (rows,):
             raise NotPerExample(
-                f"the loss has shape {tuple(losses.shape)} for a batch of {len(y)}: expected one value for each example, "
-                f"shape ({len(y)},). Give a loss with reduction='none', and average over what is not the batch",
+                f"the loss has shape {tuple(losses.shape)} for a batch of {rows}: expected one value for each example, "
+                f"shape ({rows},). Give a loss with reduction='none', and average over what is not the batch",
                 shape=tuple(losses.shape),
             )
         return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+    def forward(self, *leaves: Tensor) -> Tensor:
         """The losses of rows."""
-        with self.casting(x):
-            return self.losses(self.model(x), y)
+        with self.casting(leaves[0]):
+            return self.losses(losses_of(self.model, self.loss, leaves, self.shape), len(leaves[0]))
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, leaves: Sequence[Tensor]) -> Leaves:
         """Rows as the model takes them."""
-        return x.to(self.dtype) if self.dtype and x.is_floating_point() else x
+        if self.dtype is None:
+            return tuple(leaves)
+        given = self.shape.inputs
+        return *(leaf.to(self.dtype) if leaf.is_floating_point() else leaf for leaf in leaves[:given]), *leaves[given:]
 
     @contextmanager
     def in_double(self) -> Iterator[Problem]:
@@ -121,7 +124,7 @@ class Problem:
 Seen = tuple[list[Layout], list[set[int]], int, list[Layout]]
 
 
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, Tensor]]) -> Seen:
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
     """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
 
     Raises:
@@ -129,11 +132,11 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, 
     """
     captures: list[Capture] = []
 
-    def run(x: Tensor, y: Tensor) -> None:
-        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(y)))
-        x = problem.inputs(x)
+    def run(*leaves: Tensor) -> None:
+        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(leaves[0])))
+        leaves = problem.inputs(leaves)
         with torch.enable_grad(), captures[-1]:
-            problem.forward(x, y)
+            problem.forward(*leaves)
 
     drawn = layouts_of_draws(problem, batches, run)
     one, other = captures
@@ -146,8 +149,8 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[tuple[Tensor, 
 
 def layouts_of_draws(
     problem: Problem,
-    batches: Sequence[tuple[Tensor, Tensor]],
-    run: Callable[[Tensor, Tensor], object] | None = None,
+    batches: Sequence[Leaves],
+    run: Callable[..., object] | None = None,
 ) -> list[Layout]:
     """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
 
@@ -155,10 +158,10 @@ def layouts_of_draws(
         NotLayerwise: a call draws for all examples at once.
     """
     records = []
-    for x, y in batches:
+    for leaves in batches:
         records.append(Recorder())
         with problem.computing(records[-1]):
-            (run or problem.forward)(x, y)
+            (run or problem.forward)(*leaves)
     one, other = (record.shapes for record in records)
     if len(one) != len(other):
         raise NotLayerwise("the model draws more or fewer random numbers for a batch of another size")
@@ -183,16 +186,17 @@ class PerOperation:
         self._layouts, self._batch, self._trace, self._drawn = layouts
         self._trained = list(problem.parameters.values())
 
-    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+    def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         problem, copies = self._problem, self._problem.copies
         self._kernels.scratch.next_step()
-        capture = Capture(RULES, self._trained, self._kernels, len(x) // copies, copies, self._layouts, self._batch)
-        x = problem.inputs(x)
+        examples = len(leaves[0]) // copies
+        capture = Capture(RULES, self._trained, self._kernels, examples, copies, self._layouts, self._batch)
+        leaves = problem.inputs(leaves)
         with problem.computing(problem.random.together(self._drawn)):
             with torch.enable_grad():
                 with capture:
-                    losses = problem.forward(x, y)
+                    losses = problem.forward(*leaves)
                 total = losses.sum()
             if capture.trace != self._trace:
                 raise NotLayerwise("the model calls other operations than it did on made-up rows")
@@ -217,10 +221,11 @@ class Vmap:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+    def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         problem = self._problem
-        model, copies, x = problem.model, problem.copies, problem.inputs(x)
+        copies, leaves = problem.copies, problem.inputs(leaves)
+        model = Losses(problem.model, problem.loss, problem.shape)
         names = {id(p): name for name, p in problem.parameters.items()}
         # Every place of a tensor once, tied or not: PyTorch would fill a module that has two names twice, and then put
         # what it was filled with back in place of the parameter.
@@ -230,17 +235,18 @@ class Vmap:
         frozen |= dict(pair for n, m in modules for pair in m.named_buffers(n, False, remove_duplicate=False))
         trains = {place: names[id(p)] for place, p in places.items() if id(p) in names}
 
-        def single(parameters: dict[str, Tensor], rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            with problem.casting(rows):
+        def single(parameters: dict[str, Tensor], *rows: Tensor) -> tuple[Tensor, Tensor]:
+            with problem.casting(rows[0]):
                 given = {place: parameters[name] for place, name in trains.items()} | frozen
-                output = functional_call(model, given, (rows,), tie_weights=False)
-                value = problem.losses(output, targets)[0]
+                losses = functional_call(model, given, rows, tie_weights=False)
+                value = problem.losses(losses, len(rows[0]))[0]
             return value, value.detach()
 
         trained = {name: p.detach() for name, p in problem.parameters.items()}
-        each = vmap(grad(single, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+        each = vmap(grad(single, has_aux=True), in_dims=(None, *(0 for _ in leaves)), randomness="different")
+        examples = [leaf.unflatten(0, (-1, copies)) for leaf in leaves]  # type: ignore[no-untyped-call]
         with problem.computing(problem.random.together()):
-            formed, losses = each(trained, x.unflatten(0, (-1, copies)), y.unflatten(0, (-1, copies)))  # type: ignore[no-untyped-call]
+            formed, losses = each(trained, *examples)
         return {name: Dense(gradients) for name, gradients in formed.items()}, losses
 
 
@@ -253,14 +259,14 @@ class Loop:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
-    def __call__(self, x: Tensor, y: Tensor) -> Gradients:
+    def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         problem, rows, losses = self._problem, [], []
-        x = problem.inputs(x)
-        for number, start in enumerate(range(0, len(x), problem.copies)):
+        leaves = problem.inputs(leaves)
+        for number, start in enumerate(range(0, len(leaves[0]), problem.copies)):
             own = slice(start, start + problem.copies)
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
-                loss = problem.forward(x[own], y[own])[0]
+                loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
                 trained = list(problem.parameters.values())
                 found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             rows.append(found)
@@ -277,17 +283,14 @@ Backend = PerOperation | Vmap | Loop
 TOLERANCE = 2e-3
 
 
-def require_uncoupled(
-    problem: Problem, rows: Tensor, targets: Tensor, batches: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[bool, bool]:
+def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> tuple[bool, bool]:
     """Refuse a loss whose value for one example depends on other examples, or on earlier batches.
 
     Every computation starts from the same seeds, and from the state that the model and the loss had.
 
     Args:
         problem: what is differentiated.
-        rows: made-up inputs.
-        targets: made-up targets.
+        rows: a made-up batch.
         batches: two more such batches, of different sizes.
 
     Returns:
@@ -298,56 +301,55 @@ def require_uncoupled(
     """
     written, drawn, foreign = False, False, False
 
-    def losses(x: Tensor, y: Tensor) -> Tensor:
+    def losses(*leaves: Tensor) -> Tensor:
         nonlocal written, drawn, foreign
-        given = x.clone(), y.clone()
+        given, device = [leaf.clone() for leaf in leaves], leaves[0].device
         with generators_at(0), problem.computing(torch.no_grad()):
-            own, others = drawn_by(x.device), foreign_state()
+            own, others = drawn_by(device), foreign_state()
             found = problem.forward(*given)
-            drawn |= not all(map(torch.equal, drawn_by(x.device), own))
+            drawn |= not all(map(torch.equal, drawn_by(device), own))
             foreign |= foreign_state() != others
-        written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, (x, y), strict=True))
+        written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True))
         return found
 
-    together = losses(rows, targets)
-    _require_same(losses(rows, targets), together)
+    together = losses(*rows)
+    _require_same(losses(*rows), together)
     if foreign:
         raise NotPerExample(
             "the model or the loss draws random numbers from numpy or random, which would differ with the other examples: "
             "draw them with torch"
         )
-    starts = range(0, len(rows), problem.copies)
-    if not drawn or not _agree_by_example(problem, rows, targets, batches):
-        alone = torch.cat([_alone(losses, rows, targets, start, problem.copies, drawn) for start in starts])
+    starts = range(0, len(rows[0]), problem.copies)
+    if not drawn or not _agree_by_example(problem, rows, batches):
+        alone = torch.cat([_alone(losses, rows, start, problem.copies, drawn) for start in starts])
         if not _agree(together, alone):
             raise NotPerExample(
                 "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
                 "normalisation over the batch"
             )
-    losses(larger(rows), targets)
-    _require_same(losses(rows, targets), together)
+    given = problem.shape.inputs
+    losses(*map(larger, rows[:given]), *rows[given:])
+    _require_same(losses(*rows), together)
     return written, drawn
 
 
-def _agree_by_example(
-    problem: Problem, rows: Tensor, targets: Tensor, batches: Sequence[tuple[Tensor, Tensor]]
-) -> bool:
+def _agree_by_example(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
     """Whether examples have the same losses by themselves and together, if each draws random numbers of its own."""
-    examples, copies, random = len(rows) // problem.copies, problem.copies, problem.random
+    examples, copies, random = len(rows[0]) // problem.copies, problem.copies, problem.random
     random.active = True
     random.take(np.arange(examples, dtype=np.uint64))
     with torch.no_grad():
         try:
             drawn = layouts_of_draws(problem, batches)
             with problem.computing(random.together(drawn)):
-                together = problem.forward(rows.clone(), targets.clone())
+                together = problem.forward(*(leaf.clone() for leaf in rows))
         except NotLayerwise:
             return False
         alone = []
         for number in range(examples):
             own = slice(number * copies, (number + 1) * copies)
             with problem.computing(random.alone(number)):
-                alone.append(problem.forward(rows[own].clone(), targets[own].clone()))
+                alone.append(problem.forward(*(leaf[own].clone() for leaf in rows)))
     return _agree(together, torch.cat(alone))
 
 
@@ -356,19 +358,18 @@ def _agree(together: Tensor, alone: Tensor) -> bool:
     return close(together[usable], alone[usable], rounding_of(alone[usable]))
 
 
-def _alone(
-    losses: Callable[[Tensor, Tensor], Tensor], rows: Tensor, targets: Tensor, start: int, copies: int, drawn: bool
-) -> Tensor:
+def _alone(losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int, drawn: bool) -> Tensor:
     """The loss of the example whose rows begin at `start`, by itself.
 
     If random numbers are drawn, they depend on the size of the batch: then beside others than before.
     """
     own = slice(start, start + copies)
     if not drawn:
-        return losses(rows[own], targets[own])
-    x, y = rows.roll(copies, 0), targets.roll(copies, 0)
-    x[own], y[own] = rows[own], targets[own]
-    return losses(x, y)[start // copies :][:1]
+        return losses(*(leaf[own] for leaf in rows))
+    others = [leaf.roll(copies, 0) for leaf in rows]
+    for leaf, given in zip(others, rows, strict=True):
+        leaf[own] = given[own]
+    return losses(*others)[start // copies :][:1]
 
 
 def _require_same(again: Tensor, losses: Tensor) -> None:
@@ -401,11 +402,11 @@ def close(one: Tensor, other: Tensor, rounding: float) -> bool:
 _WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
 
 
-def held_by(way: Backend, rows: Tensor, targets: Tensor) -> int:
+def held_by(way: Backend, *leaves: Tensor) -> int:
     """Bytes that `way` holds at the end of a batch's backward pass, about."""
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
-        found, _ = way(rows, targets)
+        found, _ = way(*leaves)
     return holding.bytes + sum(gradients.nbytes for gradients in found.values())
 
 

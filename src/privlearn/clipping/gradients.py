@@ -21,7 +21,6 @@ from privlearn.clipping.backends import (
     Backend,
     Gradients,
     Loop,
-    Loss,
     PerOperation,
     Problem,
     Vmap,
@@ -37,11 +36,14 @@ from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.per_example import ExampleGradients
-from privlearn.clipping.randomness import RowRandom, digests, drawn_by, unmoved
+from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
+from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
-from privlearn.models.check import made_up_batch
+from privlearn.models.check import made_up_rows
 from privlearn.sampling import Sample
+from privlearn.world import World
 
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
@@ -88,7 +90,7 @@ class ClippedGradients:
 
     Args:
         model: per-example (`models.require_per_example` checks); its trainable parameters get gradients.
-        loss: (outputs, targets) to one loss for each example, shape (batch,).
+        loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,) (`clipping.losses`).
         clip: how to clip, one of `clipping.clips`.
         adjacency: the kind of neighbour.
         microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
@@ -103,8 +105,7 @@ class ClippedGradients:
             averaged before clipping. By default every example is one row.
         fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
-        identities: inputs and targets as they were fetched, shape (rows, ...), whose content says what each row draws: where
-            `x` comes from matrix products, other rows move its last digits. By default `x` and `y` themselves.
+        world: the processes that compute the sum together.
 
     Attributes:
         fixed: what the model and the loss hold beside trained parameters. Once `prepare` has been called it stays as it is.
@@ -128,7 +129,7 @@ class ClippedGradients:
         rows: Tensor | None = None,
         fast_kernels: bool | None = None,
         observe: Observer | None = None,
-        identities: tuple[Tensor, Tensor] | None = None,
+        world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:
         # A tied parameter stands here once, under its first name.
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -152,8 +153,7 @@ class ClippedGradients:
         self.reason: str | None = None
         self._random, self._seeds = RowRandom(), view_seeds
         self._model, self._views, self._observe = model, Views(augmentation), observe
-        self.fixed, self._identities = FrozenState(model, loss), identities
-        self._digests: NDArray[np.uint64] | None = None
+        self.fixed, self._world, self._shape = FrozenState(model, loss), world, PAIR
         self._rows = rows
         self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
@@ -171,7 +171,7 @@ class ClippedGradients:
         #: Whether the model or the loss writes into what it is given.
         self._writes = False
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What the next sum depends on beside the model and the data, down to its rounding; plain and public."""
         return {
             "clip_norm": self.clip_norm,
@@ -181,7 +181,7 @@ class ClippedGradients:
             "way": self.way,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another was, when `prepare` has been called and `fast_kernels` is as it was there.
 
         Raises:
@@ -201,13 +201,15 @@ class ClippedGradients:
 
     @_in_own_types
     @torch.no_grad()  # or sums would hold on to the activations of every batch before
-    def __call__(self, sample: Sample, x: Tensor, y: Tensor, out: Sequence[Tensor] | None = None) -> Bounded:
-        """The clipped sum over the rows of `x` (inputs) and `y` (targets) that `sample` drew.
+    def __call__(
+        self, sample: Sample, rows: Rows | Tensor, y: Tensor | None = None, out: Sequence[Tensor] | None = None
+    ) -> Bounded:
+        """The clipped sum over the rows that `sample` drew.
 
         Args:
             sample: the batch that was drawn.
-            x: all inputs, shape (rows, ...).
-            y: all targets, shape (rows, ...).
+            rows: all rows; or all inputs, shape (rows, ...).
+            y: if so, all targets, shape (rows, ...).
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
@@ -218,7 +220,7 @@ class ClippedGradients:
             NotPerExample: the loss is not one value for each example.
             BadInput: the model's trainable parameters are not those that it had.
         """
-        self.prepare(x, y)
+        rows = self.prepare(rows, y)
         trained = [p for p in self._model.parameters() if p.requires_grad]
         if list(map(id, trained)) != list(map(id, self.parameters.values())):
             raise BadInput(
@@ -228,6 +230,7 @@ class ClippedGradients:
         assert self._chunk is not None
         own = self.buffers() if out is None else [total.zero_() for total in out]
         size = min(self._chunk, BLOCK)
+        examples = self._world.part(sample.indices)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
         sums = [total.double() for total in own] if wide or len(sample) > size else own
@@ -236,9 +239,8 @@ class ClippedGradients:
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
         with unmoved(self._device):
-            for start in range(0, len(sample), size):
-                rows = torch.from_numpy(sample.indices[start : start + size]).to(x.device)
-                self._add_clipped(x, y, rows, into, clipped)
+            for start in range(0, len(examples), size):
+                self._add_clipped(rows, torch.from_numpy(examples[start : start + size]), into, clipped)
                 for total, block in zip(sums, into, strict=True):
                     if total is not block:
                         total.add_(block)
@@ -247,6 +249,7 @@ class ClippedGradients:
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
+        values = tuple(self._world.sum(values))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
 
     @property
@@ -275,21 +278,30 @@ class ClippedGradients:
         return sums
 
     @_in_own_types
-    def prepare(self, x: Tensor, y: Tensor) -> None:
-        """Choose how to compute, from the shapes and types of `x` and `y` alone; done once.
+    def prepare(self, rows: Rows | Tensor, y: Tensor | None = None) -> Rows:
+        """Choose how to compute, from the shapes and types of rows alone; done once.
+
+        Args:
+            rows: rows, or inputs of shape (rows, ...).
+            y: if so, their targets.
+
+        Returns:
+            The rows.
 
         Raises:
             NotPerExample: the loss is not one value for each example, or couples them.
             BadInput: the model, the loss or the augmentation can't be computed.
         """
+        given = TensorRows((rows, y)) if isinstance(rows, Tensor) else rows
         if self._way is None:
-            self.fixed = FrozenState(self._model, self._loss)
+            self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
             try:
-                self._way, held = self._choose(x, y)
+                self._way, held = self._choose(given)
             except PrivlearnError:
                 raise
             except Exception as error:
                 # Said here or never: of rows of the data that fail later, nothing is said.
+                y = given.like[-1]
                 raise BadInput(
                     f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
                     f"{first_line(error)}. Expected a loss that turns outputs and targets of shape {tuple(y.shape[1:])} and "
@@ -297,15 +309,17 @@ class ClippedGradients:
                 ) from error
             if self._chunk is None:
                 self._chunk = max(1, room(self._device) // max(held, 1))
+        return given
 
-    def _add_clipped(self, x: Tensor, y: Tensor, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
+    def _add_clipped(self, data: Rows, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
         """Add the clipped gradients of the examples `rows` to `sums`, and their count to `clipped`."""
         try:
-            gradients, losses, squares, finite = self._finite(x, y, rows)
+            gradients, losses, squares, finite = self._finite(data, rows)
         except Exception:
-            # One of them can't be computed (a label that the loss refuses, say): halves find it, and it adds nothing.
+            # One of them can't be fetched or computed (a label that the loss refuses, say): halves find it, and it adds
+            # nothing.
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
-                self._add_clipped(x, y, half, sums, clipped)
+                self._add_clipped(data, half, sums, clipped)
             return
         if not finite.any():
             return
@@ -321,7 +335,7 @@ class ClippedGradients:
             if name in gradients:
                 gradients[name].add_weighted(typed[total.dtype][layer], total)
 
-    def _finite(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
+    def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count.
 
         Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same to the
@@ -329,11 +343,11 @@ class ClippedGradients:
 
         Raises:
             ValueError: stand-ins are not finite either.
-            Exception: whatever the model or the loss raises on these examples.
+            Exception: whatever the rows, the model or the loss raise on these examples.
         """
         counts: Tensor | None = None
         for _ in range(_STAND_INS):
-            gradients, losses = self._computed(x, y, rows)
+            gradients, losses = self._computed(data, rows)
             squares = self._squares(gradients, losses)
             finite = squares.isfinite().all(0) & losses.isfinite()
             counts = finite if counts is None else counts & finite
@@ -350,10 +364,10 @@ class ClippedGradients:
             by_layer[self._layer_of[name]] += found.squares
         return squares
 
-    def _computed(self, x: Tensor, y: Tensor, rows: Tensor) -> Gradients:
+    def _computed(self, data: Rows, rows: Tensor) -> Gradients:
         """Gradients and losses of the examples `rows`, of which the model is given copies: it can be done again."""
         assert self._way is not None
-        taken = self._taken(x, y, rows)
+        taken = self._taken(data, rows)
         before = drawn_by(self._device)
         try:
             found = self._way(*taken)
@@ -364,36 +378,33 @@ class ClippedGradients:
             reason = str(error)
         # The model went another way than on made-up rows.
         self._way, self.reason = Loop(self._problem(self._autocast)), reason
-        return self._computed(x, y, rows)
+        return self._computed(data, rows)
 
-    def _taken(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and targets of the examples `rows`, in all their copies, in memory of their own."""
+    def _taken(self, data: Rows, rows: Tensor) -> Leaves:
+        """The batch of the examples `rows`, in all their copies, in memory of their own."""
         examples = len(rows)
         if self._rows is not None:
-            rows = self._rows.to(rows.device)[rows].flatten()
+            rows = self._rows[rows].flatten()
         if self._random.active or self._views.changes:
-            self._random.take(self._named(x, y, rows, examples))
-        return self._views(x[rows].to(self._device), y[rows].to(self._device), self._random)
+            self._random.take(self._named(data, rows, examples))
+        return self._views(tuple(leaf.to(self._device) for leaf in data.fetch(rows)), self._random)
 
-    def _named(self, x: Tensor, y: Tensor, rows: Tensor, examples: int) -> NDArray[np.uint64]:
+    def _named(self, data: Rows, rows: Tensor, examples: int) -> NDArray[np.uint64]:
         """Digests of examples, whose rows are `rows`."""
-        if self._identities is None:
-            own = digests(x[rows], y[rows])
-        else:
-            self._digests = digests(*self._identities) if self._digests is None else self._digests
-            own = self._digests[rows.cpu().numpy()]
+        own = data.identities(rows)
         return own if self._rows is None else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
 
-    def _fresh(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _fresh(self, *leaves: Tensor) -> Leaves:
         """Rows that may be written into."""
-        return (x.clone(), y.clone()) if self._writes else (x, y)
+        return tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
 
     def _problem(self, autocast: torch.dtype | None) -> Problem:
         return Problem(
-            self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed
-        )
+            self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed,
+            shape=self._shape,
+        )  # fmt: skip
 
-    def _choose(self, x: Tensor, y: Tensor) -> tuple[Backend, int]:
+    def _choose(self, given: Rows) -> tuple[Backend, int]:
         """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
 
         Returns:
@@ -404,27 +415,27 @@ class ClippedGradients:
         """
         device = self._device
 
-        def made_up(size: int) -> tuple[Tensor, Tensor]:
-            rows, targets = made_up_batch(x, y, size * self._copies)
-            return rows.to(device), targets.to(device)
+        def made_up(size: int) -> Leaves:
+            batch = made_up_rows(given.like, self._shape.inputs, size * self._copies)
+            return tuple(leaf.to(device) for leaf in batch)
 
         batches = [made_up(size) for size in _BATCHES]
 
         def layers(problem: Problem) -> PerOperation:
             return PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
 
-        rows, targets = made_up(_COMPARED)
+        rows = made_up(_COMPARED)
         problem = self._problem(self._autocast)
         with torch.random.fork_rng():
-            self._writes, self._random.active = require_uncoupled(self._problem(None), rows, targets, batches)
+            self._writes, self._random.active = require_uncoupled(self._problem(None), rows, batches)
             self._random.take(np.arange(_COMPARED, dtype=np.uint64))
-            self._views.prepare(rows, self._random)
+            self._views.prepare(rows[0], self._random)
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
-                    fit, usable = self._fit(exact, [layers, Vmap], rows, targets)
+                    fit, usable = self._fit(exact, [layers, Vmap], rows)
             except _UNFIT:
                 self.reason = None
-                fit, usable = self._fit(self._problem(None), [layers, Vmap], rows, targets)
+                fit, usable = self._fit(self._problem(None), [layers, Vmap], rows)
             try:
                 way = fit(problem) if fit else Loop(problem)
                 return way, held_by(way, *self._fresh(*usable)) // _COMPARED
@@ -434,18 +445,18 @@ class ClippedGradients:
                 return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
 
     def _fit(
-        self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Tensor, targets: Tensor
-    ) -> tuple[Callable[[Problem], Backend] | None, tuple[Tensor, Tensor]]:
+        self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Leaves
+    ) -> tuple[Callable[[Problem], Backend] | None, Leaves]:
         """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
-        truth = Loop(problem)(*self._fresh(rows, targets))
+        truth = Loop(problem)(*self._fresh(*rows))
         usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
         if not usable.all():
-            rows, targets = (t[usable.repeat_interleave(self._copies)] for t in (rows, targets))
-            truth = Loop(problem)(*self._fresh(rows, targets)) if usable.any() else truth
+            rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
+            truth = Loop(problem)(*self._fresh(*rows)) if usable.any() else truth
         for make in kinds if usable.any() else []:
             try:
-                if self._agree(make(problem)(*self._fresh(rows, targets)), truth):
-                    return make, (rows, targets)
+                if self._agree(make(problem)(*self._fresh(*rows)), truth):
+                    return make, rows
                 found = "its gradients differ from those of single examples"
             except NotPerExample:
                 raise
@@ -453,7 +464,7 @@ class ClippedGradients:
                 found = first_line(error)
             self.reason = self.reason or found
         self.reason = self.reason or "its gradients on made-up rows are not finite"
-        return None, (rows, targets)
+        return None, rows
 
     def _agree(self, found: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""

@@ -9,7 +9,6 @@ Global random generators: put to a seed for a block, and back to where they were
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,18 +25,6 @@ from privlearn.clipping.capture import Layout, NotLayerwise
 
 _BLOCK = 16  # bytes that AES makes at once
 _aten = torch.ops.aten
-
-
-def digests(*tensors: Tensor) -> NDArray[np.uint64]:
-    """A digest of each row of `tensors` taken together, shape (rows,): of the content alone, not of the place."""
-    parts = [t.detach().cpu().reshape(len(t), t[:1].numel()).contiguous().view(torch.uint8).numpy() for t in tensors]
-    found = bytearray()
-    for own in zip(*parts, strict=True):
-        digest = hashlib.blake2b(digest_size=8)
-        for part in own:
-            digest.update(part)
-        found += digest.digest()
-    return np.frombuffer(found, np.uint64)
 
 
 @final

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.backends import Loss
 from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
+from privlearn.data.rows import TensorRows
 from privlearn.descent.epoch_noise import paced, public_rows, require_scores
 from privlearn.mechanisms.release import release
 from privlearn.models.check import require_per_example
@@ -47,10 +48,10 @@ from privlearn.runs.task import (
     rows,
     through,
 )
-from privlearn.runs.world import require_one_process
 from privlearn.schedules import Constant, Schedule, Validation
 from privlearn.streams import Streams
 from privlearn.transforms.chain import Encoding
+from privlearn.world import require_one_process
 
 
 def dpsgd(
@@ -156,7 +157,6 @@ def dpsgd(
         rows=persons,
         fast_kernels=saved.plain["gradients"]["fast_kernels"] if saved else None,
         observe=watched.see,
-        identities=data.tensors(),
     )
     require_usable(network, loss, x.new_zeros(0, *shape) if plan.releases else x, y)
     gradients.prepare(x.new_zeros(1, *shape), y)
@@ -197,6 +197,7 @@ def dpsgd(
         x = run.in_front(plan, public, x, y, persons)
         for parameter, total in zip(parameters, sums, strict=True):
             parameter.grad = total
+        batch_rows = TensorRows((x, y), data.tensors())
         account = pace.begin(ledger)
         for epoch, noise_multiplier in pace:
             if run.released(epoch):
@@ -204,7 +205,7 @@ def dpsgd(
                 continue
             for step, sample in run.batches(plan, epoch, noise_multiplier, present, account):
                 watched.begin(len(sample), gradients.clip_norm)
-                clipped_sum = gradients(sample, x, y, out=sums)
+                clipped_sum = gradients(sample, batch_rows, out=sums)
                 (noisy,) = release(clipped_sum, noise_multiplier=noise_multiplier, ledger=account, stream=streams.noise)
                 torch._foreach_div_(list(gradients.released(noisy, divisor)), divisor)
                 rates.at(epoch + step / steps)

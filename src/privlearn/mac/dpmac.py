@@ -51,12 +51,12 @@ from privlearn.runs.task import (
     require_same_examples,
     rows,
 )
-from privlearn.runs.world import require_one_process
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
 from privlearn.transforms.chain import Encoding
 from privlearn.transforms.select import SelectFeatures
+from privlearn.world import require_one_process
 
 
 def dpmac(
@@ -409,12 +409,12 @@ class LayerDiagnostics:
         self.figures["left_out"].append(self._left_out)
         self._begin_epoch()
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         sums = [self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted]
         return {"figures": self.figures, "epoch": sums}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = state["figures"]
         self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]

@@ -160,11 +160,11 @@ class BatchDerivatives:
         """Released sums in the type of the weights: sums are in double precision."""
         return [value.to(self._like.dtype) for value in noisy]
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What the next sum depends on beside the model and the data; plain and public."""
         return {"thresholds": self.thresholds, "learned": self.learned}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another was."""
         self.thresholds, self.learned = state["thresholds"], state["learned"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,11 +30,11 @@ def require_shaped(model: nn.Module) -> None:
             )
 
 
-def require_per_example(model: nn.Module, x: Tensor, *, fixed: bool = False) -> None:
+def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
-    type of `x`, of several scales: each row of small and larger batches must come out as it does by itself (for a
+    type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
     model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
@@ -61,12 +61,11 @@ def require_per_example(model: nn.Module, x: Tensor, *, fixed: bool = False) -> 
     before = {name: value.clone() for name, value in twin.state_dict().items()}
     try:
         with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
-            sizes = (5, 40) if x[:1].numel() < _LARGE else (3, 5)
-            coupled = any(_rows_depend_on_others(twin, x, size) for size in sizes)
+            sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
+            coupled = any(_rows_depend_on_others(twin, inputs, size) for size in sizes)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise BadInput(
-            f"the model cannot run on inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {first_line(error)}"
-        ) from error
+        given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
+        raise BadInput(f"the model cannot run on inputs of {given}: {first_line(error)}") from error
     if coupled:
         raise NotPerExample(
             "the model's output for one example moves when other examples of the batch change. Look for an operation "
@@ -81,12 +80,12 @@ def require_per_example(model: nn.Module, x: Tensor, *, fixed: bool = False) -> 
             )
 
 
-def _rows_depend_on_others(model: nn.Module, x: Tensor, size: int) -> bool:
+def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int) -> bool:
     """Whether a row's output changes with the batch around it."""
-    batch, _ = made_up_batch(x, torch.zeros(1, dtype=torch.int64), size)
-    batch = batch.double() if batch.is_floating_point() else batch
+    made_up = made_up_rows(inputs, len(inputs), size)
+    batch = [leaf.double() if leaf.is_floating_point() else leaf for leaf in made_up]
     out = _seeded(model, batch, 0)
-    if not isinstance(out, Tensor) or out.shape[:1] != batch.shape[:1]:
+    if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise NotPerExample(
             f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
@@ -95,19 +94,20 @@ def _rows_depend_on_others(model: nn.Module, x: Tensor, size: int) -> bool:
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:
             # Its random numbers depend on the batch's shape: keep the shape, and change all other rows.
-            others = batch.flip(0).roll(1, 0)
-            others[row] = batch[row]
+            others = [leaf.flip(0).roll(1, 0) for leaf in batch]
+            for other, leaf in zip(others, batch, strict=True):
+                other[row] = leaf[row]
             single = _seeded(model, others, 0)[row]
         else:
-            single = _seeded(model, batch[row : row + 1], 0)[0]
+            single = _seeded(model, [leaf[row : row + 1] for leaf in batch], 0)[0]
         if not _same(out[row], single):
             return True
     return False
 
 
-def _seeded(model: nn.Module, batch: Tensor, seed: int) -> Any:
+def _seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
     torch.manual_seed(seed)
-    return model(batch.clone())  # it may write into its input
+    return model(*(leaf.clone() for leaf in batch))  # it may write into its input
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -117,18 +117,29 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:
     """Made-up rows of the shape and type of `x` and `y`: of many scales, and with different targets."""
+    rows, targets = made_up_rows((x, y), 1, size)
+    return rows, targets
+
+
+def made_up_rows(like: Sequence[Tensor], inputs: int, size: int = 6) -> tuple[Tensor, ...]:
+    """A made-up batch of tensors of the shapes and types of `like`, of which the first `inputs` are inputs."""
     made_up = torch.Generator().manual_seed(0)
-    if x.is_floating_point():
-        scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
-        rows = torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
-        rows = rows.to(x.dtype)
-    else:
-        rows = torch.randint(2, (size, *x.shape[1:]), generator=made_up).to(x.dtype)
+    parts = [_made_up_inputs(leaf, size, made_up) for leaf in like[:inputs]]
+    parts += [_made_up_targets(leaf, size, made_up) for leaf in like[inputs:]]
+    return tuple(part.to(leaf.dtype).to(leaf.device) for part, leaf in zip(parts, like, strict=True))
+
+
+def _made_up_inputs(x: Tensor, size: int, made_up: torch.Generator) -> Tensor:
+    if not x.is_floating_point():
+        return torch.randint(2, (size, *x.shape[1:]), generator=made_up)
+    scales = torch.tensor([1.0, 0.0, 300.0, 0.01, 3.0, 1e-3]).repeat(size // 6 + 1)[:size]
+    return torch.randn((size, *x.shape[1:]), generator=made_up) * scales.view(-1, *[1] * (x.dim() - 1))
+
+
+def _made_up_targets(y: Tensor, size: int, made_up: torch.Generator) -> Tensor:
     if y.is_floating_point():
-        targets = torch.rand((size, *y.shape[1:]), generator=made_up).to(y.dtype)
-    else:
-        targets = (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:]).to(y.dtype)
-    return rows.to(x.device), targets.to(y.device)
+        return torch.rand((size, *y.shape[1:]), generator=made_up)
+    return (torch.arange(size).view(-1, *[1] * (y.dim() - 1)) % 2).expand(size, *y.shape[1:])
 
 
 @contextmanager

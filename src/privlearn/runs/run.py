@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
-from privlearn.clipping.backends import Loss
+from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
@@ -60,11 +60,11 @@ class Diagnostics:
         self.figures["left_out"].append(self._drawn - self._rows)
         self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         return {"figures": self.figures, "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
         self.figures = state["figures"]
         self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
@@ -73,10 +73,10 @@ class Diagnostics:
 class Kept(Protocol):
     """What a run changes beside its weights: plain values, taken down and put back."""
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
 
 
@@ -276,8 +276,8 @@ class Run:
             },
             "born": self._born,
             "optimizer": optimizer,
-            "gradients": self._gradients.state(),
-            "figures": self._figures.state(),
+            "gradients": self._gradients.state_dict(),
+            "figures": self._figures.state_dict(),
             "accuracies": self.accuracies,
             "averaged": self._average.steps if self._average else None,
         }
@@ -290,8 +290,8 @@ class Run:
 
         self._network.load_state_dict(part("network."))
         _unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])
-        self._gradients.restore(saved.plain["gradients"])
-        self._figures.restore(saved.plain["figures"])
+        self._gradients.load_state_dict(saved.plain["gradients"])
+        self._figures.load_state_dict(saved.plain["figures"])
         if self._average:
             self._average.restore(part("average."), saved.plain["averaged"])
         self._earlier = [(config, part(f"front.{number}.")) for number, config in enumerate(saved.plain["front"])]

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
-from privlearn.clipping.backends import Loss
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
+from privlearn.clipping.losses import Loss
 from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size

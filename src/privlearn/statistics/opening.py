@@ -19,11 +19,11 @@ from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.task import front
-from privlearn.runs.world import require_one_process
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
+from privlearn.world import require_one_process
 
 #: Rows with classes, in any of the ways in which they may be given.
 LabelledRows = Dataset | tuple[Any, Any] | TorchDataset[Any]

@@ -21,7 +21,6 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import PrivateDiagnostics, Result
-from privlearn.runs.world import require_one_process
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool
 from privlearn.teachers.collection import Released, ask, collect, empty, release_answers
@@ -31,6 +30,7 @@ from privlearn.teachers.reducers import PublicPCA, Reducer
 from privlearn.teachers.student import Student, StudentRecipe
 from privlearn.teachers.sums import CodeSums, VoteCounts
 from privlearn.teachers.trained import fingerprint
+from privlearn.world import require_one_process
 
 _REHEARSED = 12  # made-up answers that a student is tried on
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privlearn._checks import between, count, one_of, positive, probability
-from privlearn.clipping.backends import Loss
+from privlearn.clipping.losses import Loss
 from privlearn.clipping.randomness import generators_at
 from privlearn.errors import BadInput, first_line
 from privlearn.teachers.answers import Answers

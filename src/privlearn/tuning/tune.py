@@ -29,10 +29,10 @@ from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
 from privlearn.runs.result import Result
 from privlearn.runs.task import require_same_examples
-from privlearn.runs.world import require_one_process
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
+from privlearn.world import require_one_process
 
 #: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random streams that it is given.
 Train = Callable[[Candidate, Dataset, Ledger, Streams], Result]
