@@ -15,7 +15,7 @@ from privlearn.cli import screen, training
 from privlearn.data import NAMES, Dataset
 from privlearn.data.catalogue import cache
 from privlearn.errors import BadInput
-from privlearn.runs.task import require_no_features
+from privlearn.runs.refusals import require_no_features
 from privlearn.transforms import Encoding, encoder, usual, with_features
 from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.precomputed import is_folder

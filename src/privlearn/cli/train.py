@@ -24,7 +24,7 @@ from privlearn.publishing.folder import require_free
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.result import Result
-from privlearn.runs.task import require_same_examples
+from privlearn.runs.refusals import require_same_examples
 from privlearn.streams import Streams
 from privlearn.world import require_one_process
 

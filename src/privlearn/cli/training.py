@@ -27,7 +27,7 @@ from privlearn.models import networks
 from privlearn.plan import UNDECLARED, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.optimizers import require_share
-from privlearn.runs.task import front
+from privlearn.runs.front import front
 from privlearn.streams import Streams
 from privlearn.volumes.training import dice, map_losses
 

@@ -21,7 +21,7 @@ from privlearn.publishing.folder import require_free
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights
 from privlearn.runs.result import Result
-from privlearn.runs.task import require_changeable, require_same_examples
+from privlearn.runs.refusals import require_changeable, require_same_examples
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.tuning.blocks import Blocks

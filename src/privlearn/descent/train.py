@@ -24,7 +24,7 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import require_share
 from privlearn.runs.result import Result
-from privlearn.runs.task import require_no_features
+from privlearn.runs.refusals import require_no_features
 from privlearn.sampling import Poisson
 from privlearn.schedules import Polynomial
 from privlearn.streams import Streams

@@ -23,7 +23,7 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.run import require_same_run
+from privlearn.runs.checkpoint import require_same_run
 from privlearn.sampling import FullBatch, Sample
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Teachers

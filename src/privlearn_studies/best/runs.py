@@ -22,7 +22,7 @@ from privlearn.descent.train import train
 from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.runs.result import Result
-from privlearn.runs.task import front
+from privlearn.runs.front import front
 from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
