@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from privlearn import transforms as transforms
     from privlearn import tuning as tuning
     from privlearn import volumes as volumes
-    from privlearn.accounting.accountant import Guarantee as Guarantee
     from privlearn.accounting.budget import Budget as Budget
+    from privlearn.accounting.guarantee import Guarantee as Guarantee
     from privlearn.accounting.ledger import Ledger as Ledger
     from privlearn.clipping.clips import Flat as Flat
     from privlearn.data import Dataset as Dataset
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privlearn.mac.dpmac import dpmac as dpmac
     from privlearn.mechanisms.release import release as release
     from privlearn.plan import Plan as Plan
+    from privlearn.publishing.loading import load_model as load_model
     from privlearn.publishing.publish import publish as publish
     from privlearn.publishing.verify import verify as verify
     from privlearn.runs.result import Result as Result
@@ -63,6 +64,7 @@ __getattr__, __dir__, __all__ = lazy(
         "dpmac": "mac.dpmac",
         "dpsgd": "descent.dpsgd",
         "load": "data",
+        "load_model": "publishing.loading",
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import sampling, streams
-from privlearn.accounting.events import Gaussian, tally
+from privlearn.accounting.events import tally
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.clipping import clips, kernels
 from privlearn.clipping.augmentation import Augmentation
@@ -504,7 +505,7 @@ def test_training_refuses(options: dict[str, Any], message: str) -> None:
 
 def test_training_in_low_precision_says_so() -> None:
     result = train(precision="bf16", device="cpu", microbatch=5)
-    assert result.settings["precision"] == "bf16"
+    assert result.facts["precision"] == "bf16"
     assert all(p.dtype == torch.float32 for p in result.model.parameters())
 
 

@@ -23,8 +23,8 @@ from privlearn.plan import Plan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.result import Result
 from privlearn.runs.refusals import require_same_examples
+from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.world import require_one_process
 
@@ -91,9 +91,9 @@ def _on_data(
         screen.asides.print(_what_is_left(checkpoint))
         raise
     if plan.filter:
-        screen.asides.print(how_it_ended(result.settings))
-        answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
-    chosen, listed = features.chosen(result.settings, f"{options.select} chosen")
+        screen.asides.print(how_it_ended(plan, result.facts))
+        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+    chosen, listed = features.chosen(result.facts, f"{options.select} chosen")
     publication.end(
         result,
         data,

@@ -26,8 +26,8 @@ from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.plan import UNDECLARED, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.optimizers import require_share
 from privlearn.runs.front import front
+from privlearn.runs.optimizers import require_share
 from privlearn.streams import Streams
 from privlearn.volumes.training import dice, map_losses
 

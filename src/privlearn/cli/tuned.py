@@ -20,8 +20,8 @@ from privlearn.models.check import require_per_example
 from privlearn.publishing.folder import require_free
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights
-from privlearn.runs.result import Result
 from privlearn.runs.refusals import require_changeable, require_same_examples
+from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.tuning.blocks import Blocks
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {tuning.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
     result = _tune(options, choice, data, publication.ledger)
-    chosen = result.settings["tuning"]["chosen"]
+    chosen = result.facts["tuning"]["chosen"]
     answer["chosen"] = plan.candidates[chosen].name
     publication.end(
         result,

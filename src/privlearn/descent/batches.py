@@ -11,8 +11,8 @@ from privlearn.errors import BadInput
 from privlearn.sampling import Sample
 
 if TYPE_CHECKING:
-    from privlearn.runs.session import TrainingSession
     from privlearn.descent.task import Task
+    from privlearn.runs.session import TrainingSession
 
 
 @final

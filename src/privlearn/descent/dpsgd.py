@@ -5,7 +5,7 @@ A step is three lines: clip, release, descend. Noise is drawn in `release` alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Unpack, final
 
@@ -21,13 +21,18 @@ from privlearn.descent.task import Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.given import Compute, Given, RunArguments
 from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
 from privlearn.runs.refusals import (
-    OptimizerFactory, device_of, optimizer_from, require_callable, require_finite, require_kinds
+    OptimizerFactory,
+    device_of,
+    optimizer_from,
+    require_callable,
+    require_finite,
+    require_kinds,
 )  # fmt: skip
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
-from privlearn.runs.given import Compute, Given, RunArguments
 from privlearn.schedules import Constant, Schedule
 from privlearn.streams import Streams
 from privlearn.world import require_one_process
@@ -49,8 +54,8 @@ class Run:
         loss: (outputs, targets) to one loss for each example, shape (batch,); or (model, batch) to that, with a first
             parameter called `model`.
         data: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each example, or a
-            map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the rows
-            are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
+            map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the
+            rows are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
         optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         average: publish the mean of the weights of about this last share of the steps in place of the last step's
@@ -65,8 +70,8 @@ class Run:
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: data, model, loss or plan do not fit each other; before anything is spent. Or, at the end of an epoch, weights
-            that are no longer finite, because steps were too long.
+        BadInput: data, model, loss or plan do not fit each other; before anything is spent. Or, at the end of an epoch,
+            weights that are no longer finite, because steps were too long.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class Run:
         """The epochs that are still to run, each an iterable of batches; what was released before is charged again."""
         return self._epochs
 
-    def _run(self) -> Iterator[Epoch]:
+    def _run(self) -> Generator[Epoch]:
         session, task = self._session, self._task
         with session.charging():
             task.fit(session)

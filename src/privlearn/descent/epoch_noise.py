@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.event_json import to_json
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
@@ -24,9 +23,9 @@ from privlearn.data.overlap import are_training_rows, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
 from privlearn.plan import LEAST_NOISE, Plan
+from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
 from privlearn.schedules import Validation, spec
-from privlearn.runs.front import through
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task
@@ -234,13 +233,10 @@ class ReactingNoise:
 
     def facts(self, steps: int) -> dict[str, Any]:
         """What only the run itself could tell: it follows from released and public values."""
-        assert self._plan.filter is not None
         return {
             "epochs": self.epochs,
             "steps": self.epochs * steps,
             "noise_multipliers": list(self._noise_multipliers),
-            "most_epochs": self._plan.epochs,
-            "filter": to_json(self._plan.filter),
             "validation": {**self._facts, "noise": self._schedule.noise, "accuracies": list(self._accuracies)},
         }
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict, final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import one_of
-from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.rows import DatasetRows, Rows, TensorRows, TransformedRows
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
-from privlearn.errors import BadInput
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows
+from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
-from privlearn.runs.diagnostics import Diagnostics
+from privlearn.runs.checkpoint import facts
+from privlearn.runs.diagnostics import Diagnostics, Scalars
 from privlearn.runs.front import Front
+from privlearn.runs.given import Compute, Given, by_index
 from privlearn.runs.refusals import (
     device_of,
     gradient_clip,
@@ -33,18 +31,10 @@ from privlearn.runs.refusals import (
     require_same_examples,
     require_usable,
 )
-from privlearn.runs.session import TrainingSession
-from privlearn.runs.checkpoint import facts
-from privlearn.runs.diagnostics import Scalars
 from privlearn.runs.result import accuracy_facts, choice_facts, training_facts
-from privlearn.descent.epoch_noise import public_rows, require_scores
-from privlearn.data.rows import Leaves
-from privlearn.sampling import Sampler, Shuffle
+from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Schedule, Validation
 from privlearn.world import World
-
-
-from privlearn.runs.given import Compute, Given, by_index
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
 _COMPARED = 64
@@ -113,7 +103,9 @@ class Task:
         self.watch = Diagnostics()
         self.gradients = self._gradients(session)
         self.parameters = list(self.gradients.parameters.values())
-        self.rows: Rows = TransformedRows(indexed, self.front.modules) if indexed and self.front.modules else self._empty()
+        self.rows: Rows = (
+            TransformedRows(indexed, self.front.modules) if indexed and self.front.modules else self._empty()
+        )
         self._refuse(session)
 
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
@@ -194,7 +186,7 @@ class Task:
 
     def chosen(self) -> dict[str, Any]:
         """The features that selections chose: released, and so free to tell."""
-        return choice_facts(self.front.chain, self.data)
+        return choice_facts(self.plan.front, self.front.chain, self.data)
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the digest of the schema that rows of a table came from."""

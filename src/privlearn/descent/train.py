@@ -23,8 +23,8 @@ from privlearn.models import networks
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import require_share
-from privlearn.runs.result import Result
 from privlearn.runs.refusals import require_no_features
+from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.schedules import Polynomial
 from privlearn.streams import Streams

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count, positive
-from privlearn.accounting.events import NonPrivate
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
@@ -30,13 +30,10 @@ from privlearn.mac.sums import BatchDerivatives
 from privlearn.mac.weights import WeightSteps
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
-from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.result import PrivateDiagnostics, Result, public_settings
-from privlearn.runs.checkpoint import facts
+from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.front import Front
 from privlearn.runs.given import Given, rows
-from privlearn.runs.session import TrainingSession
+from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.refusals import (
     OptimizerFactory,
     device_of,
@@ -48,10 +45,11 @@ from privlearn.runs.refusals import (
     require_public_numbers,
     require_same_examples,
 )
+from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
+from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
-from privlearn.transforms.chain import Encoding
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
 
@@ -165,16 +163,8 @@ def dpmac(
     steps = plan.sampling.steps(len(x))
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
-    settings = {
-        **public_settings(
-            plan,
-            _numbers(bound),
-            examples,
-            steps,
-            descent,
-            learning_rate_schedule,
-            ahead.described(),
-        ),
+    run_facts = {
+        **training_facts(examples, plan.epochs * steps, descent, learning_rate_schedule, ahead.described()),
         "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),
@@ -185,7 +175,7 @@ def dpmac(
 
     session.parts = {"network": network, "optimizer": descent, "gradients": derivatives, "diagnostics": watched}
     if session.file:
-        session.facts = facts(network, output.losses, (x, y), None, None, plan=plan, microbatch=microbatch, **settings)
+        session.facts = facts(network, output.losses, (x, y), None, None, plan=plan, microbatch=microbatch, **run_facts)
     with _leaving_nothing_behind(parameters), session.charging():
         if not private:
             ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
@@ -209,11 +199,9 @@ def dpmac(
     return Result(
         model=nn.Sequential(*ahead.modules, network).eval(),
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
+        plan=plan,
         method="dpmac",
-        settings=settings | ({"thresholds": derivatives.thresholds} if derivatives.learned else {}),
+        facts=run_facts | ({"thresholds": derivatives.thresholds} if derivatives.learned else {}),
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(shape)}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
@@ -294,12 +282,6 @@ def _leaving_nothing_behind(parameters: Sequence[nn.Parameter]) -> Iterator[None
     finally:
         for parameter in parameters:
             parameter.grad = None
-
-
-def _numbers(bound: Layerwise) -> dict[str, Any]:
-    """The numbers of a bound; how thresholds are learned stands among the releases."""
-    own = {name: value for name, value in vars(bound).items() if name != "learned"}
-    return {"clip_norm": bound.clip_norm, "order": bound.order, **own}
 
 
 @final

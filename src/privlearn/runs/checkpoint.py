@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
@@ -21,10 +22,11 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from privlearn._checks import positive
 from privlearn._storage import draft_of, loads, write_durably
+from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 
 _MAGIC = b"privlearn checkpoint 1\n"

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from importlib.metadata import version
-from typing import Any, Protocol, final
+from typing import Any, final
+
 import torch
-from torch import Tensor, nn
-from privlearn.accounting.events import Gaussian
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Account, Ledger
-from privlearn.clipping.losses import Loss
-from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.optimizers import MeanWeights
-from privlearn.runs.task import leading
-from privlearn.sampling import Sample
-from privlearn.streams import Streams
-from privlearn.transforms.base import PrivateTransform
-from privlearn.transforms.modules import RowTransform
+from torch import Tensor
 
 
 @final

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any, final
+
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
-from privlearn.clipping.augmentation import Augmentation, FlipAndShift
-from privlearn.clipping.clips import Clip
-from privlearn.clipping.derivative_bounds import Analytic, Derivatives
-from privlearn.clipping.losses import Loss
+
 from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
-from privlearn.errors import BadInput, first_line
+from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.sampling import Sampler, Shuffle
-from privlearn.schedules import Schedule
-from privlearn.streams import Streams
-from privlearn.transforms.base import PublicTransform, shape_after
+from privlearn.transforms.base import PrivateTransform, PublicTransform
 from privlearn.transforms.chain import Encoding
 from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.modules import RowTransform, Scale
-from privlearn.transforms.select import SelectFeatures, require_classes
-from privlearn.transforms.specs import Rescale
+
+if TYPE_CHECKING:
+    from privlearn.runs.session import TrainingSession
 
 
 def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTransform], Tensor]:

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypedDict, final
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from privlearn._checks import one_of
+from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.losses import BatchShape, Loss, Losses
-from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
+from privlearn.data.dataset import Dataset
 from privlearn.data.rows import DatasetRows, Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
-from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
-from privlearn.runs.diagnostics import Diagnostics
-from privlearn.runs.front import Front
-from privlearn.runs.refusals import (
-    device_of,
-    gradient_clip,
-    network_from,
-    require_changeable,
-    require_labels_to_select,
-    require_public_numbers,
-    require_same_examples,
-    require_usable,
-)
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.refusals import OptimizerFactory
-from privlearn.accounting.ledger import Ledger
-from privlearn.streams import Streams
+from privlearn.runs.refusals import (
+    OptimizerFactory,
+)
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule, Validation
+from privlearn.streams import Streams
 from privlearn.world import World
 
 #: Rows to learn from, in any of the ways in which they may be given.
@@ -124,5 +109,3 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
 
 def _indexed(given: TorchDataset[Any]) -> bool:
     return hasattr(given, "__getitem__") and hasattr(given, "__len__")
-
-

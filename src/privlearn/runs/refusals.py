@@ -6,32 +6,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
+
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
-from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
-from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
-from privlearn.transforms.chain import Encoding
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform, Scale
 from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
-
 
 #: How a run computes (`runs.given.Compute`).
 COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
@@ -70,7 +62,9 @@ def require_kinds(
 def require_callable(name: str, given: Any) -> None:
     """Raise `BadInput` unless `given` is a function or None."""
     if given is not None and not callable(given):
-        raise BadInput(f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name)
+        raise BadInput(
+            f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name
+        )
 
 
 def gradient_clip(plan: Plan) -> Clip:

@@ -1,8 +1,8 @@
 """A training session: who pays, what is drawn, and where it stopped.
 
-Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A checkpoint is
-the state of all parts at one step. A session that is resumed charges again what was released before, and draws the same noise
-for the rest: it ends bit for bit where it would have ended.
+Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A checkpoint
+is the state of all parts at one step. A session that is resumed charges again what was released before, and draws the same
+noise for the rest: it ends bit for bit where it would have ended.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run

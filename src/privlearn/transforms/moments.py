@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import between, count, parse_spec, positive, probability
-from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.streams import NoiseStream
 from privlearn.transforms.base import PrivateTransform, Shape
@@ -76,6 +77,13 @@ class Moments(PrivateTransform):
         count("features", self.features, most=10**9)
         positive("the noise_multiplier of the moments", self.noise_multiplier)
         between("row_norm", self.row_norm, *SIZES)
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return (
+            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise multiplier "
+            f"{self.noise_multiplier:.4g})"
+        )
 
     def event(self) -> Event:
         """What it costs."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from privlearn._checks import count, positive
-from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
@@ -60,6 +61,10 @@ class PrivatePCA(PrivateTransform):
     def __post_init__(self) -> None:
         count("components", self.components)
         positive("the PCA's noise_multiplier", self.noise_multiplier)
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"pca ({self.components} components, noise multiplier {self.noise_multiplier:g})"
 
     def event(self) -> Event:
         """What it costs."""

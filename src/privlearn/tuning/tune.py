@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn import sampling
-from privlearn.accounting.events import Composed, Gaussian
+from privlearn.accounting.events import Composed
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.evaluation import require_labels, right_predictions, wrong_predictions
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of
@@ -27,8 +28,8 @@ from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, Privle
 from privlearn.mechanisms import selection as selection_module
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
-from privlearn.runs.result import Result
 from privlearn.runs.refusals import require_same_examples
+from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
@@ -74,8 +75,8 @@ def tune(
         progress: called with (candidates trained, candidates in all) for `Blocks`; never for `RandomStopping`.
 
     Returns:
-        The chosen candidate's result on `ledger`. `settings["tuning"]` says how it was chosen, and from what; `chosen` in it
-        is the candidate's place in the list.
+        The chosen candidate's result on `ledger`, with this plan. `facts["tuning"]["chosen"]` is the candidate's place in the
+        list.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -105,10 +106,8 @@ def tune(
     return replace(
         found,
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
-        settings={**found.settings, **_tuning(plan, chosen, data)},
+        plan=plan,
+        facts={**found.facts, "tuning": _tuning(plan, chosen, data)},
         seeded=streams.seeded,
     )
 
@@ -241,9 +240,5 @@ def _rows(given: Any) -> Dataset:
 
 
 def _tuning(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
-    """What the settings say of the choice. On blocks a training's number of examples follows from that of all."""
-    found: dict[str, Any] = {"tuning": {**plan.describe(), "chosen": chosen}}
-    if isinstance(plan, Blocks):
-        found["tuning"]["examples"] = plan.examples or data.examples
-        found["examples_declared"] = plan.examples is not None
-    return found
+    """What is told of the choice. On blocks a training's number of examples follows from that of all."""
+    return {"chosen": chosen} | ({"examples": plan.examples or data.examples} if isinstance(plan, Blocks) else {})
