@@ -12,12 +12,12 @@ import numpy as np
 from checks import check, must_raise
 from scipy.stats import binom
 
-from privlearn.accounting import accountant, limits, pairs, partition, pld, rdp, zcdp
-from privlearn.accounting.events import Event, Gaussian, Laplace, Partitioned, PoissonSampled, Repeated, compose
+from privlearn.accounting import accountant, filters, pairs, partition, pld, rdp, zcdp
+from privlearn.accounting.events import Event, Repeated, compose
+from privlearn.accounting.mechanisms import Gaussian, GroupSampled, Laplace, Partitioned, PoissonSampled
 from privlearn.accounting.pairs import Pair, atoms, poisson_pair
-from privlearn.accounting.trees import GroupSampled
 from privlearn.errors import BadInput
-from privlearn_studies import strong
+from privlearn_studies.yu2019.accounting import strong_composition
 
 
 def ratios_by_hand(h: float = 0.1) -> Pair:
@@ -193,7 +193,7 @@ def check_groups_in_steps_end_on_the_safe_side() -> None:
 @check
 def check_limits_are_lowered_until_they_fit() -> None:
     """By as little as it takes; where nothing fits, that is said, and not searched for without end."""
-    found = limits._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
+    found = filters._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
     assert found * (1 + 3e-15) <= 1.0
     assert found >= 1 - 1e-13
     asked: list[float] = []
@@ -203,14 +203,14 @@ def check_limits_are_lowered_until_they_fit() -> None:
         assert len(asked) < 200
         return 2.0
 
-    must_raise(BadInput, lambda: limits._not_above(1.0, never, 1.0))
+    must_raise(BadInput, lambda: filters._not_above(1.0, never, 1.0))
 
 
 @check
 def check_strong_composition_is_the_theorems() -> None:
     """The best split of delta, by hand; and sound: above the privacy loss distribution."""
     sigma, rate, steps, delta = 4.0, 0.01, 1000, 1e-5
-    found = strong.epsilon(sigma, rate, steps, delta)
+    found = strong_composition(sigma, rate, steps, delta)
     by_hand = []
     for share in np.linspace(0.01, 0.99, 50):
         each = math.log1p(rate * math.expm1(zcdp.gaussian_epsilon(1 / sigma, share * delta / steps / rate)))

@@ -20,9 +20,10 @@ from transcripts import require_alike, transcript
 
 import privlearn as pv
 from privlearn.accounting import zcdp
-from privlearn.accounting.events import Gaussian, tally, walk
+from privlearn.accounting.events import tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.publishing import publish, verify
@@ -31,7 +32,7 @@ from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 # What is chosen, and what is made of it
 

@@ -14,19 +14,11 @@ from privlearn import _public, reacting, solving
 from privlearn._checks import count
 from privlearn._public import registered
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
-from privlearn.accounting.events import (
-    Composed,
-    Event,
-    Gaussian,
-    Repeated,
-    compose,
-    require_adjacency,
-)
-from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.limits import largest_filter
+from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency
+from privlearn.accounting.filters import Limit, fits, largest_filter
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput

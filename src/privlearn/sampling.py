@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from privlearn._checks import count, one_of, probability
 from privlearn._public import kinds, registered
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.events import Event, Repeated
 from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
 
 Indices = NDArray[np.int64]

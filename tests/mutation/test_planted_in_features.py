@@ -19,7 +19,7 @@ from privlearn.runs import result
 from privlearn.statistics import classifiers, opening, release, sklearn
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
-from privlearn_studies import shen_literal
+from privlearn_studies.shen2021 import published
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant("exact counts stand in the certificate", classifiers.fisher, "return classifier(",
            "object.__setattr__(plan, 'least_count', float((rows.y == 0).sum()) + 1); return classifier(",
            "check_neighbouring_feature_releases_look_the_same"),
-    Mutant("the literal release looks private", shen_literal.literal_release, "ledger.charge(NonPrivate(",
-           "ledger.charge(__import__('privlearn').accounting.events.ZCDP(1.0) or (",
+    Mutant("the literal release looks private", published.literal_release, "ledger.charge(NonPrivate(",
+           "ledger.charge(__import__('privlearn').accounting.mechanisms.ZCDP(1.0) or (",
            "check_the_literal_release_is_never_published"),
     Mutant("certificates of features are not recomputed", verify._of_the_plan,
            "planned = plan.event()", "planned = __import__('privlearn').accounting.events.Gaussian(1.0)",

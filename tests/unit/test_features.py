@@ -19,14 +19,15 @@ from feature_run_checks import toy
 import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.accountant import epsilon_bound, guarantee
-from privlearn.accounting.events import Composed, Repeated, Selection
+from privlearn.accounting.events import Composed, Repeated
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import plans
 from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {

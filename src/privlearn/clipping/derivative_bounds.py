@@ -8,7 +8,7 @@ from typing import ClassVar, final
 
 from privlearn._checks import between, count, positive
 from privlearn._public import registered
-from privlearn.accounting.events import Gaussian
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 
 #: One number for all layers, or one for each, the output layer last.

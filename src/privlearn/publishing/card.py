@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._checks import printable
-from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import claim

@@ -9,10 +9,8 @@ from typing import Any, final
 
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.events import Event, from_json
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import claim as claim_module
 from privlearn.publishing import plans

@@ -14,8 +14,9 @@ from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
-from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedResponse, compose
+from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.mechanisms.squares import MOST_FEATURES
 from privlearn.plan import AbstractPlan

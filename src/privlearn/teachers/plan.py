@@ -19,8 +19,10 @@ from privlearn._checks import delta as valid_delta
 from privlearn._public import registered
 from privlearn.accounting import zcdp
 from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
-from privlearn.accounting.events import Composed, Event, Gaussian, GaussianFilter, Repeated, compose
+from privlearn.accounting.events import Composed, Event, Repeated, compose
 from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
 

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, final
 from privlearn._checks import count, positive, probability
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Parallel, Selection, compose, one_of, require_adjacency
+from privlearn.accounting.events import Composed, Event, compose, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.mechanisms import Selection
+from privlearn.accounting.trees import Parallel, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.tuning.stopping import (

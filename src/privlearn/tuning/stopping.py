@@ -13,8 +13,10 @@ from typing import Any, ClassVar, final
 from privlearn._checks import between, count, positive
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Gaussian, RepeatAndSelect, compose, one_of
+from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.schedules import Validation
