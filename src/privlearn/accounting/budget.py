@@ -169,7 +169,7 @@ def solve_gaussian(budget: Budget, spent: Callable[[float], float], mu: float = 
         mu: what they amount to at scale 1: sensitivity over noise, of one example.
         step: by how much the scale is raised first, where the last digits ask for it.
     """
-    from privlearn.accounting import zcdp  # which searches by the functions above
+    from privlearn.accounting import zcdp  # which uses the searches of this file
 
     if budget.epsilon is None:
         limit = math.sqrt(2 * budget.limit)
