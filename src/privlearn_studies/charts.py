@@ -366,7 +366,7 @@ def draw(figure: Figure) -> Any:
     grid = canvas.add_gridspec(rows, figure.columns, height_ratios=list(figure.heights) or None)
     for place, panel in enumerate(figure.panels):
         row, column = divmod(place, figure.columns)
-        panel.draw(canvas.add_subplot(grid[row] if panel.wide else grid[row, column]))
+        panel.draw(canvas.add_subplot(grid[row, :] if panel.wide else grid[row, column]))
     if figure.legend:
         several = [ax.get_legend_handles_labels() for ax in canvas.axes if ax.get_legend() is None]
         every = {label: handle for handles, labels in several for handle, label in zip(handles, labels, strict=True)}

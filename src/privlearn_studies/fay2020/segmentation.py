@@ -41,8 +41,8 @@ _EPOCHS = (118, 6)
 _DICE = "Dice on the test volumes, mean of both classes"
 _QUICK = Settings(public=200, teacher=25, alone=60, epochs=3)
 SIZE = (28, 20)
-_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer: {way}" for way in WAYS),
-           "student of corrections")  # fmt: skip
+_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer:\n{way}" for way in WAYS),
+           "student of\ncorrections")  # fmt: skip
 _COLOURS = (GREY, ORANGE, RED, BLUE)
 Made = dict[int, list[Outcome]]
 Descents = dict[str, list[Outcome]]
