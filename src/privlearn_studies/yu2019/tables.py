@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Gaussian
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.plan import Plan
 from privlearn.sampling import Partition, Poisson, Sampler, Shuffle
 from privlearn.schedules import Exponential, Polynomial, Schedule, Step, Time
