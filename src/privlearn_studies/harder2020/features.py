@@ -20,7 +20,7 @@ _SIDE = 28
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """One network for each epsilon and one without noise, by the same seed; for each label its most significant unit."""
+    """A network for each epsilon and one without noise, by the same seed; for each label its most significant unit."""
     calls = {"no noise": classifier_without_noise(quick)}
     calls |= {f"epsilon {epsilon:g}": tuned_classifier(epsilon, quick) for epsilon in (8.0, 2.0, 0.5)}
     rows: list[Row] = []
