@@ -210,7 +210,7 @@ def learnable(way: str, answers: Answers) -> Answers:
 
 
 def student(epochs: int, seed: int) -> Callable[[Answers], nn.Module]:
-    """A small convolutional network; it sees images moved by up to two pixels, in as many steps whatever it learns from."""
+    """A small convolutional network; it sees images moved by up to two pixels, in as many steps whatever it learns."""
 
     def learn(answers: Answers) -> nn.Module:
         size = Student(_network).batch_size
