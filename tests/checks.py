@@ -701,7 +701,7 @@ def train(plan: Plan, rows: int = 12, streams: streams_module.Streams | None = N
 def check_the_ledger_ends_where_the_plan_said() -> None:
     for sampler in SAMPLERS:
         for before in ((), (pv.transforms.PrivatePCA(3, 5.0),)):
-            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), before=before,
+            plan = Plan(sampler, epochs=3, schedule=pv.schedules.Exponential(k=0.2, start=4.0), front=before,
                         examples=12)  # fmt: skip
             network = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
             result = dpsgd_module.dpsgd(
@@ -876,7 +876,7 @@ def check_spending_is_never_forked() -> None:
 def check_calibration_stays_below_its_target() -> None:
     for sampler in (sampling.Poisson(0.05), sampling.Partition(20), sampling.Shuffle(10), sampling.FullBatch()):
         for schedule in (pv.schedules.Constant(), pv.schedules.Exponential(k=0.05), pv.schedules.Polynomial(k=3)):
-            plan = Plan(sampler, epochs=12, schedule=schedule, before=(pv.transforms.PrivatePCA(4, 16.0),))
+            plan = Plan(sampler, epochs=12, schedule=schedule, front=(pv.transforms.PrivatePCA(4, 16.0),))
             plan = plan.calibrate(epsilon=2.0, delta=1e-5)
             assert 1.994 <= plan.guarantee(1e-5).epsilon <= 2.0
 

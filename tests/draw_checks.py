@@ -239,7 +239,7 @@ def check_rows_have_their_digests_as_they_were_fetched() -> None:
         sampling.Poisson(0.5),
         epochs=2,
         schedule=pv.schedules.Constant(1.0),
-        before=(pv.transforms.PrivatePCA(3, 4.0),),
+        front=(pv.transforms.PrivatePCA(3, 4.0),),
         examples=11,
     )
     taken: list[int] = []

@@ -24,7 +24,7 @@ from privlearn.accounting.events import walk
 from privlearn.cli import jobs
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.publishing import certificate
-from privlearn.runs.task import front
+from privlearn.runs.front import front
 from privlearn.transforms import RandomUnits, Scattering, encoder, usual
 from privlearn.transforms import made_up_images as directions_module
 from privlearn.transforms.external import ExternalModule

@@ -261,7 +261,7 @@ def check_a_selection_before_training_is_in_the_price() -> None:
     for way in ("means", "gumbel"):
         select = SelectFeatures(2, 4.0, K, R, B, way=way)
         plan = pv.Plan(
-            pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=(select,), examples=30
+            pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=(select,), examples=30
         )
         assert math.isclose(zcdp.rho(select.event()), 0.5 / 16)
         assert next(walk(plan.event())) == next(walk(select.event()))

@@ -184,7 +184,7 @@ def moments(noise: float = 3.0, norm: float = R) -> pv.Moments:
 
 
 def with_moments(noise: float = 3.0, adjacency: Adjacency = ADD) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=(moments(noise),),
+    return pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=(moments(noise),),
                    examples=30, adjacency=adjacency)  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def check_moments_are_those_of_clipped_rows() -> None:
 def check_moments_are_in_the_price() -> None:
     """One Gaussian release, charged first and of the whole noise; a constant feature is not blown up; published, verified."""
     plan = with_moments()
-    assert math.isclose(zcdp.rho(plan.before[0].event()), 0.5 / 9)
+    assert math.isclose(zcdp.rho(plan.front[0].event()), 0.5 / 9)
     x, y = some_rows(30)
     x = x.float() / (1 + x.float().abs())
     result = trained(plan, (x, y))
@@ -297,7 +297,7 @@ def check_rates_know_rows_of_public_norm() -> None:
         return rules.learning_rate("SGD", plan, 40, "linear", 0.0, rules.public_norm(plan, facts_of(data, None)))
 
     plain = rate(plan, data)
-    behind = replace(plan, before=(moments(1e3),))
+    behind = replace(plan, front=(moments(1e3),))
     assert math.isclose(rate(behind, data) / plain, 5.0 / 2 / 0.6)
     for normalisation, factor in (("of each example", 5.0 / 2 / 0.6), ("none", 1.0)):
         encoding = pv.transforms.with_features(data, "norm:power=1").features
@@ -506,10 +506,10 @@ def check_paid_components_are_no_encoder() -> None:
     data = pv.Dataset(x, np.arange(300) % 3, classes=3, low=0.0, high=1.0)
     result = pv.train(data, epsilon=3.0, delta=1e-4, features="pca:4", streams=pv.Streams.new(0))
     assert next(walk(result.ledger.event)) == (Gaussian(16.0), 1)
-    assert result.plan.before == (pv.transforms.PrivatePCA(4, 16.0),)
+    assert result.plan.front == (pv.transforms.PrivatePCA(4, 16.0),)
     assert "public_features" not in result.facts
     assert result.ledger.guarantee(1e-4).epsilon <= 3.0
-    assert "before" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
+    assert "front" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
     for bad in ("pca:", "pca", "pca:0", "pca:x", "pca:1.5"):
         must_raise(BadInput, lambda bad=bad: pv.train(data, epsilon=3.0, features=bad))  # type: ignore[misc]
 

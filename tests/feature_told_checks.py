@@ -117,7 +117,7 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
         (SelectFeatures(3, 4.0, K, R, B), pv.transforms.PrivatePCA(2, 4.0)),
         (pv.transforms.PrivatePCA(3, 4.0), SelectFeatures(2, 4.0, K, R, B)),
     ):
-        plan = pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), before=before, examples=30)
+        plan = pv.Plan(pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=before, examples=30)
         result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), data,
                           streams=pv.Streams.new(0))  # fmt: skip
         (kept,) = [module.get_buffer("indices").tolist() for module in result.model if isinstance(module, Keep)]
@@ -136,8 +136,8 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
 @check
 def check_stated_choices_are_those_of_the_plan() -> None:
     """As many choices as the plan has selections, each of as many features as are kept, each feature once."""
-    selects = pv.Plan(pv.Poisson(0.3), before=(SelectFeatures(2, 4.0, K, R, B),), examples=30)
-    for plan, facts in ((settled(), {}), (selects, {"examples": 30})):
+    selects = pv.Plan(pv.Poisson(0.3), front=(SelectFeatures(2, 4.0, K, R, B),), examples=30)
+    for plan, facts in ((settled(), {}), (selects, {"examples": 30, "steps": 4 * 30})):
         assert plan.follows(facts | {"chosen": [{"indices": [3, 1]}]}) == []
         for forged in (
             [], None, {"indices": [3, 1]}, [{"indices": [3, 1]}] * 2, [{"indices": [1]}], [{"indices": [1, 1]}],

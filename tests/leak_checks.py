@@ -164,7 +164,7 @@ def check_neighbouring_runs_look_the_same_with_options() -> None:
             rows = ("one NaN", "far")
             require_neighbours_alike(settled(sampler, adjacency, clip), rows, **options)
     for number, (sampler, adjacency) in enumerate(PRICED):
-        plan = settled(sampler, adjacency, clips.Flat(0.5), before=(pv.transforms.PrivatePCA(3, 2.0),))
+        plan = settled(sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),))
         require_neighbours_alike(plan, list(ROWS)[number % 3 :: 3], make=lambda: network(3))
 
 
@@ -242,7 +242,7 @@ def check_what_a_loss_does_on_some_targets_only_is_not_seen() -> None:
 def check_charges_come_first_and_every_release_draws() -> None:
     """Within each release: its charge (or, later in an epoch, none), then noise for every number, then nothing."""
     for sampler, adjacency in PRICED:
-        plan = settled(sampler, adjacency, clips.Flat(0.5), before=(pv.transforms.PrivatePCA(3, 2.0),))
+        plan = settled(sampler, adjacency, clips.Flat(0.5), front=(pv.transforms.PrivatePCA(3, 2.0),))
         found = transcript(training(plan, data_with("ordinary", adjacency), make=lambda: network(3)))
         charged, inside, drawn = 0, False, False
         for item in found.seen:

@@ -211,7 +211,7 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
     learned = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0, after=1))
     for clip, before in ((learned, ()), (pv.mac.Analytic(z_norm=1.0), (pv.transforms.PrivatePCA(3, 4.0),))):
         plan = pv.Plan(
-            pv.Poisson(0.3), epochs=3, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, before=before
+            pv.Poisson(0.3), epochs=3, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, front=before
         )
 
         def go(stop: int | None, path: Path | None, plan: pv.Plan = plan) -> pv.Result:
@@ -261,7 +261,7 @@ def check_mac_certificates_are_recomputed() -> None:
     """A published run verifies, its histogram included; leaving that out of the events is found."""
     x, y = made_up(20, 5, 3)
     clip = pv.mac.Derivatives(0.3, 0.5, learned=pv.mac.Histogram(3.0))
-    plan = settled(pv.Poisson(0.3), clip=clip, before=(pv.transforms.PrivatePCA(4, 8.0),))
+    plan = settled(pv.Poisson(0.3), clip=clip, front=(pv.transforms.PrivatePCA(4, 8.0),))
     result = pv.dpmac(plan, lambda shape: net(*shape, 4, 3), BINARY.name,
                       (x, y), streams=pv.Streams.new(0), coordinates=Coordinates(2))  # fmt: skip
     with tempfile.TemporaryDirectory() as name:

@@ -62,13 +62,13 @@ class Run:
     sampling: sampling.Sampler = POISSON
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.5)
     clip: Any = FLAT
-    before: tuple[pv.transforms.PrivatePCA | pv.transforms.SelectFeatures, ...] = ()
+    front: tuple[pv.transforms.PrivatePCA | pv.transforms.SelectFeatures, ...] = ()
     schedule: Any = FALLING
     discrete: bool = False
     epochs: int = 3
 
     def plan(self) -> pv.Plan:
-        return pv.Plan(self.sampling, epochs=self.epochs, schedule=self.schedule, clip=self.clip, before=self.before)
+        return pv.Plan(self.sampling, epochs=self.epochs, schedule=self.schedule, clip=self.clip, front=self.front)
 
     def go(
         self,
@@ -126,8 +126,8 @@ RUNS = [
     Run(),
     Run(optimizer=lambda p: torch.optim.Adam(p, lr=0.01), sampling=sampling.Partition(4)),
     Run(optimizer=lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True), sampling=sampling.Shuffle(5)),
-    Run(clip=pv.clipping.Quantile(0.1), before=(pv.transforms.PrivatePCA(3, 4.0),)),
-    Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True, before=(SELECT,)),
+    Run(clip=pv.clipping.Quantile(0.1), front=(pv.transforms.PrivatePCA(3, 4.0),)),
+    Run(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9), discrete=True, front=(SELECT,)),
     Run(sampling=sampling.FullBatch(), clip=pv.clipping.PerLayer(0.1)),
 ]
 
@@ -217,7 +217,7 @@ def check_a_checkpoint_stands_before_anything_is_drawn() -> None:
             must_raise(Stopped, lambda: run.go(path, every=1e9))
         assert path.exists()
         must_raise(Stopped, lambda: run.go(path, stop=1, every=1e9))
-        with mock.patch.object(pv.transforms.PrivatePCA, "run", side_effect=AssertionError("the PCA is made anew")):
+        with mock.patch.object(pv.transforms.PrivatePCA, "fit", side_effect=AssertionError("the PCA is made anew")):
             result = run.go(path)
         assert torch.equal(weights(result), weights(run.go()))
 

@@ -181,7 +181,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
                     schedule = Validation(
                         made_up.choice([0.3, 0.7, 0.98]), threshold=0.02, start=made_up.uniform(6, 12), noise=noise
                     )
-                    plan = Plan(sampler, schedule=schedule, before=before).within(BUDGET, most=400)
+                    plan = Plan(sampler, schedule=schedule, front=before).within(BUDGET, most=400)
                     assert BUDGET.spent(plan.event(), plan.neighbours) <= BUDGET.limit
                     curve = iter(lambda: made_up.choice([0.0, 0.5, 1.0, made_up.random()]), None)
                     spent: list[Event] = []
@@ -265,7 +265,7 @@ def check_a_run_that_reacts_is_charged_its_limit() -> None:
     for sampler in SAMPLERS:
         for noise in (None, 8.0):
             for before in ((), (pv.transforms.PrivatePCA(3, 9.0),)):
-                plan = settled(sampler, Validation(0.6, start=7.0, noise=noise), before=before)
+                plan = settled(sampler, Validation(0.6, start=7.0, noise=noise), front=before)
                 make = nn.Sequential(nn.Linear(3 if before else 5, 3)).double()
                 with charges() as seen:
                     result = train(plan, None if noise else public(), model=make)
@@ -309,7 +309,7 @@ def check_limits_meet_their_budget() -> None:
                 if budget.rho is not None and isinstance(sampler, sampling.Poisson):
                     continue
                 for before in ((), (pv.transforms.PrivatePCA(4, 300.0),)):
-                    plan = Plan(sampler, 20, Validation(0.7, noise=900.0), before=before, group_size=k)
+                    plan = Plan(sampler, 20, Validation(0.7, noise=900.0), front=before, group_size=k)
                     plan = plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
                     assert plan.filter is not None
                     assert plan.budget == budget
@@ -589,9 +589,9 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
 
     for sampler, noise, stop, options in (
         (SAMPLERS[0], None, 2, {}),
-        (SAMPLERS[0], 7.0, 5, {"before": (pv.transforms.PrivatePCA(3, 9.0),)}),
+        (SAMPLERS[0], 7.0, 5, {"front": (pv.transforms.PrivatePCA(3, 9.0),)}),
         (SAMPLERS[1], 7.0, 3, {"discrete": True}),
-        (SAMPLERS[2], None, 2, {"before": (pv.transforms.PrivatePCA(3, 9.0),)}),
+        (SAMPLERS[2], None, 2, {"front": (pv.transforms.PrivatePCA(3, 9.0),)}),
         (SAMPLERS[3], 7.0, 2, {}),
     ):
         reacts = Reacts(sampler, noise, **options)

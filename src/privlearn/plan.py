@@ -24,17 +24,17 @@ from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
-from privlearn.transforms.moments import Moments
+from privlearn.transforms.base import PrivateTransform, Transform, priced
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
 
-#: A release that comes before training, and says what stands in front of the network.
-Earlier = PrivatePCA | SelectFeatures | Moments
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
 LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
+#: With what scales rows and makes features of them, as many as a published model may have.
+_MOST_IN_FRONT = 6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
@@ -164,7 +164,8 @@ class Plan(AbstractPlan):
             None.
         examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
             certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
-        before: releases that come before training, on the same ledger.
+        front: what stands in front of the network, in this order: public transforms, and transforms that are made by a
+            release before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most: every target and every guarantee
             is then for all of them together.
@@ -184,7 +185,7 @@ class Plan(AbstractPlan):
     clip: Clip | Layerwise = Flat(0.1)  # noqa: RUF009 - a frozen value
     adjacency: Adjacency | None = None
     examples: int | None = None
-    before: tuple[Earlier, ...] = ()
+    front: tuple[Transform, ...] = ()
     budget: Budget | None = None
     group_size: int = 1
     rows_per_person: int | None = None
@@ -200,10 +201,13 @@ class Plan(AbstractPlan):
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
-        if not isinstance(self.before, tuple) or not all(isinstance(release, Earlier) for release in self.before):
+        if not isinstance(self.front, tuple) or not all(isinstance(transform, Transform) for transform in self.front):
             raise BadInput(
-                f"before is {self.before!r}: expected a tuple of releases, such as (pv.transforms.PrivatePCA(60, 16.0),)"
+                f"front is {str(self.front)[:60]}: expected a tuple of transforms, such as "
+                "(pv.transforms.Scatter(kept=1000), pv.transforms.PrivatePCA(60, 16.0))"
             )
+        if len(self.front) > _MOST_IN_FRONT:
+            raise BadInput(f"front has {len(self.front)} transforms: expected at most {_MOST_IN_FRONT}")
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
@@ -212,7 +216,7 @@ class Plan(AbstractPlan):
         PrivacyUnit(self.group_size, self.rows_per_person)
         if self.rows_per_person is not None:
             count("rows_per_person", self.rows_per_person)  # "all" would have no limit to what a person adds
-        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.before):
+        if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.releases):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
                 "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K rows "
@@ -222,6 +226,11 @@ class Plan(AbstractPlan):
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
         if self.filter is not None:
             reacting.require_filter(self, self.filter)
+
+    @property
+    def releases(self) -> tuple[PrivateTransform, ...]:
+        """The transforms in front that are made by a release, in their order."""
+        return tuple(transform for transform in self.front if isinstance(transform, PrivateTransform))
 
     @property
     def unit(self) -> PrivacyUnit:
@@ -278,7 +287,7 @@ class Plan(AbstractPlan):
             during = [self.epoch_event(sigma) for sigma in self.noise_multipliers()]
         if isinstance(self.clip, Derivatives) and self.clip.learned:
             during.insert(self.clip.learned.after, self.clip.learned.event())
-        return compose([*(release.event() for release in self.before), *during])
+        return compose([*priced(self.front), *during])
 
     def scaled(self, factor: float) -> Plan:
         """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled it."""
@@ -319,7 +328,8 @@ class Plan(AbstractPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of how it was trained."""
         sampling = ", ".join(f"{name} {value}" for name, value in vars(self.sampling).items())
-        learned = [self.clip.learned] if isinstance(self.clip, Derivatives) and self.clip.learned else []
+        earlier = [release.text() for release in self.releases]
+        earlier += [self.clip.learned.text()] if isinstance(self.clip, Derivatives) and self.clip.learned else []
         expansion = "" if isinstance(self.clip, Clip) else f", expansion of order {self.clip.order}"
         counted = "examples" if self.rows_per_person is None else "persons"
         number = "the length of the data, not protected"
@@ -331,7 +341,7 @@ class Plan(AbstractPlan):
                 f"{counted} (divisor of sums)",
                 number if self.examples is None else f"{self.examples}, declared by the publisher",
             ),
-            ("earlier releases", ", ".join(each.text() for each in (*self.before, *learned)) or "none"),
+            ("earlier releases", ", ".join(earlier) or "none"),
         ]
 
     def _noise_rows(self) -> list[tuple[str, str]]:
@@ -350,7 +360,7 @@ class Plan(AbstractPlan):
         epochs = facts["epochs"] if self.filter else self.epochs
         if steps == self.sampling.steps(10**9) and facts["steps"] != steps * epochs:  # it does not depend on the rows
             problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
-        check_choices(facts, [release.keep for release in self.before if isinstance(release, SelectFeatures)])
+        check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
         return problems + reacting.contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
@@ -421,7 +431,7 @@ class Plan(AbstractPlan):
 
     def earlier(self) -> Composed:
         """What comes before training."""
-        return compose(release.event() for release in self.before)
+        return compose(priced(self.front))
 
     def require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""

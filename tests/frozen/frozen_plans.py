@@ -108,7 +108,7 @@ CASES: dict[str, Callable[[], Any]] = {
         **TARGET
     ),
     "dpsgd validation paid, behind pca": lambda: Plan(
-        Partition(10), epochs=10, schedule=replace(VALIDATION, noise=30.0), before=(PCA(20, 25.0),)
+        Partition(10), epochs=10, schedule=replace(VALIDATION, noise=30.0), front=(PCA(20, 25.0),)
     ).calibrate(**TARGET),
     "dpsgd validation without limit is refused": lambda: Plan(POISSON, epochs=10, schedule=VALIDATION),
     # How gradients are clipped
@@ -117,23 +117,23 @@ CASES: dict[str, Callable[[], Any]] = {
     "dpsgd quantile": lambda: Plan(POISSON, epochs=3, clip=Quantile(0.1)).calibrate(**TARGET),
     "dpsgd flat, strict": lambda: Plan(POISSON, epochs=3, clip=Flat(1.0)).calibrate(epsilon=0.1, delta=1e-7),
     # What comes before
-    "dpsgd pca": lambda: Plan(POISSON, epochs=8, before=(PCA(20, 16.0),)).calibrate(**TARGET),
-    "dpsgd moments": lambda: Plan(POISSON, epochs=8, before=(MOMENTS,)).calibrate(**TARGET),
-    "dpsgd select": lambda: Plan(POISSON, epochs=8, before=(SELECT,)).calibrate(**TARGET),
-    "dpsgd select by gumbel": lambda: Plan(POISSON, epochs=8, before=(replace(SELECT, way="gumbel"),)).calibrate(
+    "dpsgd pca": lambda: Plan(POISSON, epochs=8, front=(PCA(20, 16.0),)).calibrate(**TARGET),
+    "dpsgd moments": lambda: Plan(POISSON, epochs=8, front=(MOMENTS,)).calibrate(**TARGET),
+    "dpsgd select": lambda: Plan(POISSON, epochs=8, front=(SELECT,)).calibrate(**TARGET),
+    "dpsgd select by gumbel": lambda: Plan(POISSON, epochs=8, front=(replace(SELECT, way="gumbel"),)).calibrate(
         **TARGET
     ),
     "dpsgd select and pca": lambda: Plan(
-        Shuffle(50), epochs=8, before=(replace(SELECT, criterion="welch"), PCA(5, 30.0))
+        Shuffle(50), epochs=8, front=(replace(SELECT, criterion="welch"), PCA(5, 30.0))
     ).calibrate(rho=0.4),
-    "dpsgd pca too dear is refused": lambda: Plan(POISSON, epochs=8, before=(PCA(20, 1.0),)).calibrate(**TARGET),
+    "dpsgd pca too dear is refused": lambda: Plan(POISSON, epochs=8, front=(PCA(20, 1.0),)).calibrate(**TARGET),
     # Whose data are protected
     "dpsgd groups": lambda: Plan(POISSON, epochs=4, group_size=3).calibrate(**TARGET),
     "dpsgd groups partition": lambda: Plan(Partition(20), epochs=4, group_size=2).calibrate(**TARGET),
     "dpsgd groups rho": lambda: Plan(Shuffle(50), epochs=4, group_size=4).calibrate(rho=0.3),
     "dpsgd groups validation": lambda: Plan(POISSON, epochs=6, group_size=2, schedule=VALIDATION).calibrate(**TARGET),
     "dpsgd persons": lambda: Plan(POISSON, epochs=4, rows_per_person=3, examples=500).calibrate(**TARGET),
-    "dpsgd persons pca": lambda: Plan(POISSON, epochs=4, rows_per_person=2, before=(PCA(8, 16.0),)).calibrate(**TARGET),
+    "dpsgd persons pca": lambda: Plan(POISSON, epochs=4, rows_per_person=2, front=(PCA(8, 16.0),)).calibrate(**TARGET),
     # DP-MAC
     "dpmac": lambda: Plan(POISSON, epochs=5, clip=DERIVATIVES).calibrate(**TARGET),
     "dpmac second order": lambda: Plan(POISSON, epochs=5, clip=Derivatives((0.3, 0.1), 2.0)).calibrate(**TARGET),
@@ -178,7 +178,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "tuning blocks": lambda: Blocks(candidates()).calibrate(**TARGET),
     "tuning blocks again": lambda: Blocks(candidates(), retrain=True, share=0.4).calibrate(**TARGET),
     "tuning blocks with pca": lambda: Blocks(
-        candidates(before=(PCA(5, 30.0),)), selection_epsilon=0.5, retrain=True
+        candidates(front=(PCA(5, 30.0),)), selection_epsilon=0.5, retrain=True
     ).calibrate(**TARGET),
     "tuning blocks of groups": lambda: Blocks(candidates(group_size=2)).calibrate(**TARGET),
     "tuning by random stopping": lambda: RandomStopping(candidates(), mean=3.0).calibrate(**TARGET),

@@ -146,7 +146,7 @@ def in_pieces(run: Callable[..., Any], stop: int) -> Any:
 
 
 def sgd(sampling: Any = None, data: Any = None, model: Any = network, **options: Any) -> Result:
-    names = ("epochs", "schedule", "clip", "adjacency", "examples", "before", "group_size", "rows_per_person")
+    names = ("epochs", "schedule", "clip", "adjacency", "examples", "front", "group_size", "rows_per_person")
     settings = {name: options.pop(name) for name in names if name in options}
     target = options.pop("target", None)
     plan = Plan(sampling or Poisson(0.3), **{"epochs": 3, "schedule": FALLING} | settings)
@@ -178,13 +178,13 @@ DPSGD: dict[str, Callable[[], Result]] = {
         lambda **more: sgd(data=(rows()[0].double(), rows()[1]), model=dropout, average=0.5, **more), 3
     ),
     "quantile and pca, in pieces": lambda: in_pieces(
-        lambda **more: sgd(Shuffle(16), clip=Quantile(0.2), before=(PCA(4, 12.0),), **more), 2
+        lambda **more: sgd(Shuffle(16), clip=Quantile(0.2), front=(PCA(4, 12.0),), **more), 2
     ),
-    "pca": lambda: sgd(before=(PCA(4, 8.0),), target=TARGET),
-    "moments": lambda: sgd(before=(Moments(WIDTH, 8.0, 2.0),), model=built("linear")),
-    "select": lambda: sgd(before=(Select(4, 8.0, CLASSES, 2.0),), model=built("linear"), target=TARGET),
+    "pca": lambda: sgd(front=(PCA(4, 8.0),), target=TARGET),
+    "moments": lambda: sgd(front=(Moments(WIDTH, 8.0, 2.0),), model=built("linear")),
+    "select": lambda: sgd(front=(Select(4, 8.0, CLASSES, 2.0),), model=built("linear"), target=TARGET),
     "select by gumbel, then pca": lambda: sgd(
-        Partition(3), before=(Select(4, 8.0, CLASSES, 2.0, 1.0, way="gumbel"), PCA(2, 8.0))
+        Partition(3), front=(Select(4, 8.0, CLASSES, 2.0, 1.0, way="gumbel"), PCA(2, 8.0))
     ),
     "copies of images": lambda: sgd(
         data=dataset(40, IMAGES), model=built("linear"), augmentation=Augmentation(3, "flip,shift:1")
@@ -198,7 +198,7 @@ DPSGD: dict[str, Callable[[], Result]] = {
     "public features": lambda: sgd(data=with_features(dataset(40, IMAGES), "norm:power=0.5"), model=built("linear")),
     "persons": lambda: sgd(data=persons(), rows_per_person=2, target=TARGET),
     "persons, pca, in pieces": lambda: in_pieces(
-        lambda **more: sgd(Partition(3), data=persons(), rows_per_person=2, before=(PCA(4, 12.0),), **more), 2
+        lambda **more: sgd(Partition(3), data=persons(), rows_per_person=2, front=(PCA(4, 12.0),), **more), 2
     ),
     "groups": lambda: sgd(group_size=2, target=TARGET),
     "public validations": lambda: sgd(
@@ -245,7 +245,7 @@ def softplus(*widths: int, kind: type[nn.Module] = nn.Softplus) -> nn.Sequential
 
 
 def mac(clip: Any = None, sampling: Any = None, loss: str = "binary_cross_entropy", **options: Any) -> Result:
-    names = ("epochs", "schedule", "adjacency", "examples", "before", "group_size")
+    names = ("epochs", "schedule", "adjacency", "examples", "front", "group_size")
     settings = {name: options.pop(name) for name in names if name in options}
     target = options.pop("target", None)
     plan = Plan(
@@ -281,12 +281,12 @@ DPMAC: dict[str, Callable[[], Result]] = {
     "newton": lambda: mac(
         Derivatives(0.3, 2.0), newton=0.1, weight_steps=2, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
     ),
-    "pca": lambda: mac(before=(PCA(4, 8.0),), model=lambda shape: softplus(*shape, 5, CLASSES)),
+    "pca": lambda: mac(front=(PCA(4, 8.0),), model=lambda shape: softplus(*shape, 5, CLASSES)),
     "groups, fixed order": lambda: mac(sampling=FixedOrder(20), group_size=2),
     "in pieces": lambda: in_pieces(
         lambda **more: mac(
             Derivatives(0.3, 1.0, learned=Histogram(8.0, after=1)),
-            before=(PCA(4, 8.0),),
+            front=(PCA(4, 8.0),),
             model=lambda shape: softplus(*shape, 5, CLASSES),
             **more,
         ),
@@ -466,7 +466,7 @@ TUNING: dict[str, Callable[[], Result]] = {
     "blocks, fixed selection": lambda: tuned(Blocks(candidates(), selection_epsilon=1.0)),
     "blocks, again": lambda: tuned(Blocks(candidates(), retrain=True)),
     "blocks, again, mostly": lambda: tuned(Blocks(candidates(), retrain=True, share=0.2), seed=5),
-    "blocks with pca": lambda: tuned(Blocks(candidates(before=(PCA(4, 10.0),)))),
+    "blocks with pca": lambda: tuned(Blocks(candidates(front=(PCA(4, 10.0),)))),
     "blocks of groups": lambda: tuned(Blocks(candidates(group_size=2))),
     "random stopping": lambda: tuned(stopping()),
     "random stopping, another seed": lambda: tuned(stopping(), seed=4),

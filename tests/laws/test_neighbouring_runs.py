@@ -35,7 +35,7 @@ def test_neighbouring_runs_with_two_releases_before_look_the_same(pair: tuple[sa
     sampler, adjacency = pair
     before = (pv.transforms.PrivatePCA(4, 3.0), pv.transforms.PrivatePCA(2, 2.0))
     for clip in CLIPS:
-        require_neighbours_alike(settled(sampler, adjacency, clip, before=before), make=lambda: network(2))
+        require_neighbours_alike(settled(sampler, adjacency, clip, front=before), make=lambda: network(2))
 
 
 @pytest.mark.nightly

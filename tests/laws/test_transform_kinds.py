@@ -24,12 +24,12 @@ import privlearn as pv
 from privlearn.accounting.events import compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import Bounded
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import require_per_example
+from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import base, pca
 from privlearn.transforms.base import PublicTransform, Transform
-from privlearn.transforms.chain import Encoding
 from privlearn.transforms.specs import parse
 
 IMAGE, NUMBERS = (3, 16, 16), (12,)
@@ -180,24 +180,95 @@ def test_one_example_moves_what_is_released_by_at_most_the_sensitivity(name: str
             assert math.sqrt(squares) <= one.sensitivity * (1 + 1e-6)
 
 
+def trained(plan: pv.Plan, data: pv.Dataset, **more: Any) -> pv.Result:
+    make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
+    with few_images(60):
+        loss = nn.CrossEntropyLoss(reduction="none")
+        return pv.dpsgd(plan, make, loss, data, **{"streams": pv.Streams.new(0)} | more)
+
+
+def planned(*front: Transform) -> pv.Plan:
+    return pv.Plan(pv.Poisson(0.5), epochs=2, schedule=pv.schedules.Constant(start=1.0), front=front)
+
+
 @of_each
 def test_published_ones_come_back(name: str, tmp_path: Path) -> None:
     own, shape = KINDS[name].transform, KINDS[name].shape
-    if name in ("scale", "clip"):
-        pytest.skip("a part of others' fronts")
     x, y = rows(shape)
-    data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, schedule=pv.schedules.Constant(start=1.0))
-    with few_images(60):
-        if isinstance(own, PublicTransform):
-            data = replace(data, features=Encoding(own.module(shape)))
-        else:
-            plan = replace(plan, before=(own,))
-        make = lambda size: pv.models.build("linear", size, CLASSES, np.random.default_rng(0))  # noqa: E731
-        result = pv.dpsgd(plan, make, nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(0))
-    assert result.ledger.event == plan.event()
+    result = trained(planned(own), pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES))
+    assert result.ledger.event == planned(own).event()
     out = pv.publish(result, tmp_path / "model", delta=1e-5, model_spec="linear", classes=CLASSES)
     assert pv.verify(out).ok
     code = own.name if isinstance(own, TRANSFORMS.External) else None
     model = pv.load_model(out, features=code)
     torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)
+
+
+#: Public ones before, between and behind releases.
+CHAIN = (
+    TRANSFORMS.Rescale(-2.0, 3.0),
+    TRANSFORMS.External(f"{__name__}:own_encoder"),
+    TRANSFORMS.PrivatePCA(4, 3.0),
+    TRANSFORMS.RowNorm(power=1.0),
+    TRANSFORMS.Moments(4, 3.0, 2.0),
+    TRANSFORMS.ClipToNorm(1.5),
+)
+
+
+@pytest.mark.parametrize("stop", [None, 1, 3])
+def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: int | None, tmp_path: Path) -> None:
+    x, y = rows(NUMBERS)
+    data, plan = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), planned(*CHAIN)
+    result = trained(plan, data)
+    assert [module.config()["kind"] for module in list(result.model)[:-1]] == [own.kind for own in CHAIN]  # type: ignore[call-overload]
+    assert plan.event() == compose(
+        [own.event() for own in plan.releases] + list(replace(plan, front=()).event().events)
+    )
+    assert result.ledger.event == plan.event()
+    assert [own.kind for own in result.plan.releases] == ["pca", "moments"]
+    assert [part["kind"] for part in result.facts["public_features"]] == ["external", "norm"]
+    if stop is not None:
+        file = tmp_path / "run.checkpoint"
+
+        def interrupt(done: int, steps: int) -> None:
+            if done == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            trained(plan, data, checkpoint=Checkpoint(file, every=1e-9), progress=interrupt)
+        resumed = trained(plan, data, checkpoint=file)
+        assert resumed.ledger.event == plan.event()
+        for name, value in result.model.state_dict().items():
+            assert torch.equal(value, resumed.model.state_dict()[name])
+        result = resumed
+    out = pv.publish(result, tmp_path / "model", delta=1e-5, model_spec="linear", classes=CLASSES)
+    assert pv.verify(out).ok
+    model = pv.load_model(out, features=f"{__name__}:own_encoder")
+    torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)
+
+
+def mixing() -> nn.Module:
+    """A module in which rows have a part in each other's features."""
+    return nn.BatchNorm1d(12, track_running_stats=False, affine=False)
+
+
+def test_plans_hold_transforms_and_not_too_many() -> None:
+    for front in ((TRANSFORMS.RowNorm(),) * 7, ("pca:4",), [TRANSFORMS.RowNorm()]):
+        with pytest.raises(BadInput, match="front"):
+            pv.Plan(pv.Poisson(0.5), front=front)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_spent() -> None:
+    x, y = rows(NUMBERS)
+    data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
+    for front, kind in (
+        ((TRANSFORMS.External(f"{__name__}:mixing"), TRANSFORMS.PrivatePCA(4, 3.0)), NotPerExample),
+        ((TRANSFORMS.PrivatePCA(12, 3.0), TRANSFORMS.External(f"{__name__}:own_encoder")), BadInput),
+        ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Scatter()), BadInput),
+        ((TRANSFORMS.RowNorm(), TRANSFORMS.PrivatePCA(13, 3.0)), BadInput),
+        ((TRANSFORMS.PrivatePCA(4, 3.0), TRANSFORMS.Moments(12, 3.0, 1.0)), BadInput),
+    ):
+        ledger = pv.Ledger()
+        with pytest.raises(kind):
+            trained(planned(*front), data, ledger=ledger)
+        assert ledger.event == compose([])

@@ -73,7 +73,7 @@ MUTANTS = [
            "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", rules.public_norm, "isinstance(last, Moments)", "False",
+    Mutant("rates forget the norm after moments", rules.public_norm, "plan.front[-1].normalises", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
     Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,

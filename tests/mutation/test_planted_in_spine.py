@@ -154,7 +154,7 @@ MUTANTS = [
            "return Ledger(self.budget)", "check_spending_is_never_forked"),
     Mutant("calibration on the wrong side", budget._acceptable, "<= 0", "<= 0.004",
            "check_calibration_stays_below_its_target"),
-    Mutant("releases before training are free", plan.Plan.event, "*(release.event() for release in self.before), ",
+    Mutant("releases before training are free", plan.Plan.event, "*priced(self.front), ",
            "", "check_the_ledger_ends_where_the_plan_said"),
     Mutant("the claim is not recomputed", verify._contradictions,
            'not _agrees(claim["epsilon"], found.epsilon)', "False", "check_changes_to_a_published_model_are_found"),

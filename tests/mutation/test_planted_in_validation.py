@@ -61,7 +61,7 @@ MUTANTS = [
            "False", ONCE),
     Mutant("the start is claimed, not the limit", plan.Plan.event, "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
-    Mutant("limits forget what came before", plan.Plan.earlier, "self.before)", "())", MEET),
+    Mutant("limits forget what came before", plan.Plan.earlier, "priced(self.front)", "()", MEET),
     Mutant("limits are rounded up", budget.to_safe_side, "while not safe(value):", "while False:", MEET),
     Mutant("the room at an order forgets what came before", filters._renyi_room, "- rdp.curve(before)", "",
            MEET),

@@ -112,7 +112,7 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
 
 def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_path: Path) -> None:
     data = pv.transforms.with_features(encoder_checks.images(60), folder)
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), before=(pv.transforms.Moments(9, 5.0, 3.0),))
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=(pv.transforms.Moments(9, 5.0, 3.0),))
     plan = plan.calibrate(epsilon=3.0, delta=1e-3)
 
     def run(**more: object) -> pv.Result:

@@ -70,19 +70,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("person ids", "group_size=K", "without groups"),
     ),
     "a selection of persons' rows before training": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
+        lambda: pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
         ("persons", "pv.transforms.SelectFeatures"),
     ),
     "a selection before dpmac": (
         lambda: pv.dpmac(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
+            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),),
                     clip=pv.mac.Derivatives(0.3)),
             torch.nn.Linear(2, K), "binary_cross_entropy", (X, Y),
         ), ("dpmac", "pv.transforms.PrivatePCA"),
     ),
     "more features than there are before training": (
         lambda: pv.dpsgd(
-            pv.Plan(pv.Poisson(0.3), epochs=1, before=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
+            pv.Plan(pv.Poisson(0.3), epochs=1, front=(pv.transforms.SelectFeatures(5, 3.0, K, 1.0),)),
             torch.nn.Linear(5, K),
             torch.nn.CrossEntropyLoss(reduction="none"), (X, Y),
         ), ("5 features", "of 4"),
@@ -217,7 +217,7 @@ def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest
 def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> None:
     """Whoever verifies reads what strangers wrote: nothing but errors of privlearn's own."""
     plan = settled().to_json()
-    before = pv.Plan(pv.Poisson(0.1), before=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
+    before = pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
     absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
     refused = 0
     for whole, numbers in ((plan, plan), (before, before["before"][0])):

@@ -153,7 +153,7 @@ def test_which_rows_are_kept_is_random_and_fair() -> None:
 @pytest.mark.parametrize("pca", [(), (pv.transforms.PrivatePCA(3, 8.0),)])
 def test_training_with_persons(sampler: Any, pca: tuple[pv.transforms.PrivatePCA, ...], tmp_path: Path) -> None:
     x, y, ids = people(60)
-    plan = pv.Plan(sampler, epochs=2, before=pca, rows_per_person=3, examples=60).calibrate(epsilon=4.0, delta=1e-3)
+    plan = pv.Plan(sampler, epochs=2, front=pca, rows_per_person=3, examples=60).calibrate(epsilon=4.0, delta=1e-3)
     data = pv.Dataset(x.float(), y, groups=torch.from_numpy(ids))
     result = pv.dpsgd(plan, lambda shape: torch.nn.Linear(shape[0], 3), cross_entropy, data)
     assert result.ledger.event == plan.event()

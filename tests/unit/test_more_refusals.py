@@ -39,7 +39,7 @@ class Flat(schedules.Schedule):
 
 
 def before(*releases: Any) -> pv.Plan:
-    return pv.Plan(pv.Poisson(0.5), 1, schedules.Constant(2.0), before=releases)
+    return pv.Plan(pv.Poisson(0.5), 1, schedules.Constant(2.0), front=releases)
 
 
 def net() -> nn.Module:
@@ -205,11 +205,11 @@ VALUES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("schedule is 2.0", "Exponential(k=0.01)"),
     ),
     "a release that is not in a tuple": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=pv.transforms.PrivatePCA(2, 3.0)),  # type: ignore[arg-type]
-        ("before is PrivatePCA", "a tuple"),
+        lambda: pv.Plan(pv.Poisson(0.1), front=pv.transforms.PrivatePCA(2, 3.0)),  # type: ignore[arg-type]
+        ("front is PrivatePCA", "a tuple"),
     ),
     "a release in words": (
-        lambda: pv.Plan(pv.Poisson(0.1), before=("pca",)),
+        lambda: pv.Plan(pv.Poisson(0.1), front=("pca",)),
         ("('pca',)", "pv.transforms.PrivatePCA(60, 16.0)"),
     ),  # type: ignore[arg-type]
     "a number for a budget": (lambda: pv.Plan(pv.Poisson(0.1), budget=3.0), ("budget is 3.0", "calibrate(")),  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("leaves no room at any Renyi order", "shuffle, partition or full"),
     ),
     "a PCA that takes it all": (
-        lambda: plan(before=(pv.transforms.PrivatePCA(2, 1.0),)).within(RHO),
+        lambda: plan(front=(pv.transforms.PrivatePCA(2, 1.0),)).within(RHO),
         ("releases before training alone",),
     ),
 }
@@ -214,7 +214,7 @@ def test_public_rows_go_through_what_stands_in_front_of_the_model() -> None:
     """Bounds and a PCA: the accuracy is the published model's."""
     x, y = small_data(40)
     data = pv.Dataset(x, y, low=-3.0, high=3.0)
-    settled = plan(before=(pv.transforms.PrivatePCA(2, 9.0),)).within(RHO, most=3)
+    settled = plan(front=(pv.transforms.PrivatePCA(2, 9.0),)).within(RHO, most=3)
     net = nn.Linear(2, 3)
     result = pv.dpsgd(settled, net, cross_entropy, data, validation=shown())
     right = result.model(shown().x).argmax(1) == shown().y

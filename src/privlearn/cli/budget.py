@@ -80,7 +80,7 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
             out.print(f"Validations are paid for: {exactness}.")
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
-    for earlier in plan.before:
+    for earlier in plan.releases:
         what = (
             f"a selection of {earlier.keep} features" if isinstance(earlier, SelectFeatures) else _NAMES[earlier.kind]
         )

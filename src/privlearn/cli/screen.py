@@ -153,7 +153,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
-            "before": [{"kind": release.kind, **vars(release)} for release in plan.before],
+            "before": [{"kind": release.kind, **vars(release)} for release in plan.releases],
             **({"filter": to_json(plan.filter)} if plan.filter else {}),
         },
         "unspent": unspent(plan),

@@ -48,8 +48,8 @@ from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
 from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.refusals import require_changeable, require_same_examples
 from privlearn.runs.result import Result
-from privlearn.runs.task import require_changeable, require_same_examples
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
@@ -224,7 +224,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
-        shape = shape_after(plan.before, _row_shape(data))
+        shape = shape_after(plan.front, _row_shape(data))
         size = tuple(np.shape(data.y)[1:])
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
@@ -400,7 +400,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
     x, y = data.tensors()
     for settled in every:
         request, plan = settled.request, settled.plan
-        shape = shape_after(plan.before, tuple(x.shape[1:]))
+        shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
         require_per_example(made_up, torch.zeros(1, *shape))

@@ -19,6 +19,7 @@ from privlearn.clipping import clips
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
+from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
@@ -138,7 +139,7 @@ class Settled:
         yield "features", spec, chosen.features is not None, _why_features(spec)
         why = "noise grows with the number of weights: begin with the least"
         yield "model", chosen.model, chosen.model != "linear", why
-        moments = any(isinstance(release, Moments) for release in self.plan.before)
+        moments = any(isinstance(release, Moments) for release in self.plan.releases)
         if moments or chosen.normalise is not None:
             why = f"examples x epsilon is at least {WORTH_MOMENTS:,}: they cost less than they bring"
             yield "normalisation", "noisy moments" if moments else "none", chosen.normalise is not None, why
@@ -189,7 +190,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     plan = draft(request, facts.examples)
-    plan = replace(plan, before=(*_moments(request, facts), *_selection(request, facts), *plan.before))
+    plan = replace(plan, front=(*_moments(request, facts), *_selection(request, facts), *plan.front))
     target = request.target
     if target is None and isinstance(plan.schedule, schedules.Validation):
         raise BadInput(
@@ -222,7 +223,7 @@ def draft(request: TrainRequest, examples: int) -> Plan:
         clip=clips.named(request.clip, CLIP_NORM if request.clip_norm is None else request.clip_norm),
         adjacency=None if request.adjacency is None else Adjacency.parse(str(request.adjacency)),
         examples=request.examples,
-        before=() if request.pca is None else (PrivatePCA(request.pca, noise),),
+        front=() if request.pca is None else (PrivatePCA(request.pca, noise),),
         group_size=request.group_size,
         rows_per_person=request.rows_per_person,
     )
@@ -345,9 +346,9 @@ def bounds(declared: Any, facts: Facts) -> tuple[float, float | None]:
 
 def public_norm(plan: Plan, facts: Facts) -> float | None:
     """The norm of all rows that the network is given, where it is one and public."""
-    if plan.before:
-        last = plan.before[-1]
-        return math.sqrt(last.features) if isinstance(last, Moments) else None
+    if plan.front:
+        numbers = math.prod(shape_after(plan.front, (facts.numbers,)))
+        return math.sqrt(numbers) if plan.front[-1].normalises else None
     return facts.public_norm
 
 

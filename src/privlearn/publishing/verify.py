@@ -207,7 +207,8 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """The public features that the run is said to have had must be those that stand in front of the network."""
     facts = certificate["facts"]
     try:
-        stated = [_identity(facts["public_features"])] if "public_features" in facts else []
+        public = facts.get("public_features", [])
+        stated = [_identity(part) for part in (public if isinstance(public, list) else [public])]
     except (KeyError, TypeError, AttributeError):
         return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:

@@ -18,16 +18,17 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
 from privlearn.schedules import Schedule, spec
-from privlearn.transforms import Encoding
+from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
+from privlearn.transforms.specs import Rescale
 
 if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
 
 
 def training_facts(
-    examples: int, steps: int, optimizer: torch.optim.Optimizer, rates: Schedule, features: Encoding | None
+    examples: int, steps: int, optimizer: torch.optim.Optimizer, rates: Schedule, features: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """What every training tells beside its plan: public numbers, for the certificate.
 
@@ -36,7 +37,7 @@ def training_facts(
         steps: in all epochs; a run that reacts tells its own afterwards.
         optimizer: what descends.
         rates: the schedule of its learning rates.
-        features: the public encoder, if there is one.
+        features: what describes the public features, if there are any.
     """
     defaults = {k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
     return {
@@ -44,8 +45,15 @@ def training_facts(
         "steps": steps,
         "optimizer": {"name": type(optimizer).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
-        **({} if features is None else {"public_features": features.encoder.describe()}),
+        **public_features(features),
     }
+
+
+def public_features(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The fact that names public features, one or several after the other; empty without any."""
+    if not descriptions:
+        return {}
+    return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
 def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
@@ -65,15 +73,19 @@ def accuracy_facts(augmentation: Augmentation | None, average: float | None, los
     }
 
 
-def choice_facts(transforms: Sequence[nn.Module], data: Dataset) -> dict[str, Any]:
+def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], data: Dataset) -> dict[str, Any]:
     """The features that selections before training chose: released, and so free to tell. Empty where there were none.
 
     Args:
-        transforms: what was made of each release before training, in their order.
+        front: of the plan.
+        transforms: what was made of each transform of the front.
         data: whose features may have names, which stand for them until something else is made of them.
     """
     names, choices = () if data.features else data.feature_names, []
-    for transform in transforms:
+    for own, transform in zip(front, transforms, strict=True):
+        if own.event() is None:
+            names = names if isinstance(own, Rescale) else ()  # they stand for other numbers
+            continue
         chosen = isinstance(transform, Keep)
         indices = transform.get_buffer("indices").tolist() if chosen else []
         choices += [choice_json(indices, names)] if chosen else []

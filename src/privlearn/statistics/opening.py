@@ -17,8 +17,8 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
+from privlearn.runs.front import front
 from privlearn.runs.result import PrivateDiagnostics, Result
-from privlearn.runs.task import front
 from privlearn.statistics.plan import FeaturesPlan
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import Scale

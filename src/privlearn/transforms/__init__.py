@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
+    from privlearn.transforms.base import PrivateTransform as PrivateTransform
     from privlearn.transforms.base import PublicTransform as PublicTransform
     from privlearn.transforms.base import Transform as Transform
     from privlearn.transforms.chain import Encoding as Encoding
@@ -42,6 +43,7 @@ __getattr__, __dir__, __all__ = lazy(
         "Normalised": "normalised",
         "Precomputed": "sources",
         "PrivatePCA": "pca",
+        "PrivateTransform": "base",
         "PublicTransform": "base",
         "RandomUnits": "random_units",
         "Rescale": "specs",

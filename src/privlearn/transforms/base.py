@@ -83,6 +83,11 @@ class Transform(ABC):
             BudgetExceeded: by the ledger.
         """
 
+    @property
+    def normalises(self) -> bool:
+        """Whether all rows that it makes have the norm sqrt(their length), so that it is public: for learning rates."""
+        return False
+
     @classmethod
     @abstractmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
@@ -142,6 +147,24 @@ class PublicTransform(Transform):
         """What it is called, and what `specs.parse` reads where that has a form for it."""
 
 
+class PrivateTransform(Transform):
+    """A transform that is made by a release on the private rows.
+
+    Attributes:
+        noise_multiplier: of the one Gaussian release that would cost as much as it does.
+    """
+
+    noise_multiplier: float
+
+    @abstractmethod
+    def event(self) -> Event:
+        """What it costs."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """What a card says of it."""
+
+
 def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
     """The shape of an example of `shape` after `transforms`, one after the other.
 
@@ -152,6 +175,11 @@ def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
     for transform in transforms:
         found = transform.output_shape(found)
     return found
+
+
+def priced(transforms: Iterable[Transform]) -> list[Event]:
+    """What the transforms cost, in their order: public ones nothing."""
+    return [event for transform in transforms if (event := transform.event()) is not None]
 
 
 def kinds() -> Mapping[str, type[Transform]]:

@@ -14,7 +14,7 @@ from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.streams import NoiseStream
-from privlearn.transforms.base import Shape, Transform
+from privlearn.transforms.base import PrivateTransform, Shape
 from privlearn.transforms.select import LEAST_COUNT, SIZES, release_statistics
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 
 @final
 @dataclass(frozen=True)
-class Moments(Transform):
+class Moments(PrivateTransform):
     """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
 
     One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a declared
@@ -88,6 +88,11 @@ class Moments(Transform):
     def event(self) -> Event:
         """What it costs."""
         return Gaussian(self.noise_multiplier)
+
+    @property
+    def normalises(self) -> bool:
+        """Each row by itself, after they were standardised."""
+        return True
 
     def output_shape(self, shape: Shape) -> Shape:
         """The shape of one standardised example.

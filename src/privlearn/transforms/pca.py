@@ -16,7 +16,7 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.sampling import FullBatch
 from privlearn.streams import NoiseStream
-from privlearn.transforms.base import Shape, Transform
+from privlearn.transforms.base import PrivateTransform, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def components_of(spec: str) -> int | None:
 
 @final
 @dataclass(frozen=True)
-class PrivatePCA(Transform):
+class PrivatePCA(PrivateTransform):
     """A release of the top principal directions, to stand in a plan's `before`.
 
     Rows are clipped to norm 1 and never centred or scaled by private statistics. One Gaussian release on all the data,

@@ -21,7 +21,7 @@ from privlearn.accounting.mechanisms import Gaussian, Selection, draw_epsilon
 from privlearn.errors import BadInput
 from privlearn.sampling import FullBatch
 from privlearn.streams import NoiseStream
-from privlearn.transforms.base import Shape, Transform
+from privlearn.transforms.base import PrivateTransform, Shape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,7 +202,7 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 
 @final
 @dataclass(frozen=True)
-class SelectFeatures(Transform):
+class SelectFeatures(PrivateTransform):
     """A private choice of features, to stand in a plan's `before`: training then sees these alone.
 
     All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2 noise_multiplier^2):

@@ -125,6 +125,11 @@ class Precomputed(PublicTransform):
         """What it is called."""
         return _PREFIX + self.name
 
+    @property
+    def normalises(self) -> bool:
+        """Each row by itself if that was asked for."""
+        return self.normalisation == EACH_EXAMPLE
+
     def output_shape(self, shape: Shape) -> Shape:
         """That of the row of features."""
         return shape

@@ -155,6 +155,11 @@ class Scatter(PublicTransform):
         """What `parse` reads."""
         return f"scatter:J={self.J}" + (f",kept={self.kept}" if self.kept else "")
 
+    @property
+    def normalises(self) -> bool:
+        """Each row by itself, in groups."""
+        return True
+
     def output_shape(self, shape: Shape) -> Shape:
         """The directions kept, or maps of features, (features, h / 2^J, w / 2^J)."""
         require_images(self.J, shape)
@@ -211,6 +216,11 @@ class ScatterRandom(PublicTransform):
         """What `parse` reads."""
         return f"scatter-random:J={self.J},units={self.units},mirror={self.mirror},kept={self.kept}"
 
+    @property
+    def normalises(self) -> bool:
+        """Each row by itself."""
+        return True
+
     def output_shape(self, shape: Shape) -> Shape:
         """The directions kept."""
         require_images(self.J, shape)
@@ -260,6 +270,11 @@ class RowNorm(PublicTransform):
         """What `parse` reads."""
         return f"norm:power={self.power:g}"
 
+    @property
+    def normalises(self) -> bool:
+        """Each row by itself."""
+        return True
+
     def output_shape(self, shape: Shape) -> Shape:
         """All numbers in a row."""
         return (math.prod(shape),)
@@ -300,7 +315,7 @@ def parse(spec: str) -> PublicTransform | None:
     if name == "pca":
         raise BadInput(
             f"features {spec[:60]!r} are learned from the private rows, and paid for: they are a release, not an encoder. "
-            "Give pv.Plan(before=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train"
+            "Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train"
         )
     if name in _BY_NUMBERS:
         kind = _BY_NUMBERS[name]
@@ -347,7 +362,7 @@ def require_images(scale: int, shape: Shape) -> None:
     if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
         raise BadInput(
             f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
-            f"of {least} to {_LARGEST} pixels. Leave out features=, or use features that fit these data"
+            f"of {least} to {_LARGEST} pixels. Give features='raw', or others that fit these data"
         )
 
 

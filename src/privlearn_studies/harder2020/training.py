@@ -61,8 +61,8 @@ class Setting:
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         first: how many training rows are used; None: all.
-        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS the
-            1,000 images do that are in neither set.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS
+            the 1,000 images do that are in neither set.
     """
 
     task: str
@@ -119,9 +119,9 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
     streams = Streams.new(seed)
     plan = plan_of(setting)
     ledger = Ledger(plan.budget)
-    if setting.private and plan.before:
-        ahead = [Releases(release.event(), plan.neighbours) for release in plan.before]
-        ledger.approve(*ahead, replace(plan, before=()))
+    if setting.private and plan.releases:
+        ahead = [Releases(release.event(), plan.neighbours) for release in plan.releases]
+        ledger.approve(*ahead, replace(plan, front=()))
     rows = _rows(setting, seed, ledger, plan)
     network = _network(setting, rows, streams)
     measure = accuracy if setting.task == "mnist" else _error
@@ -145,7 +145,7 @@ def trained(setting: Setting, seed: int) -> tuple[dict[str, Any], nn.Module]:
             "progress": watch,
         }
         method = _by_layers if setting.method == "dpmac" else _by_gradients
-        norms = method(setting, replace(plan, before=()), network, rows, alike)
+        norms = method(setting, replace(plan, front=()), network, rows, alike)
     reached = {
         "test": test, "train": seen, "norms": norms,
         "noise": plan.noise_multipliers()[0] if setting.private else None,
@@ -168,7 +168,7 @@ def plan_of(setting: Setting) -> Plan:
     """The run's plan, projection included."""
     clip = _clip(setting)
     before = () if setting.pca_noise is None else (PrivatePCA(60, setting.pca_noise),)
-    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, before=before, examples=examples_of(setting))
+    plan = Plan(_sampler(setting), epochs=setting.epochs, clip=clip, front=before, examples=examples_of(setting))
     if setting.noise is not None:
         return replace(plan, schedule=Constant(start=setting.noise))
     return plan if setting.epsilon is None else plan.calibrate(epsilon=setting.epsilon, delta=DELTA)
@@ -289,7 +289,7 @@ def _losses(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def half_squares(outputs: Tensor, wanted: Tensor) -> Tensor:
-    """Half the squared error of each image, summed over its pixels: the figure in the paper's table (its released code)."""
+    """Half the squared error of each image, summed over its pixels: the figure in the paper's table (by its code)."""
     return (outputs - wanted).square().sum(1) / 2
 
 

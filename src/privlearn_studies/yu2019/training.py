@@ -104,7 +104,7 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
     ledger = Ledger(plan.budget if plan else None)
     neighbours = plan.neighbours if plan else Adjacency.ZERO_OUT
     if plan is not None and task.pca is not None:
-        ledger.approve(Releases(task.pca.event(), neighbours), replace(plan, before=()))
+        ledger.approve(Releases(task.pca.event(), neighbours), replace(plan, front=()))
     rows = features(task, seed, validate, setting.first, setting.scale, ledger, neighbours)
     network = _network(setting, rows, streams)
     steps = _sampler(setting).steps(len(rows.x))
@@ -123,7 +123,7 @@ def train(seed: int, setting: Setting) -> dict[str, Any]:
         _plainly(setting, network, rows, rate, streams, watch)
     else:
         result = dpsgd(
-            replace(plan, before=()),
+            replace(plan, front=()),
             network,
             nn.CrossEntropyLoss(reduction="none"),
             (rows.x, rows.y),
@@ -166,12 +166,12 @@ def plan_of(setting: Setting, layers: int) -> Plan:
     # Public data, whose number of rows is none of the guarantee's secrets; none are held back from a partition's runs.
     examples = setting.first or task.examples if isinstance(sampling, Partition) else None
     if setting.epsilon is not None:
-        plan = Plan(sampling, schedule=shape, clip=clip, before=before, epochs=setting.epochs or 30, examples=examples)
+        plan = Plan(sampling, schedule=shape, clip=clip, front=before, epochs=setting.epochs or 30, examples=examples)
         return plan.calibrate(epsilon=setting.epsilon, delta=_DELTA)
     share = _written(setting, layers)
     rho = (task.rho if setting.rho is None else setting.rho) * share**2
     rho += sum(0.5 / release.noise_multiplier**2 for release in before)
-    plan = Plan(sampling, schedule=shape.scaled(1 / share), clip=clip, before=before, examples=examples)
+    plan = Plan(sampling, schedule=shape.scaled(1 / share), clip=clip, front=before, examples=examples)
     return plan.within(Budget(rho=rho), setting.epochs)
 
 

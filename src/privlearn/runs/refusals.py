@@ -1,52 +1,51 @@
-"""What `dpsgd` and `dpmac` refuse, and the one message that they may end with.
+"""What methods that train refuse, before anything is spent, and the one message that they may end with.
 
-All but `require_finite` run before anything is spent. `require_usable` looks at the data: for whoever holds them, outside the
-guarantee.
-
-What may be given as a data set, whether a loader's batches are the plan's, and the transforms in front of a network.
+`require_usable` looks at the data: for whoever holds them, outside the guarantee.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
-from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
-from privlearn.transforms.base import shape_after
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform, Scale
+from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.select import SelectFeatures, require_classes
+from privlearn.transforms.specs import Rescale
 
+#: How a run computes (`runs.given.Compute`).
+COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def require_kinds(
-    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, copies: Any, call: Any
+    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, compute: Mapping[str, Any]
 ) -> None:
     """Refuse, before anything is done, arguments that are something else altogether.
 
     Raises:
         BadInput: with the name of the argument.
+        TypeError: there is no such argument.
     """
+    unknown = [name for name in compute if name not in COMPUTE]
+    if unknown:
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(COMPUTE)}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
+    copies = compute.get("augmentation")
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
@@ -54,16 +53,18 @@ def require_kinds(
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
-        (
-            "augmentation",
-            copies,
-            copies is None or isinstance(copies, Augmentation),
-            "a pv.clipping.Augmentation, or None",
-        ),
-        ("progress", call, call is None or callable(call), "a function of (steps done, steps in all), or None"),
+        ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:
             raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+
+
+def require_callable(name: str, given: Any) -> None:
+    """Raise `BadInput` unless `given` is a function or None."""
+    if given is not None and not callable(given):
+        raise BadInput(
+            f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name
+        )
 
 
 def gradient_clip(plan: Plan) -> Clip:
@@ -93,15 +94,14 @@ def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int,
     return made
 
 
-def require_public_numbers(plan: Plan, examples: int, x: Tensor, rates: Schedule) -> None:
+def require_public_numbers(examples: int, rates: Schedule) -> None:
     """Refuse numbers that would fail in the middle of the run.
 
     Raises:
-        BadInput: no examples to divide by, more components than features, or a learning rate that starts at 0.
+        BadInput: no examples to divide by, or a learning rate that starts at 0.
     """
     if not examples:
         raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
-    shape_after(plan.before, tuple(x.shape[1:]))
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
@@ -116,7 +116,7 @@ def require_labels_to_select(plan: Plan, y: Tensor) -> None:
     Raises:
         BadInput: they are no classes, or others than declared.
     """
-    for earlier in plan.before:
+    for earlier in plan.front:
         if isinstance(earlier, SelectFeatures):
             require_classes(y, earlier.classes)
 
@@ -211,9 +211,12 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
     """
     if augmentation is None:
         return
-    require_no_features(augmentation, None if data.features is None else data.features.encoder.spec)
+    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
+    require_no_features(
+        augmentation, (public[0] if public else None) if data.features is None else data.features.encoder.spec
+    )
     if isinstance(augmentation.transform, str):
-        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.before, tuple(x.shape[1:])))
+        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:
             raise BadInput(
                 f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
@@ -248,61 +251,3 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
             f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
             "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id for each row"
         )
-
-
-#: Rows to learn from, in any of the ways in which they may be given.
-Rows = Dataset | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
-
-
-def rows(given: Rows, sampling: Sampler) -> Dataset:
-    """Read what was given as a data set.
-
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
-    which is `Shuffle` with its batch size, and is not amplified.
-
-    Raises:
-        BadInput: no data set, or a loader that draws other batches than the plan.
-    """
-    if isinstance(given, DataLoader):
-        size = shuffled_batch_size(given)
-        if sampling != Shuffle(size):
-            raise BadInput(
-                f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-                f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-                "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
-                batch_size=size,
-            )
-        return rows_of(given.dataset)
-    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
-
-
-def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTransform], Tensor]:
-    """The public transforms that stand in front of a network: what scales rows, and what makes features of them.
-
-    Args:
-        data: says which.
-        x: rows of it, or of the same form.
-        finite: whether features by the user's own code must be finite: before anything is spent, never afterwards.
-
-    Returns:
-        the transforms, and what they make of `x`.
-
-    Raises:
-        BadInput: features that are not finite, or rows that the encoder does not take.
-    """
-    transforms: list[RowTransform] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
-    if data.features is None:
-        return transforms, x
-    encoder, features = data.features.encoder, data.features(x)
-    if finite and isinstance(encoder, ExternalModule):
-        encoder.require_finite(features, x)
-    return [*transforms, encoder], features
-
-
-def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """Apply public, per-example transforms to all rows."""
-    with torch.no_grad():
-        for transform in transforms:
-            x = transform(x)
-    return x
