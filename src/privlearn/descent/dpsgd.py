@@ -134,7 +134,7 @@ def dpsgd(
     transforms, x = front(data, x)
     bounded = len(transforms)
     public, shape = public_modules(plan, tuple(x.shape[1:]))
-    x = encoded(map(Encoding, leading(public)), x)
+    x = encoded(map(Encoding.usual, leading(public)), x)
     transforms += leading(public)
 
     # Whatever can be refused is refused here, before anything is spent.

@@ -139,7 +139,7 @@ def dpmac(
     examples = plan.examples or len(x)
     transforms, x = front(data, x)
     public, shape = public_modules(plan, tuple(x.shape[1:]))
-    x = encoded(map(Encoding, leading(public)), x)
+    x = encoded(map(Encoding.usual, leading(public)), x)
     transforms += leading(public)
 
     # Whatever can be refused is refused here, before anything is spent.
