@@ -11,24 +11,21 @@ from privlearn import schedules
 from privlearn.accounting import accountant, comparisons, pld, rdp, zcdp
 from privlearn.accounting import budget as budget_module
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.event_json import from_json, to_json
-from privlearn.accounting.events import (
-    ZCDP,
-    Filter,
-    FixedBatches,
-    Gaussian,
-    Laplace,
-    Parallel,
-    Partitioned,
-    PoissonSampled,
-    PureDP,
-    Repeated,
-    Selection,
-    compose,
-)
+from privlearn.accounting.events import Repeated, compose, from_json, to_json
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import (
+    ZCDP,
+    FixedBatches,
+    Gaussian,
+    Laplace,
+    Partitioned,
+    PoissonSampled,
+    PureDP,
+    Selection,
+)
+from privlearn.accounting.trees import Filter, Parallel
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle

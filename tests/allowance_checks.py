@@ -12,10 +12,10 @@ import numpy as np
 from checks import check, must_raise
 from scipy.stats import binom
 
-from privlearn.accounting import accountant, limits, pairs, partition, pld, rdp, zcdp
-from privlearn.accounting.events import Event, Gaussian, Laplace, Partitioned, PoissonSampled, Repeated, compose
+from privlearn.accounting import accountant, filters, pairs, partition, pld, rdp, zcdp
+from privlearn.accounting.events import Event, Repeated, compose
+from privlearn.accounting.mechanisms import Gaussian, GroupSampled, Laplace, Partitioned, PoissonSampled
 from privlearn.accounting.pairs import Pair, atoms, poisson_pair
-from privlearn.accounting.trees import GroupSampled
 from privlearn.errors import BadInput
 from privlearn_studies import strong
 
@@ -193,7 +193,7 @@ def check_groups_in_steps_end_on_the_safe_side() -> None:
 @check
 def check_limits_are_lowered_until_they_fit() -> None:
     """By as little as it takes; where nothing fits, that is said, and not searched for without end."""
-    found = limits._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
+    found = filters._not_above(1.0, lambda value: value * (1 + 3e-15), 1.0)
     assert found * (1 + 3e-15) <= 1.0
     assert found >= 1 - 1e-13
     asked: list[float] = []
@@ -203,7 +203,7 @@ def check_limits_are_lowered_until_they_fit() -> None:
         assert len(asked) < 200
         return 2.0
 
-    must_raise(BadInput, lambda: limits._not_above(1.0, never, 1.0))
+    must_raise(BadInput, lambda: filters._not_above(1.0, never, 1.0))
 
 
 @check

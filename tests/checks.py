@@ -27,10 +27,11 @@ from privlearn import sampling
 from privlearn import streams as streams_module
 from privlearn.accounting import accountant, pld, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose, tally
+from privlearn.accounting.events import Repeated, compose, tally
 from privlearn.accounting.filters import fits
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.clipping import gradients as clipping
 from privlearn.clipping.bounded import Bounded, kept
 from privlearn.clipping.clips import Flat, PerLayer
@@ -38,6 +39,7 @@ from privlearn.clipping.rows import second_moment, symmetric
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.errors import (
     AdjacencyMismatch,
+    BadInput,
     BudgetExceeded,
     NotPerExample,
     PrivlearnError,
@@ -1001,3 +1003,13 @@ def check_seeded_runs_say_so() -> None:
         fresh = publish.publish(train(plan, streams=streams_module.Streams.new()), Path(folder) / "fresh")
         assert any("seed" in warning for warning in verify.verify(seeded).warnings)
         assert verify.verify(fresh).warnings == []
+
+
+@check
+def check_gaussian_noise_is_for_values_bounded_in_l2() -> None:
+    """Another norm is refused before anything is charged or changed."""
+    ledger, value = Ledger(), torch.zeros(3)
+    in_l1 = Bounded((value,), 1.0, Adjacency.ADD_REMOVE, one_sample(), norm="L1")
+    must_raise(BadInput, lambda: refused_release(in_l1, 2.0, ledger))
+    assert ledger.adjacency is None
+    assert not value.any()

@@ -13,9 +13,10 @@ from torch import Tensor
 
 import privlearn as pv
 from privlearn.accounting import zcdp
-from privlearn.accounting.events import RandomisedResponse, Selection, tally, walk
+from privlearn.accounting.events import tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import RandomisedResponse, Selection
 from privlearn.clipping import rows as statistics_module
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.rows import bounded_rows, box_sums, class_statistics

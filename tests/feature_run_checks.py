@@ -20,9 +20,10 @@ from transcripts import require_alike, transcript
 
 import privlearn as pv
 from privlearn.accounting import zcdp
-from privlearn.accounting.events import Gaussian, tally, walk
+from privlearn.accounting.events import tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.publishing import publish, verify

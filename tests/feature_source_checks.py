@@ -23,8 +23,9 @@ from transcripts import require_alike, transcript
 import privlearn as pv
 from privlearn._storage import digest
 from privlearn.accounting import zcdp
-from privlearn.accounting.events import Gaussian, walk
+from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping import rows as statistics_module
 from privlearn.clipping.rows import least_squares_sums, symmetric
 from privlearn.descent.train import usual_rate

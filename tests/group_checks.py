@@ -17,23 +17,21 @@ from torch import Tensor
 import privlearn as pv
 from privlearn.accounting import accountant, pairs, pld, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
+from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import (
     ZCDP,
-    Filter,
     FixedBatches,
     Gaussian,
-    GaussianFilter,
+    GroupSampled,
     Laplace,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
-    Repeated,
     Selection,
-    compose,
 )
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.trees import GroupSampled
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping import rows as row_sums
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients

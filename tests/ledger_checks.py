@@ -12,25 +12,16 @@ from typing import Any
 from adaptive_oracle import TOLERANCE, Game, Run, as_charges, as_run
 from checks import check, must_raise
 
-from privlearn.accounting import accountant, limits, zcdp
+from privlearn.accounting import accountant, filters, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    Event,
-    Filter,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    PoissonSampled,
-    PureDP,
-    Repeated,
-    compose,
-    tally,
-)
+from privlearn.accounting.events import Event, Repeated, compose, tally
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, fits
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.accounting.ledger_state import LISTED, RunEntry
+from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
 ADD = Adjacency.ADD_REMOVE
@@ -174,7 +165,7 @@ def check_filters_hold_against_an_adversary() -> None:
 
 
 def renyi() -> RenyiFilter:
-    limit = limits.of_ledger(BUDGET, SAMPLED, ADD, None)
+    limit = filters.of_ledger(BUDGET, SAMPLED, ADD, None)
     assert isinstance(limit, Filter)
     return RenyiFilter(Ledger(), limit.orders, limit.bounds, ADD)
 
@@ -187,7 +178,7 @@ def check_a_ledgers_measure_is_fixed_by_its_first_run() -> None:
         as_run(ledger, Run(first))
         limit = ledger.limit
         assert isinstance(limit, kind)
-        assert limit == limits.of_ledger(BUDGET, compose([first]), ADD, None)
+        assert limit == filters.of_ledger(BUDGET, compose([first]), ADD, None)
         for later in (Gaussian(50.0), Gaussian(20.0)):
             as_run(ledger, Run(later))
             assert ledger.limit == limit
@@ -322,7 +313,7 @@ def check_very_many_entries_are_summed_up() -> None:
 def check_ledgers_of_the_first_version_are_read_as_adaptive() -> None:
     """Which runs were fixed beforehand is not known of them, so their later runs count as chosen."""
     from privlearn._storage import digest
-    from privlearn.accounting.event_json import to_json
+    from privlearn.accounting.events import to_json
 
     def entry(name: str, event: Event) -> dict[str, Any]:
         texts = {"id": name, "what": "", "by": "somebody", "begun": "2026-01-01T00:00:00+00:00"}
@@ -384,7 +375,7 @@ def check_what_filters_cost() -> None:
             whole = compose([run] * times)
             price = accountant.guarantee(whole, ADD, DELTA).epsilon
             assert math.isclose(price, if_fixed, abs_tol=2e-3), price
-            least = limits.least_budget(Budget(price, DELTA), compose([run]), whole, ADD)
+            least = filters.least_budget(Budget(price, DELTA), compose([run]), whole, ADD)
             assert math.isclose(least.epsilon or 0.0, if_chosen, abs_tol=2e-3), least
             ledger = Ledger(Budget((least.epsilon or 0.0) * (1 + 1e-6), DELTA))
             for _ in range(times):

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import teachers
 from privlearn.accounting import zcdp
-from privlearn.accounting.events import Event, Gaussian, Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.streams import Streams
 from privlearn.teachers import collection

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn import sampling
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Event, Gaussian, PoissonSampled, Repeated, compose, walk
+from privlearn.accounting.events import Event, Repeated, compose, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, PrivlearnError
 from privlearn.runs.checkpoint import Checkpoint

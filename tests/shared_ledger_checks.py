@@ -15,7 +15,8 @@ from checks import check, cross_entropy, must_raise, small_data
 import privlearn as pv
 from privlearn import streams
 from privlearn.accounting import accountant
-from privlearn.accounting.events import Gaussian, compose, tally
+from privlearn.accounting.events import compose, tally
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing import certificate, folder, publish, verify

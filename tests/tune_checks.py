@@ -28,21 +28,13 @@ from transcripts import Transcript, require_alike, transcript
 import privlearn as pv
 from privlearn import cli, sampling
 from privlearn import streams as streams_module
-from privlearn.accounting import accountant, pld, rdp, repeat, zcdp
+from privlearn.accounting import accountant, pld, rdp, trees, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    Event,
-    Gaussian,
-    OneOf,
-    Parallel,
-    PoissonSampled,
-    RepeatAndSelect,
-    Repeated,
-    Selection,
-    compose,
-)
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled, Selection
+from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect
 from privlearn.clipping import evaluation
 from privlearn.clipping.evaluation import CandidateScores
 from privlearn.data import Dataset
@@ -268,7 +260,7 @@ LAWS: dict[tuple[float, float], Callable[[Any, float], Any]] = {
 def check_the_number_of_runs_follows_its_law() -> None:
     """Draws against the textbook's probabilities, by another library; a mean a tenth off is rejected."""
     for (mean, shape), textbook in LAWS.items():
-        g = math.nan if math.isinf(shape) else repeat.gamma(mean, shape)
+        g = math.nan if math.isinf(shape) else trees.gamma(mean, shape)
         k = np.arange(0 if math.isinf(shape) else 1, 4000)
         law = textbook(k, g)
         assert math.isclose(float(law @ k), mean, rel_tol=1e-6)
@@ -306,7 +298,7 @@ def check_repeat_and_select_is_priced_as_published() -> None:
             one = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(step, 60), dp_event.GaussianDpEvent(9.0)])
             theirs.compose(dp_event.RepeatAndSelectDpEvent(one, mean, shape))
             curve = rdp.curve(compose([Repeated(PoissonSampled(0.1, Gaussian(2.0)), 60), Gaussian(9.0)]))[at]
-            ours = repeat.divergences(np.array(orders), curve, mean, shape)
+            ours = trees.best_of_runs(np.array(orders), curve, mean, shape)
             expected = np.minimum.accumulate(np.asarray(theirs._rdp)[::-1])[::-1]
             assert np.allclose(ours, expected, rtol=1e-6), (shape, mean, ours / expected)
 

@@ -27,20 +27,11 @@ from privlearn import sampling, streams
 from privlearn._storage import digest
 from privlearn.accounting import accountant, filters, rdp, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    Event,
-    Filter,
-    FixedBatches,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    Partitioned,
-    PoissonSampled,
-    compose,
-    walk,
-)
+from privlearn.accounting.events import Event, compose, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Laplace, Partitioned, PoissonSampled
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping.evaluation import RightAnswers
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.epoch_noise import ReactingNoise

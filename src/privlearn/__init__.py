@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from privlearn import transforms as transforms
     from privlearn import tuning as tuning
     from privlearn import volumes as volumes
-    from privlearn.accounting.accountant import Guarantee as Guarantee
     from privlearn.accounting.budget import Budget as Budget
+    from privlearn.accounting.guarantee import Guarantee as Guarantee
     from privlearn.accounting.ledger import Ledger as Ledger
     from privlearn.clipping.clips import Flat as Flat
     from privlearn.data import Dataset as Dataset

@@ -7,21 +7,11 @@ from typing import Any, final, get_args
 
 from privlearn._checks import count
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
-from privlearn.accounting.events import (
-    Composed,
-    Event,
-    Filter,
-    Gaussian,
-    GaussianFilter,
-    Repeated,
-    compose,
-    require_adjacency,
-)
-from privlearn.accounting.filters import Limit, fits, share
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.limits import largest_filter
+from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency
+from privlearn.accounting.filters import Limit, fits, largest_filter, share
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
@@ -377,7 +367,7 @@ class Plan:
 
     def _require_own_filter(self, limit: Limit) -> None:
         """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-        if not isinstance(limit, Filter | GaussianFilter) or not isinstance(self.schedule, Validation):
+        if not isinstance(limit, Limit) or not isinstance(self.schedule, Validation):
             raise BadInput(
                 f"filter is {limit!r}, and the schedule {self.schedule!r}: a filter is for schedules.Validation alone, and "
                 "within and calibrate set it. Leave it out"

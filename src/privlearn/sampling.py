@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privlearn._checks import count, probability
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.events import Event, Repeated
 from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
 
 Indices = NDArray[np.int64]

@@ -9,9 +9,9 @@ import torch
 
 from privlearn._checks import count, positive
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.events import NonPrivate
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.noise import add_gaussian

@@ -27,7 +27,7 @@ from privlearn import (
 from privlearn import teachers as reducers
 from privlearn import volumes as segmentation
 from privlearn.accounting import Adjacency
-from privlearn.accounting.event_json import to_json
+from privlearn.accounting.events import to_json
 from privlearn.cli import main, screen
 from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
 from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram

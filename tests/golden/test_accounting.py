@@ -9,8 +9,9 @@ import pytest
 from privlearn import schedules
 from privlearn.accounting import accountant, pld, rdp, zcdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import FixedBatches, Gaussian, PoissonSampled, Repeated, compose
+from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson, Shuffle
 from privlearn.transforms.pca import PrivatePCA

@@ -9,8 +9,9 @@ import torch
 
 import privlearn as pv
 from privlearn.accounting import accountant, rdp
-from privlearn.accounting.events import Event, Gaussian, PoissonSampled, Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.mac import activations, analytic
 

@@ -11,8 +11,9 @@ from scipy.special import ndtr
 import privlearn as pv
 from privlearn.accounting import zcdp
 from privlearn.accounting.accountant import guarantee
-from privlearn.accounting.events import Gaussian, compose, draw_epsilon, gumbel_scale
+from privlearn.accounting.events import compose
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian, draw_epsilon, gumbel_scale
 from privlearn.transforms.select import SelectFeatures
 
 

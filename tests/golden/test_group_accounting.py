@@ -11,9 +11,9 @@ from group_checks import mixture_deltas
 
 from privlearn import schedules
 from privlearn.accounting import accountant, pld, rdp, zcdp
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.trees import GroupSampled
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, GroupSampled, Partitioned, PoissonSampled
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson

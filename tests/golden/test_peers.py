@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from privlearn.accounting import pld, rdp
-from privlearn.accounting.events import Event, Gaussian, Laplace, PoissonSampled, PureDP, Repeated, compose
+from privlearn.accounting.events import Event, Repeated, compose
+from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
 
 DELTA = 1e-5
 STEP = 2e-4

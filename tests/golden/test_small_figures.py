@@ -7,18 +7,17 @@ import math
 import pytest
 from scipy.optimize import brentq
 
-from privlearn.accounting import accountant, comparisons, pld, rdp, trees, zcdp
-from privlearn.accounting.events import (
+from privlearn.accounting import accountant, comparisons, events, pld, rdp, zcdp
+from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
     PoissonSampled,
-    Repeated,
     Selection,
-    compose,
     draw_epsilon,
     gumbel_scale,
 )
-from privlearn.accounting.guarantee import Adjacency
 from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.schedules import Constant
@@ -84,6 +83,6 @@ def test_hardly_any_noise_has_a_finite_price() -> None:
 def test_many_noise_levels_are_priced_from_above(monkeypatch: pytest.MonkeyPatch) -> None:
     event = compose(PoissonSampled(0.01, Gaussian(5 * math.exp(-0.002 * i))) for i in range(500))
     few = pld.epsilon(event, 1e-5), rdp.epsilon(event, 1e-5)
-    monkeypatch.setattr(trees, "_MOST", 1000)
+    monkeypatch.setattr(events, "_MOST", 1000)
     for coarse, fine in zip(few, (pld.epsilon(event, 1e-5), rdp.epsilon(event, 1e-5)), strict=True):
         assert fine <= coarse <= fine * 1.01

@@ -10,21 +10,10 @@ import pytest
 
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    ZCDP,
-    Composed,
-    Event,
-    FixedBatches,
-    Gaussian,
-    Laplace,
-    PoissonSampled,
-    Repeated,
-    compose,
-    tally,
-    walk,
-)
+from privlearn.accounting.events import Composed, Event, Repeated, compose, tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import ZCDP, FixedBatches, Gaussian, Laplace, PoissonSampled
 from privlearn.errors import PrivlearnError
 
 EMPTY, DELTA = Adjacency.ZERO_OUT, 1e-5

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import accounting_checks  # noqa: F401 - registers its checks
 
-from privlearn.accounting import accountant, budget, comparisons, events, filters, pairs, partition, pld, zcdp
+from privlearn.accounting import (
+    accountant,
+    budget,
+    comparisons,
+    filters,
+    mechanisms,
+    pairs,
+    partition,
+    pld,
+    trees,
+    zcdp,
+)
 from privlearn.accounting import rdp as accounting_rdp
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,9 +39,9 @@ MUTANTS = [
            "check_sampling_has_its_golden_prices"),
     Mutant("the sampling rate squared", pairs.poisson_pair, "p_below = (1 - rate) * q_below + rate * ndtr(u - sd)",
            "p_below = (1 - rate) * q_below + rate**2 * ndtr(u - sd)", "check_sampling_has_its_golden_prices"),
-    Mutant("events with the same pair replace each other", pld._counts, "counts.get(leaf, 0) + times", "times",
+    Mutant("events with the same pair replace each other", pld._counts, "counts.get(stands, 0) + times", "times",
            "check_epsilon_is_never_below_the_exact_gaussian_for_mixtures"),
-    Mutant("Renyi curves without their counts", accounting_rdp.curve, "times * _leaf_curve(leaf)", "_leaf_curve(leaf)",
+    Mutant("Renyi curves without their counts", accounting_rdp.curve, "times * leaf.renyi(orders)", "leaf.renyi(orders)",
            "check_renyi_prices"),
     Mutant("a tighter conversion than there is", accounting_rdp.epsilon_of_curve, "np.log1p(-1 / ORDERS)", "-1.0",
            "check_renyi_prices"),
@@ -39,13 +50,14 @@ MUTANTS = [
            "return ORDERS * (rate / sigma) ** 2", "check_renyi_divergences_of_sampling"),
     Mutant("a moment's excess at large ratios is left out", accounting_rdp._fractional_moments,
            "np.logaddexp(near, logsumexp(large, axis=1))", "near", "check_renyi_is_never_below_the_truth"),
-    Mutant("blocks cost their minimum", zcdp._leaf_rho, "return max(rho(event) for event in events)",
-           "return min(rho(event) for event in events)", "check_disjoint_blocks_cost_their_maximum"),
-    Mutant("blocks cost their minimum, in Renyi", accounting_rdp._leaf_curve, "np.max([curve(event)", "np.min([curve(event)",
+    Mutant("blocks cost their minimum", trees.Parallel.zcdp, "return max(", "return min(",
            "check_disjoint_blocks_cost_their_maximum"),
-    Mutant("selection by the price for monotone scores", accounting_rdp._leaf_curve, "ORDERS * eps**2 / 8",
-           "ORDERS * eps**2 / 32", "check_selection_costs_an_eighth"),
-    Mutant("pure DP at a quarter", zcdp._leaf_rho, "return epsilon**2 / 2", "return epsilon**2 / 8",
+    Mutant("blocks cost their minimum, in Renyi", trees.Parallel.renyi, "np.max(", "np.min(",
+           "check_disjoint_blocks_cost_their_maximum"),
+    Mutant("selection by the price for monotone scores", mechanisms.Selection.renyi, "self.epsilon**2 / 8",
+           "self.epsilon**2 / 32", "check_selection_costs_an_eighth"),
+    Mutant("pure DP at a quarter", mechanisms.PureDP.zcdp, "return self.epsilon**2 / 2",
+           "return self.epsilon**2 / 8",
            "check_selection_costs_an_eighth"),
     Mutant("the Gaussian conversion for all of zCDP", zcdp.epsilon_of_rho,
            "return float(max(0.0, min(best.fun, epsilon_bun_steinke(rho, delta))))",
@@ -60,11 +72,11 @@ MUTANTS = [
            "check_filters_hold_their_limit"),
     Mutant("a Renyi filter holds while any order does", filters.share, ").max()", ").min()",
            "check_filters_hold_their_limit"),
-    Mutant("a filter of both kinds, or of none", events.Filter.__post_init__,
+    Mutant("a filter of both kinds, or of none", trees.Filter.__post_init__,
            "if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):", "if False:",
            "check_filters_are_of_one_kind"),
-    Mutant("a bound at one order serves larger ones", accounting_rdp._leaf_curve, "np.where(order >= ORDERS, bound, np.inf)",
-           "np.where(order >= 0 * ORDERS, bound, np.inf)", "check_filters_hold_their_limit"),
+    Mutant("a bound at one order serves larger ones", trees.Filter.renyi, "np.where(order >= orders, bound, np.inf)",
+           "np.where(order >= 0 * orders, bound, np.inf)", "check_filters_hold_their_limit"),
     Mutant("groups pay linearly in rho", accountant._methods, "zcdp.epsilon_of_rho(k**2 * total, delta)",
            "zcdp.epsilon_of_rho(k * total, delta)", "check_groups_pay_for_their_size"),
     Mutant("delta does not grow with the group", accountant.log_growth,

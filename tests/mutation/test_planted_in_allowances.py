@@ -7,7 +7,7 @@ from pathlib import Path
 
 import allowance_checks  # noqa: F401 - registers its checks
 
-from privlearn.accounting import accountant, limits, pairs, partition, pld, zcdp
+from privlearn.accounting import accountant, budget, pairs, partition, pld, zcdp
 from privlearn.accounting import rdp as accounting_rdp
 from privlearn_studies import strong
 
@@ -54,21 +54,24 @@ MUTANTS = [
            "min(1.0, allowance)", PARTS),
     Mutant("the mean beyond the last point is lost", partition._log_normal,
            "float(max(0.0, ndtr(sd - u[-1]) - x[-1] * ndtr(-u[-1])))", "0.0", PARTS),
-    Mutant("mu rounded up", zcdp.gaussian_mu_for, "while excess(mu) < 0:", "while False:", SOLVED),
-    Mutant("rho rounded up", zcdp.rho_for, "while excess(found) > 0:", "while False:", SOLVED),
-    Mutant("epsilon rounded down", zcdp._root_above, "while decreasing(root) > 0:", "while False:", SOLVED),
-    Mutant("the bracket's low end", accountant._least, "return high", "return low", STEPS),
+    Mutant("mu rounded up", zcdp.gaussian_mu_for, "to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14)", "mu",
+           SOLVED),
+    Mutant("rho rounded up", zcdp.rho_for, "to_safe_side(lambda rho: excess(rho) <= 0, largest, -1e-12)",
+           "largest", SOLVED),
+    Mutant("epsilon rounded down", zcdp._root_above, "to_safe_side(lambda x: decreasing(x) <= 0, root, 1e-14)", "root",
+           SOLVED),
+    Mutant("the bracket's low end", accountant._least, "1e-6)[1]", "1e-6)[0]", STEPS),
     Mutant("a step's delta does not grow", accountant.pld_in_steps, " + log_growth(one, k)", "", STEPS),
     Mutant("a step's delta does not grow, in Renyi", accountant.rdp_in_steps, " + log_growth(one, k)", "", STEPS),
-    Mutant("a limit just above its budget", limits._not_above, "while spent(value) > limit:", "while False:", LIMITS),
-    Mutant("a limit is searched for without end", limits._not_above, "if step > 0.5:", "if False:", LIMITS),
+    Mutant("a limit just above its budget", budget.to_safe_side, "while not safe(value):", "while False:", LIMITS),
+    Mutant("a limit is searched for without end", budget.to_safe_side, "if abs(step) > 0.5:", "if False:", LIMITS),
     Mutant("delta is not split", strong.epsilon, "slack = delta * (1 - share)", "slack = delta", STRONG),
     Mutant("no split is tried", strong.epsilon, "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
     Mutant("sampling by the releases' epsilon alone", strong.epsilon, "math.log1p(rate * math.expm1(alone))",
            "rate * alone", STRONG),
-    Mutant("groups in the remove direction only", accounting_rdp._group, "np.maximum(remove, add)", "remove", BOTH),
-    Mutant("groups in the add direction only", accounting_rdp._group, "np.maximum(remove, add)", "add", BOTH),
-    Mutant("groups by their mean number of rows", accounting_rdp._group, "j**2", "(k * rate) * j", BOTH),
+    Mutant("groups in the remove direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "remove", BOTH),
+    Mutant("groups in the add direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "add", BOTH),
+    Mutant("groups by their mean number of rows", accounting_rdp.sampled_group, "j**2", "(k * rate) * j", BOTH),
     Mutant("one direction of a step", accountant.pld_in_steps, "max(composed.deltas(one))", "min(composed.deltas(one))",
            STEPS),
     Mutant("a coarse composition in the cheaper direction", pld.Composition.epsilons, "self.q_inf, self.h", "0.0, self.h",

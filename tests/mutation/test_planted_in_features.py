@@ -126,7 +126,7 @@ MUTANTS = [
            "object.__setattr__(plan, 'least_count', float((rows.y == 0).sum()) + 1); return classifier(",
            "check_neighbouring_feature_releases_look_the_same"),
     Mutant("the literal release looks private", shen_literal.literal_release, "ledger.charge(NonPrivate(",
-           "ledger.charge(__import__('privlearn').accounting.events.ZCDP(1.0) or (",
+           "ledger.charge(__import__('privlearn').accounting.mechanisms.ZCDP(1.0) or (",
            "check_the_literal_release_is_never_published"),
     Mutant("certificates of features are not recomputed", features.described,
            "plan.event()", "Gaussian(1.0)", "check_feature_certificates_are_recomputed"),

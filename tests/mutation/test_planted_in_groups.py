@@ -8,7 +8,7 @@ from pathlib import Path
 import group_checks  # noqa: F401 - registers its checks
 
 from privlearn import plan
-from privlearn.accounting import budget, guarantee, ledger, ledger_run, ledger_state, pairs, trees
+from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
 from privlearn.clipping import backends, gradients, rows
 from privlearn.data import dataset
 from privlearn.descent import dpsgd
@@ -30,17 +30,17 @@ MUTANTS = [
            "np.subtract.outer(part, counts * 0)", "check_a_groups_masses_are_kept"),
     Mutant("the wrong side of a cell", pairs.spread_onto, "q * (1 - shares), size) + np.bincount(cells - low + 1,",
            "q * (1 - shares), size) + np.bincount(cells - low,", "check_a_groups_masses_are_kept"),
-    Mutant("noise does not shrink with the group", trees._leaf, "return Gaussian(sigma / k)",
-           "return Gaussian(sigma)", "check_every_mechanism_scales_with_the_group"),
-    Mutant("groups add rho linearly", trees._leaf, "ZCDP(k**2 * rho)", "ZCDP(k * rho)",
+    Mutant("noise does not shrink with the group", mechanisms.Gaussian.grouped, "self.noise_multiplier / k",
+           "self.noise_multiplier", "check_every_mechanism_scales_with_the_group"),
+    Mutant("groups add rho linearly", mechanisms.ZCDP.grouped, "k**2", "k",
            "check_every_mechanism_scales_with_the_group"),
-    Mutant("shuffled noise shrinks by the root of the group", trees._leaf, "FixedBatches(Gaussian(sigma / k))",
-           "FixedBatches(Gaussian(sigma / k**0.5))", "check_every_mechanism_scales_with_the_group"),
-    Mutant("groups add a Gaussian filter's rho linearly", trees._leaf, "GaussianFilter(k**2 * rho)",
-           "GaussianFilter(k * rho)", "check_every_mechanism_scales_with_the_group"),
-    Mutant("groups add a filter's rho linearly", trees._leaf, "return Filter(k**2 * rho)",
-           "return Filter(k * rho)", "check_every_mechanism_scales_with_the_group"),
-    Mutant("one report for all of a person's examples", trees._leaf, "Repeated(leaf, k)", "leaf",
+    Mutant("shuffled noise shrinks by the root of the group", mechanisms.FixedBatches.grouped, "self.event.grouped(k)",
+           "self.event.grouped(k**0.5)", "check_every_mechanism_scales_with_the_group"),
+    Mutant("groups add a Gaussian filter's rho linearly", trees.GaussianFilter.grouped, "k**2", "k",
+           "check_every_mechanism_scales_with_the_group"),
+    Mutant("groups add a filter's rho linearly", trees.Filter.grouped, "k**2", "k",
+           "check_every_mechanism_scales_with_the_group"),
+    Mutant("one report for all of a person's examples", mechanisms.RandomisedResponse.grouped, "Repeated(self, k)", "self",
            "check_every_mechanism_scales_with_the_group"),
     Mutant("counts are lost on the way to the group", trees.for_group, "Repeated(group, times)", "group",
            "check_every_mechanism_scales_with_the_group"),
@@ -56,8 +56,8 @@ MUTANTS = [
            "check_units_are_called_by_what_they_are"),
     Mutant("ledgers take any unit", ledger_state.LedgerState.require_unit, "self.unit in (None, unit)", "True",
            "check_units_never_mix"),
-    Mutant("a charge leaves the unit open", ledger_run.LedgerRun.charge,
-           "pages.adjacency, pages.unit = adjacency, pages.protects", "pages.adjacency = adjacency",
+    Mutant("a charge leaves the unit open", ledger_file.LedgerRun.charge,
+           "state.adjacency, state.unit = adjacency, state.protects", "state.adjacency = adjacency",
            "check_units_never_mix"),
     Mutant("the certificate leaves the group out", certificate.make, "**guarantee.unit.figures(),", "",
            "check_certificates_state_the_unit"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import ledger_checks  # noqa: F401 - registers its checks
 import shared_ledger_checks
 
-from privlearn.accounting import filters, ledger, ledger_file, ledger_run, ledger_state, limits
+from privlearn.accounting import filters, ledger, ledger_file, ledger_state
 from privlearn.publishing import claim, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,14 +48,14 @@ MUTANTS = [
     Mutant("plans that were not run are given back", ledger_state.LedgerState.waiting, "entry.waiting and", "True or",
            PLANS),
     Mutant("approving takes no room", ledger.Ledger.approve,
-           "pages.require_room(event, plan.neighbours, plan.unit)", "pass", PLANS),
+           "state.require_room(event, plan.neighbours, plan.unit)", "pass", PLANS),
     Mutant("a Gaussian ledger takes anything", filters.share, "not is_gaussian(event)", "False",
            "check_a_gaussian_ledger_is_exact_and_takes_gaussians_alone"),
-    Mutant("a Gaussian limit of twice the mu", limits._widest_gaussian, "** 2 / 2", "** 2 * 2",
+    Mutant("a Gaussian limit of twice the mu", filters._widest_gaussian, "** 2 / 2", "** 2 * 2",
            "check_groups_are_let_through_as_groups"),
-    Mutant("groups cost what their members do", limits._widest_gaussian, "budget.group_size**2", "1",
+    Mutant("groups cost what their members do", filters._widest_gaussian, "budget.group_size**2", "1",
            "check_groups_are_let_through_as_groups"),
-    Mutant("an order that was asked for is ignored", limits.of_ledger, "isinstance(measure, float)", "False", MEASURE),
+    Mutant("an order that was asked for is ignored", filters.of_ledger, "isinstance(measure, float)", "False", MEASURE),
     Mutant("one release too many", ledger.Ledger._after, "left[-1][1] < times", "left[-1][1] + 1 < times",
            "check_a_release_beyond_the_approved_number_is_checked"),
     Mutant("approval is for ever", ledger.Ledger._after, "(leaf, there - times)", "(leaf, there)",
@@ -71,13 +71,13 @@ MUTANTS = [
            "check_very_many_entries_are_summed_up"),
     Mutant("old ledgers pass for fixed", ledger_file._of_version_1, "place == 0", "True",
            "check_ledgers_of_the_first_version_are_read_as_adaptive"),
-    Mutant("a run that departed goes on", ledger_run.LedgerRun.charge, "self._close(pages)", "pass",
+    Mutant("a run that departed goes on", ledger_file.LedgerRun.charge, "self._close(state)", "pass",
            "check_a_run_that_departs_from_its_plan_ends"),
-    Mutant("the first charges grow with later ones", ledger_run.LedgerRun.charge,
+    Mutant("the first charges grow with later ones", ledger_file.LedgerRun.charge,
            "None if entry.declared else entry.id", "entry.id",
            "check_single_charges_after_the_first_are_adaptive"),
-    Mutant("an approved charge comes on top", ledger_run.LedgerRun.charge,
-           "if ahead is not None and pages.adjacency is adjacency:",
+    Mutant("an approved charge comes on top", ledger_file.LedgerRun.charge,
+           "if ahead is not None and state.adjacency is adjacency:",
            "if False:", "check_a_charge_takes_up_its_approval"),
     Mutant("chosen runs claim their own price", claim.stated, "if ledger.adaptive and ledger.budget is None:",
            "if ledger.adaptive:", "check_a_run_that_was_chosen_later_claims_the_limit"),

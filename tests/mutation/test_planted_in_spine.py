@@ -39,6 +39,8 @@ MUTANTS = [
            "multiplier", "check_noise_has_the_stated_scale"),
     Mutant("joint parts each noised as if alone", release.release, "[math.sqrt(len(parts))]", "[1.0]",
            "check_joint_release_pays_for_its_parts"),
+    Mutant("Gaussian noise on any bound", release.release, 'part.norm != "L2"', "False",
+           "check_gaussian_noise_is_for_values_bounded_in_l2"),
     Mutant("the charge is forgotten", release.release, "sample.spend(mechanism, adjacency, ledger)",
            "pass", "check_every_release_is_charged"),
     Mutant("noise before the charge", release.release, "    sample.spend(mechanism, adjacency, ledger)",

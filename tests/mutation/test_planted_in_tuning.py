@@ -8,7 +8,7 @@ from pathlib import Path
 import tune_checks  # noqa: F401 - registers its checks
 
 from privlearn import sampling
-from privlearn.accounting import accountant, events, ledger, rdp, repeat, trees
+from privlearn.accounting import accountant, ledger, mechanisms, trees
 from privlearn.cli import tuned as cli_tuned
 from privlearn.clipping import evaluation
 from privlearn.data import dataset
@@ -27,7 +27,7 @@ MUTANTS = [
            "check_selection_draws_by_its_probabilities"),
     Mutant("Gumbel noise the wrong way up", selection.gumbel, "return -(", "return (",
            "check_selection_draws_by_its_probabilities"),
-    Mutant("half of the scale for any scores", events.gumbel_scale, "return 2 * ", "return ",
+    Mutant("half of the scale for any scores", mechanisms.gumbel_scale, "return 2 * ", "return ",
            "check_selection_is_within_its_range"),
     Mutant("a selection that is free", selection.select,
            "ledger.charge(Selection(epsilon), scores.adjacency)", "pass", "check_selection_is_charged_before_it_is_drawn"),
@@ -45,9 +45,9 @@ MUTANTS = [
            "check_the_number_of_runs_follows_its_law"),
     Mutant("uniform numbers of 64 bits", selection.draw_repetitions, "words(_WORDS)", "words(1)",
            "check_the_number_of_runs_has_no_cap"),
-    Mutant("the law of another mean", repeat.gamma, "return high", "return 0.8 * high",
+    Mutant("the law of another mean", trees.gamma, "return least", "return 0.8 * least",
            "check_the_number_of_runs_follows_its_law"),
-    Mutant("repetitions priced as one run", repeat.divergences, "one + extra +", "one +",
+    Mutant("repetitions priced as one run", trees.best_of_runs, "one + extra +", "one +",
            "check_repeat_and_select_is_priced_as_published"),
     Mutant("only the first block is priced", accountant.by_pld, "in per_block(group))",
            "in per_block(group)[:1])", "check_disjoint_blocks_cost_their_dearest"),
@@ -55,8 +55,8 @@ MUTANTS = [
            "Composed((_tree(left), Repeated(block, times)))",
            "Composed((Repeated(split, left[split]), Repeated(block, times)))",
            "check_disjoint_blocks_cost_their_dearest"),
-    Mutant("any of several events at the price of the first", rdp._leaf_curve,
-           "[curve(event) for event in events]", "[curve(event) for event in events[:1]]",
+    Mutant("any of several events at the price of the first", trees.OneOf.renyi,
+           "in self.events]", "in self.events[:1]]",
            "check_one_of_several_costs_the_dearest"),
     Mutant("blocks overlap", dataset.Dataset.blocks, "block_of == block", "block_of >= block",
            "check_blocks_are_disjoint_and_independent"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import validation_checks  # noqa: F401 - registers its checks
 
 from privlearn import plan, schedules
-from privlearn.accounting import events, filters, limits, zcdp
+from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
 from privlearn.publishing import verify
@@ -63,18 +63,18 @@ MUTANTS = [
     Mutant("the start is claimed, not the limit", plan.Plan.event, "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
     Mutant("limits forget what came before", plan.Plan._earlier, "priced(self.front)", "()", MEET),
-    Mutant("limits are rounded up", limits._not_above, "while spent(value) > limit:", "while False:", MEET),
-    Mutant("the room at an order forgets what came before", limits._renyi_room, "- rdp.curve(before)", "",
+    Mutant("limits are rounded up", budget.to_safe_side, "while not safe(value):", "while False:", MEET),
+    Mutant("the room at an order forgets what came before", filters._renyi_room, "- rdp.curve(before)", "",
            MEET),
     Mutant("a Gaussian filter lets anything through", filters.is_gaussian,
-           "isinstance(leaf,", "True or isinstance(leaf,",
+           "leaf.gaussian", "True",
            "check_gaussian_filters_are_exact"),
-    Mutant("a Gaussian filter is worth half its limit", events.GaussianFilter.worth,
+    Mutant("a Gaussian filter is worth half its limit", trees.GaussianFilter.worth,
            "0.5 / self.rho", "1 / self.rho",
            "check_gaussian_filters_are_exact"),
-    Mutant("a Gaussian filter's mu is its rho", zcdp.gaussian_mu, "times * 2 * limit", "times * limit",
+    Mutant("a Gaussian filter's mu is its rho", trees.GaussianFilter.mu_squared, "times * 2 *", "times *",
            "check_gaussian_filters_are_exact"),
-    Mutant("groups have the room of one example", limits._widest_in_rho, "/ budget.group_size**2", "", MEET),
+    Mutant("groups have the room of one example", filters._widest_in_rho, "/ budget.group_size**2", "", MEET),
     Mutant("an accuracy is read for free", epoch_noise.paced,
            "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)",
            "(noisy,) = counted.values", LIMIT),

@@ -223,7 +223,7 @@ def test_budgets_and_checks_never_import_matplotlib() -> None:
 
 def test_the_divergence_meets_the_curve() -> None:
     """The studies' quadrature and the accountant's curve are the same numbers."""
-    from privlearn.accounting.events import Gaussian, PoissonSampled
+    from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 
     curve = rdp.curve(PoissonSampled(0.06, Gaussian(1.0)))
     assert rdp.divergence(0.06, 1.0, rdp.ORDERS[:100]) == pytest.approx(curve[:100], rel=1e-10)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import sampling, streams
-from privlearn.accounting.events import Gaussian, tally
+from privlearn.accounting.events import tally
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.clipping import clips, kernels
 from privlearn.clipping.augmentation import Augmentation

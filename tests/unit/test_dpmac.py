@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.accounting.events import NonPrivate, walk
+from privlearn.accounting.events import walk
+from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.mac.activations import SOFTPLUS

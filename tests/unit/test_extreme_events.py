@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import sys
 
 import pytest
 
-from privlearn.accounting import accountant, partition, pld
+from privlearn.accounting import accountant, comparisons, partition, pld
 from privlearn.accounting.comparisons import lower_bound
-from privlearn.accounting.events import (
-    Composed,
-    Event,
-    Filter,
+from privlearn.accounting.events import Composed, Event, Repeated
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
-    GaussianFilter,
     Laplace,
-    OneOf,
-    Parallel,
     Partitioned,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
-    RepeatAndSelect,
-    Repeated,
     Selection,
 )
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent
 
@@ -125,3 +121,14 @@ def test_hardly_any_noise_has_no_lower_bound_for_shuffling(capsys: pytest.Captur
     plan = ("--batch-size", "600", "--noise-multiplier", "0.01", "--epochs", "4", "--sampling", "shuffle")
     assert main(["budget", "--examples", "6000", *plan]) == 0
     assert "shuffle-2024" not in capsys.readouterr().out
+
+
+def test_the_lower_bound_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dp-accounting is an extra: without it there is no lower bound, and everything else is as it was."""
+    for name in ("dp_accounting", "dp_accounting.pld"):
+        monkeypatch.setitem(sys.modules, name, None)
+    event = Repeated(FixedBatches(Gaussian(1.0)), 3)
+    with pytest.raises(UnsupportedEvent, match=re.escape("pip install 'privlearn[comparison]'")):
+        lower_bound(event, 50, Adjacency.ZERO_OUT, 1e-5)
+    assert not comparisons.installed()
+    assert accountant.guarantee(event, Adjacency.ZERO_OUT, 1e-5).epsilon > 0

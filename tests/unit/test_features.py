@@ -19,8 +19,9 @@ from feature_run_checks import toy
 import privlearn as pv
 from privlearn import cli
 from privlearn.accounting.accountant import epsilon_bound, guarantee
-from privlearn.accounting.events import Composed, Repeated, Selection
+from privlearn.accounting.events import Composed, Repeated
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import features as published
 from privlearn.statistics import classifiers as fisher_module

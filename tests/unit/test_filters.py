@@ -10,22 +10,20 @@ from checks import NoDraws, bounded
 
 from privlearn.accounting import accountant, rdp
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import (
-    Filter,
+from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import (
     FixedBatches,
     Gaussian,
-    GaussianFilter,
     Laplace,
     Partitioned,
     PoissonSampled,
     PureDP,
-    Repeated,
     Selection,
-    compose,
 )
-from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
-from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms.release import release
 from privlearn.streams import Streams

@@ -21,27 +21,20 @@ from fuzz import mutations
 from publishing_checks import body_of, published
 
 from privlearn.accounting import accountant
-from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import (
+from privlearn.accounting.events import Event, Repeated, compose, from_json, tally
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import (
     ZCDP,
-    Event,
-    Filter,
     FixedBatches,
     Gaussian,
     Laplace,
-    OneOf,
-    Parallel,
     Partitioned,
     PoissonSampled,
     PureDP,
     RandomisedResponse,
-    RepeatAndSelect,
-    Repeated,
     Selection,
-    compose,
-    tally,
 )
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.trees import Filter, OneOf, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
 from privlearn.publishing import certificate, keys, tuned

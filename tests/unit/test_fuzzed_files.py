@@ -19,8 +19,9 @@ from data_checks import CSV, SCHEMA, declared
 import privlearn as pv
 from privlearn._storage import digest
 from privlearn.accounting import accountant
-from privlearn.accounting.events import Gaussian, PoissonSampled, Repeated
+from privlearn.accounting.events import Repeated
 from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.data.schema import Number, Schema, read_schema
 from privlearn.errors import PrivlearnError
 from privlearn.runs.checkpoint import Checkpoint

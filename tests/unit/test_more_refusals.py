@@ -16,8 +16,8 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import schedules
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation

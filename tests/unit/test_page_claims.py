@@ -14,10 +14,11 @@ import pytest
 from page_blocks import PAGES, ROOT
 
 import privlearn as pv
-from privlearn.accounting import events, pld, rdp
+from privlearn.accounting import events, mechanisms, pld, rdp, trees
 from privlearn.accounting.accountant import guarantees
-from privlearn.accounting.events import Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.events import Repeated
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn.cli import main
 from privlearn.errors import UnsupportedEvent
 from privlearn_studies.registry import STUDIES
@@ -211,16 +212,16 @@ EVENTS: dict[str, events.Event] = {
     "Gaussian": _RELEASE,
     "PoissonSampled": PoissonSampled(0.1, _RELEASE),
     "Partitioned": Partitioned(20, _RELEASE),
-    "FixedBatches": events.FixedBatches(_RELEASE),
-    "Laplace": events.Laplace(3.0),
-    "RandomisedResponse": events.RandomisedResponse(0.5, 4),
-    "Selection": events.Selection(0.1),
-    "RepeatAndSelect": events.RepeatAndSelect(_RELEASE, 2.0, 1.0),
-    "Parallel": events.Parallel((_RELEASE, Gaussian(4.0))),
-    "OneOf": events.OneOf((_RELEASE, Gaussian(4.0))),
-    "ZCDP": events.ZCDP(0.01),
-    "Filter": events.Filter(0.1),
-    "GaussianFilter": events.GaussianFilter(0.1),
+    "FixedBatches": mechanisms.FixedBatches(_RELEASE),
+    "Laplace": mechanisms.Laplace(3.0),
+    "RandomisedResponse": mechanisms.RandomisedResponse(0.5, 4),
+    "Selection": mechanisms.Selection(0.1),
+    "RepeatAndSelect": trees.RepeatAndSelect(_RELEASE, 2.0, 1.0),
+    "Parallel": trees.Parallel((_RELEASE, Gaussian(4.0))),
+    "OneOf": trees.OneOf((_RELEASE, Gaussian(4.0))),
+    "ZCDP": mechanisms.ZCDP(0.01),
+    "Filter": trees.Filter(0.1),
+    "GaussianFilter": trees.GaussianFilter(0.1),
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privlearn.accounting import rdp
-from privlearn.accounting.events import Gaussian, PoissonSampled
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.errors import BadInput
 
 

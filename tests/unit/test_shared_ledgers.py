@@ -16,8 +16,9 @@ from sklearn.model_selection import GridSearchCV
 
 from privlearn import Budget, Ledger
 from privlearn.accounting import Adjacency, accountant
-from privlearn.accounting.events import Gaussian, Repeated, compose
+from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.ledger_file import LedgerFile
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.cli import main
 from privlearn.errors import BadInput, BudgetExceeded
 
@@ -81,7 +82,7 @@ SPENDER = """
 import sys
 from privlearn import Ledger
 from privlearn.accounting import Adjacency
-from privlearn.accounting.events import Gaussian
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded
 ledger, charged = Ledger.open(sys.argv[1]), 0
 try:

@@ -19,17 +19,10 @@ from tune_checks import ADD, EMPTY, REPLACE, candidates, data, train
 import privlearn as pv
 from privlearn import streams as streams_module
 from privlearn.accounting import accountant, rdp, zcdp
-from privlearn.accounting.events import (
-    Gaussian,
-    OneOf,
-    Parallel,
-    PoissonSampled,
-    RepeatAndSelect,
-    Repeated,
-    compose,
-    one_of,
-)
+from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.accounting.trees import OneOf, Parallel, RepeatAndSelect, one_of
 from privlearn.cli import main
 from privlearn.errors import AdjacencyMismatch, BadInput, UnsupportedEvent
 from privlearn.runs.result import PrivateDiagnostics

@@ -18,9 +18,10 @@ from torch import nn
 import privlearn as pv
 from privlearn import cli, schedules
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Filter, Gaussian, compose
-from privlearn.accounting.filters import share
-from privlearn.accounting.limits import largest_filter
+from privlearn.accounting.events import compose
+from privlearn.accounting.filters import largest_filter, share
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import Filter
 from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
 from privlearn.schedules import Constant, Exponential, Validation

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
-    from privlearn.accounting.accountant import Guarantee as Guarantee
     from privlearn.accounting.budget import Budget as Budget
     from privlearn.accounting.guarantee import Adjacency as Adjacency
+    from privlearn.accounting.guarantee import Guarantee as Guarantee
     from privlearn.accounting.guarantee import PrivacyUnit as PrivacyUnit
     from privlearn.accounting.ledger import Ledger as Ledger
 
@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = lazy(
     {
         "Adjacency": "guarantee",
         "Budget": "budget",
-        "Guarantee": "accountant",
+        "Guarantee": "guarantee",
         "Ledger": "ledger",
         "PrivacyUnit": "guarantee",
     },

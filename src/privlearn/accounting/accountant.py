@@ -2,80 +2,29 @@
 
 Group privacy: what a guarantee for one example is worth for somebody with up to k of them.
 
-Mechanisms that scale exactly are priced as what they are for k examples together (`group_events`): Gaussian releases at k
-times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each lead from one
-data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g + ... + g^{k-1}) at
-g = e^e.
+Mechanisms that scale exactly are priced as what they are for k examples together (`trees.for_group`): Gaussian releases
+at k times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each
+lead from one data set to its group neighbour, which turns delta(e) into the curve delta_k(k e) <= delta(e) (1 + g +
+... + g^{k-1}) at g = e^e.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, final
 
 import numpy as np
 
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting import comparisons, pld, rdp, zcdp
-from privlearn.accounting.events import (
-    Event,
-    Laplace,
-    NonPrivate,
-    OneOf,
-    Parallel,
-    PoissonSampled,
-    PureDP,
-    RandomisedResponse,
-    RepeatAndSelect,
-    Selection,
-    require_adjacency,
-    tally,
-)
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.trees import coarsen, for_group, per_block
+from privlearn.accounting.budget import bisect, bracket
+from privlearn.accounting.events import Event, Mechanism, coarsen, require_adjacency, tally
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.trees import for_group, per_block
 from privlearn.errors import UnsupportedEvent
 
 #: Different mechanisms that are priced in one computation; each takes some milliseconds.
 _MOST_KINDS = 1000
-#: What a figure is: only a `bound` may be claimed.
-Kind = Literal["bound", "lower_bound", "estimate"]
-
-
-@final
-@dataclass(frozen=True)
-class Guarantee:
-    """An (epsilon, delta) statement, for one kind of neighbour, by one method.
-
-    The unit of protection is one example, or up to `group_size` of them together; an example is one row of the training
-    data, or one person where `rows_per_person` says how many rows of each take part.
-    """
-
-    epsilon: float
-    delta: float
-    adjacency: Adjacency
-    method: str
-    kind: Kind = "bound"
-    rho: float | None = None
-    group_size: int = 1
-    rows_per_person: int | str | None = None
-
-    @property
-    def unit(self) -> PrivacyUnit:
-        """Whose data are protected."""
-        return PrivacyUnit(self.group_size, self.rows_per_person)
-
-    def __str__(self) -> str:
-        sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
-        unit = f", for {self.unit}" if self.unit != PrivacyUnit() else ""
-        figures = f"({sign}{rounded_up(self.epsilon)}, {self.delta:g})-DP"
-        return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
-
-
-def rounded_up(epsilon: float) -> str:
-    """`epsilon` for reading: three digits after the point, never below the figure itself."""
-    return f"{math.ceil(epsilon * 1000) / 1000:.6g}"
 
 
 def rho(event: Event) -> float | None:
@@ -102,18 +51,18 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int
     _require_priceable(event, adjacency, delta)
     PrivacyUnit(group_size)
     total = rho(event)
-    found = [
+    figures = [
         Guarantee(
             epsilon, delta, adjacency, method, "bound", None if total is None else total * group_size**2, group_size
         )
         for method, epsilon in _figures(event, delta, group_size)
         if math.isfinite(epsilon)
     ]
-    if not found:
+    if not figures:
         raise UnsupportedEvent(
             f"no accountant gives a finite epsilon at delta {delta:g}: use a larger delta or more noise"
         )
-    return tuple(sorted(found, key=lambda guarantee: guarantee.epsilon))
+    return tuple(sorted(figures, key=lambda guarantee: guarantee.epsilon))
 
 
 def guarantee(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> Guarantee:
@@ -124,12 +73,12 @@ def guarantee(event: Event, adjacency: Adjacency, delta: float, group_size: int 
 def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> float:
     """An epsilon that `guarantee` never exceeds and nearly always equals, in one computation: for searches."""
     _require_priceable(event, adjacency, delta)
-    found = next((epsilon for _, epsilon in _figures(event, delta, group_size) if math.isfinite(epsilon)), math.inf)
+    least = next((epsilon for _, epsilon in _figures(event, delta, group_size) if math.isfinite(epsilon)), math.inf)
     total = rho(event)
-    if total is not None and any(isinstance(leaf, Selection) for leaf in tally(event)):
+    if total is not None and any(leaf.loose_pair for leaf in tally(event)):
         # Privacy loss distributions take a selection for any mechanism of that range, at four times its rho.
-        found = min(found, zcdp.epsilon_of_rho(group_size**2 * total, delta))
-    return found
+        least = min(least, zcdp.epsilon_of_rho(group_size**2 * total, delta))
+    return least
 
 
 def estimates(event: Event, adjacency: Adjacency, delta: float) -> tuple[Guarantee, ...]:
@@ -163,23 +112,16 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
     if total is not None:
         methods["zcdp"] = lambda: zcdp.epsilon_of_rho(k**2 * total, delta)
         methods["zcdp-2016"] = lambda: zcdp.epsilon_bun_steinke(k**2 * total, delta)
-    if k == 1 and any(isinstance(leaf, PoissonSampled) for leaf in tally(event)):
+    if k == 1 and any(leaf.poisson for leaf in tally(event)):
         methods["moments-2016"] = lambda: rdp.epsilon_by_moments(event, delta)
     return methods
 
 
 def _pure_epsilon(event: Event) -> float | None:
     """The sum of epsilons at delta 0 where every mechanism has one."""
-    total = 0.0
-    for leaf, times in tally(event).items():
-        match leaf:
-            case PureDP(epsilon) | RandomisedResponse(epsilon) | Selection(epsilon):
-                total += times * epsilon
-            case Laplace(noise_multiplier):
-                total += times / noise_multiplier
-            case _:
-                return None
-    return total
+    parts = [leaf.pure(times) for leaf, times in tally(event).items()]
+    known = [part for part in parts if part is not None]
+    return sum(known, 0.0) if len(known) == len(parts) else None
 
 
 def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
@@ -187,25 +129,19 @@ def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None
     require_adjacency(event, adjacency)
     counts = tally(event)
     for leaf in counts:
-        if isinstance(leaf, NonPrivate):
-            raise UnsupportedEvent(f"there is no guarantee to give: {leaf.reason}", event=leaf)
+        leaf.require_priceable()
     if (kinds := sum(map(_kinds, counts))) > _MOST_KINDS:
         kinds = sum(map(_kinds, coarsen(counts)))
     if kinds > _MOST_KINDS:
         raise UnsupportedEvent(
-            f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels alone may "
-            "be many more). Use fewer sampling rates, or candidates"
+            f"the events hold {kinds} different mechanisms: at most {_MOST_KINDS} are priced together (noise levels "
+            "alone may be many more). Use fewer sampling rates, or candidates"
         )
 
 
-def _kinds(leaf: Event) -> int:
+def _kinds(leaf: Mechanism) -> int:
     """How many mechanisms are priced for `leaf`."""
-    match leaf:
-        case Parallel(events) | OneOf(events):
-            return sum(_kinds(inner) for event in events for inner in tally(event))
-        case RepeatAndSelect(event):
-            return sum(_kinds(inner) for inner in tally(event))
-    return 1
+    return sum(_kinds(inner) for event in leaf.inside for inner in tally(event)) if leaf.inside else 1
 
 
 def by_pld(event: Event, delta: float, k: int) -> float:
@@ -213,11 +149,11 @@ def by_pld(event: Event, delta: float, k: int) -> float:
     group = for_group(event, k)
     if group is not None:
         try:
-            found = max(pld.epsilon(met, delta) for met in per_block(group))
+            whole = max(pld.epsilon(met, delta) for met in per_block(group))
         except UnsupportedEvent:
-            found = math.inf
-        if math.isfinite(found) or k == 1:
-            return found
+            whole = math.inf
+        if math.isfinite(whole) or k == 1:
+            return whole
     return pld_in_steps(event, delta, k)
 
 
@@ -259,14 +195,8 @@ def log_growth(epsilon: float, k: int) -> float:
 
 
 def _least(good: Callable[[float], bool]) -> float:
-    """The least epsilon >= 0 found with good(epsilon), to a relative 1e-6, on the safe side; infinite if there is none."""
-    high = 1e-3
-    while not good(high):
-        high *= 2
-        if high > 1e6:
-            return math.inf
-    low = 0.0
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if good(middle) else (middle, high)
-    return high
+    """The least epsilon >= 0 with good(epsilon), to a relative 1e-6, on the safe side; infinite if there is none."""
+    if good(0.0):
+        return 0.0
+    _, high = bracket(good, 1e-3, most=1e6)
+    return bisect(good, 0.0, high, 1e-6)[1] if math.isfinite(high) else math.inf

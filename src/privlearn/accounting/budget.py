@@ -1,6 +1,6 @@
-"""Solve for one public number so that a target is met, always on the safe side.
+"""A budget, what may be spent: a target epsilon at a delta, or a target rho.
 
-How much privacy may be spent: a target epsilon at a delta, or a target rho.
+And solving for one public number so that a target is met, always on the safe side: all searches of the project.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import final
 
 from privlearn._checks import delta as valid_delta
 from privlearn._checks import positive
-from privlearn.accounting import accountant, zcdp
 from privlearn.accounting.events import Event, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput, UnsupportedEvent
@@ -22,6 +21,69 @@ GAP = 0.003
 #: Where the search aims below the target, and the gap at which it stops.
 _AIM, _CLOSE = 0.0003, 0.001
 _LOWEST, _HIGHEST = 1e-9, 1e9
+
+
+def bracket(
+    good: Callable[[float], bool], high: float, low: float = 0.0, most: float = math.inf
+) -> tuple[float, float]:
+    """Double `high` until it is good: the last that was not (or `low`), and the first that is, infinite beyond `most`."""
+    while not good(high):
+        low, high = high, 2 * high
+        if high > most:
+            return low, math.inf
+    return low, high
+
+
+def bisect(
+    good: Callable[[float], bool],
+    low: float,
+    high: float,
+    tolerance: float,
+    *,
+    geometric: bool = False,
+    most_steps: int = 10_000,
+) -> tuple[float, float]:
+    """Narrow the bracket of a number from which on a condition holds: `high` is good, `low` is not.
+
+    Args:
+        good: the condition; it holds from some number on.
+        low: below that number.
+        high: above it.
+        tolerance: the width at which to stop, as a share of `high`.
+        geometric: halve the ratio of the two ends, not their distance.
+        most_steps: stop after as many.
+
+    Returns:
+        Both ends: whoever needs the safe side takes the one that is safe.
+    """
+    for _ in range(most_steps):
+        if high - low <= tolerance * abs(high):
+            break
+        middle = math.sqrt(low * high) if geometric else (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if good(middle) else (middle, high)
+    return low, high
+
+
+def to_safe_side(safe: Callable[[float], bool], value: float, step: float, growth: float = 1.0) -> float:
+    """`value`, or a number close to it: the first found at which `safe` holds, despite all rounding.
+
+    Args:
+        safe: the condition.
+        value: what a search ended at.
+        step: where to look, as a share of the number: above it, or below it if negative.
+        growth: what the step is multiplied by each time.
+
+    Raises:
+        BadInput: nothing near `value` will do.
+    """
+    while not safe(value):
+        value = value * (1 + step) + (1e-300 if step > 0 else 0.0)
+        step *= growth
+        if abs(step) > 0.5:
+            raise BadInput(f"no number near {value:g} meets the target: use a larger budget")
+    return value
 
 
 def solve_noise(spent: Callable[[float], float], target: float, start: float = 1.0) -> float:
@@ -53,9 +115,9 @@ def solve_noise(spent: Callable[[float], float], target: float, start: float = 1
         step *= 1.6
         if not math.log(_LOWEST) <= x <= math.log(_HIGHEST):
             raise BadInput(
-                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being solved "
-                "for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change the "
-                "target, or the plan",
+                f"nothing between {_LOWEST:g} and {_HIGHEST:g} meets the target of {target:g}: what is not being "
+                "solved for (an earlier release, the start or end of a schedule, a large delta) fixes the cost. Change "
+                "the target, or the plan",
                 target=target,
             )
         at = error(x)
@@ -186,6 +248,8 @@ class Budget:
         Raises:
             UnsupportedEvent: no sound price is known, in this measure, under `adjacency`.
         """
+        from privlearn.accounting import accountant, zcdp  # which search by the functions above
+
         if self.rho is not None:
             require_adjacency(event, adjacency)
             return self.group_size**2 * zcdp.rho(event)

@@ -1,7 +1,8 @@
 """What shuffling fixed-size batches costs at least: the other end of an honest interval.
 
-No amplification by shuffling is claimed here: the sound upper bound of a shuffled epoch is one Gaussian release. This is the
-lower bound of Chua et al. (2024): two data sets and an attack that tell how much an epoch gives away, whatever is proven.
+No amplification by shuffling is claimed here: the sound upper bound of a shuffled epoch is one Gaussian release. This
+is the lower bound of Chua et al. (2024): two data sets and an attack that tell how much an epoch gives away, whatever
+is proven.
 
 Yu et al.'s closed form for random sampling: an estimate, never a guarantee.
 
@@ -14,17 +15,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from privlearn._checks import count
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.events import Event, FixedBatches, Gaussian, PoissonSampled, tally
+from privlearn.accounting.events import Event, tally
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, PoissonSampled
+from privlearn.accounting.trees import of_kind
 from privlearn.accounting.zcdp import gaussian_epsilon
 from privlearn.errors import UnsupportedEvent
 
+#: How to get the package that computes the lower bound.
+MISSING = (
+    "the lower bound for shuffling needs dp-accounting, which is not installed: pip install 'privlearn[comparison]'"
+)
 _STEP = 1e-3
 _LEAST_MASS = 1e-14
 
@@ -33,24 +41,33 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     """A lower bound on epsilon at `delta` of epochs over `batches` shuffled fixed-size batches.
 
     All examples but one pull every batch one way, and the attacker looks at the largest batch sum: the one with the
-    example stands out by up to twice the clip norm. Earlier Gaussian releases are left out, which only lowers the bound.
+    example stands out by up to twice the clip norm. Earlier Gaussian releases are left out, which only lowers the
+    bound.
 
     Raises:
-        UnsupportedEvent: no shuffled epoch is among the events, or the adjacency is add/remove.
+        UnsupportedEvent: no shuffled epoch is among the events, the adjacency is add/remove, or dp-accounting is missing.
     """
     count("batches", batches)
     valid_delta(delta)
     if adjacency is Adjacency.ADD_REMOVE:
         raise UnsupportedEvent("the lower bound for shuffling is for neighbours of the same size")
-    epochs = {leaf.event: times for leaf, times in tally(event).items() if isinstance(leaf, FixedBatches)}
+    epochs = {leaf.event: times for leaf, times in of_kind(event, FixedBatches).items()}
     if not epochs:
         raise UnsupportedEvent("there is no shuffled epoch among the events")
     mu = math.sqrt(sum(times / mechanism.noise_multiplier**2 for mechanism, times in epochs.items()))
     return min(_compose(epochs, batches, adjacency, delta), gaussian_epsilon(mu, delta))
 
 
+def installed() -> bool:
+    """Whether `lower_bound` can be computed: dp-accounting is an extra, `comparison`."""
+    return find_spec("dp_accounting") is not None
+
+
 def _compose(epochs: Mapping[Gaussian, int], batches: int, adjacency: Adjacency, delta: float) -> float:
-    from dp_accounting.pld import privacy_loss_distribution as peer
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as peer
+    except ImportError as error:
+        raise UnsupportedEvent(MISSING) from error
 
     total = None
     for mechanism, times in epochs.items():
@@ -102,15 +119,16 @@ def epsilon(event: Event, delta: float) -> float:
     Raises:
         UnsupportedEvent: noise below 1.15, a sampling rate above 1 / (16 sigma), or any other kind of mechanism.
     """
+    sampled = of_kind(event, PoissonSampled)
+    if len(sampled) < len(tally(event)):
+        raise UnsupportedEvent("the estimate of Yu et al. is for Poisson sampling alone", event=event)
     rho, top = 0.0, math.inf
-    for leaf, times in tally(event).items():
-        if not isinstance(leaf, PoissonSampled):
-            raise UnsupportedEvent("the estimate of Yu et al. is for Poisson sampling alone", event=leaf)
+    for leaf, times in sampled.items():
         rate, sigma = leaf.sampling_rate, leaf.event.noise_multiplier
         if sigma < LEAST_SIGMA or rate > 1 / (16 * sigma):
             raise UnsupportedEvent(
-                f"the estimate of Yu et al. does not hold at sigma {sigma:g} and q {rate:g}: it needs sigma of at least "
-                f"{LEAST_SIGMA} and q of at most 1 / (16 sigma) = {1 / (16 * sigma):.4g}. Use pld or rdp",
+                f"the estimate of Yu et al. does not hold at sigma {sigma:g} and q {rate:g}: it needs sigma of at "
+                f"least {LEAST_SIGMA} and q of at most 1 / (16 sigma) = {1 / (16 * sigma):.4g}. Use pld or rdp",
                 event=leaf,
             )
         rho += times * (rate / sigma) ** 2
@@ -119,7 +137,7 @@ def epsilon(event: Event, delta: float) -> float:
 
 
 def highest_order(rate: float, sigma: float) -> float:
-    """U = sigma^2 ln(1 / (q sigma)) + 1: the orders up to which the paper puts its bound (Yu et al. 2019, section IV-B)."""
+    """U = sigma^2 ln(1 / (q sigma)) + 1: the orders up to which the paper puts its bound (Yu et al. 2019, IV-B)."""
     return sigma**2 * math.log(1 / (rate * sigma)) + 1
 
 

@@ -1,28 +1,29 @@
-"""What was done to the data, as frozen values: the one thing that accountants read and certificates carry.
+"""Events: what was done to the data, as frozen values; the one thing that accountants read and certificates carry.
 
-An event is a tree. Its leaves are mechanisms (`Gaussian`), its inner nodes say how the data reached them
-(`PoissonSampled`, `Partitioned`, `FixedBatches`) and how often (`Repeated`, `Composed`). Events hold public numbers
-only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they stand in.
+An event is a tree. Its leaves are mechanisms, each of which knows its own prices (`mechanisms`; `trees` has those made
+of other events); its inner nodes say how often they ran (`Repeated`) and in which order (`Composed`). Events hold
+public numbers only; noise multipliers are relative to the sensitivity under the adjacency of the ledger that they
+stand in.
 
-Noise for private selection, from a zCDP budget (Durfee and Rogers 2019; Cesar and Rogers 2021).
+As JSON, events are written and read by a closed, versioned table of kinds. Nothing else can be read back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from privlearn._checks import between, count, positive
+from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
-_ALL = frozenset(Adjacency)
-#: Numbers beyond these mean nothing in practice, and would overflow.
-_NOISE, _EPSILON, _RHO = (1e-6, 1e12), (1e-12, 1e6), (1e-24, 1e12)
-#: That of a Gaussian release with the least noise.
-_GAUSSIAN_RHO = (_RHO[0], 5e11)
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    from privlearn.accounting.pairs import PairBuilder
 
 
 class Event:
@@ -30,241 +31,99 @@ class Event:
 
     __slots__ = ()
 
-    #: The kinds of neighbour under which a sound price is known.
-    adjacencies: frozenset[Adjacency] = _ALL
 
+class Mechanism(Event):
+    """A leaf of an event tree, with everything that accountants know of it: what is not defined here, nobody prices.
 
-@final
-@dataclass(frozen=True, slots=True)
-class Gaussian(Event):
-    """One Gaussian release on all the data: noise of standard deviation `noise_multiplier` x sensitivity."""
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        between("noise_multiplier", self.noise_multiplier, *_NOISE)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PoissonSampled(Event):
-    """One release on a batch into which each example fell independently with probability `sampling_rate`."""
-
-    sampling_rate: float
-    event: Gaussian
-
-    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
-
-    def __post_init__(self) -> None:
-        between("sampling_rate", self.sampling_rate, 1e-12, 1.0)
-        _require_gaussian(self)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Partitioned(Event):
-    """One epoch: each example falls into one of `batches` independently and uniformly; `event` on each batch.
-
-    The partition is drawn afresh for every epoch and is secret (balls in bins).
+    To add one, define a final frozen dataclass with the prices that it has and register its name with `kind`. Every
+    price is an upper bound for both directions between neighbours of each kind in `adjacencies`.
     """
 
-    batches: int
-    event: Gaussian
+    __slots__ = ()
 
-    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
-
-    def __post_init__(self) -> None:
-        count("batches", self.batches)
-        _require_gaussian(self)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FixedBatches(Event):
-    """One epoch over disjoint batches of fixed sizes, in fixed or shuffled order; `event` on each batch.
-
-    Covered where the number of examples is public. Removing an example would shift or refill other batches, so
-    add/remove is not (Yu et al. 2019, Thm 2, needs examples that are assigned independently).
-    """
-
-    event: Gaussian
-
-    adjacencies = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
-
-    def __post_init__(self) -> None:
-        _require_gaussian(self)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Laplace(Event):
-    """One Laplace release on all the data: scale `noise_multiplier` x L1 sensitivity."""
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        between("noise_multiplier", self.noise_multiplier, *_NOISE)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PureDP(Event):
-    """Any mechanism that is epsilon-DP with delta 0."""
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        between("epsilon", self.epsilon, *_EPSILON)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ZCDP(Event):
-    """Any mechanism that is rho-zCDP."""
-
-    rho: float
-
-    def __post_init__(self) -> None:
-        between("rho", self.rho, *_RHO)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RandomisedResponse(Event):
-    """Each example reports one of `categories`, its own with e^epsilon times the probability of each other."""
-
-    epsilon: float
-    categories: int
-
-    adjacencies = frozenset({Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE})
-
-    def __post_init__(self) -> None:
-        between("epsilon", self.epsilon, *_EPSILON)
-        count("categories", self.categories, least=2)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Selection(Event):
-    """One draw of the exponential mechanism whose privacy loss has a range of at most `epsilon`.
-
-    With scores of sensitivity 1, probabilities proportional to exp(epsilon score / 2), or exp(epsilon score) where all
-    scores move in one direction between neighbours. One-shot Gumbel top-m is m of these (Durfee and Rogers 2019).
-    """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        between("epsilon", self.epsilon, *_EPSILON)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RepeatAndSelect(Event):
-    """`event` run a random number of times, and only the best outcome shown (Papernot and Steinke 2022).
-
-    The number of runs has mean `mean` and a truncated negative binomial law of this `shape` (0: logarithmic,
-    1: geometric, infinity: Poisson).
-    """
-
-    event: Event
-    mean: float
-    shape: float
-
-    def __post_init__(self) -> None:
-        _require_event(self.event)
-        between("mean", self.mean, 1.0, 1e9)
-        if isinstance(self.shape, bool) or not isinstance(self.shape, int | float) or not self.shape >= 0:
-            raise BadInput(f"shape is {self.shape!r}: expected a number of at least 0, or infinity")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Parallel(Event):
-    """`events` on disjoint blocks of the data, to which examples were assigned independently of each other.
-
-    One example meets one block, so the whole costs the maximum (Yu et al. 2019, Thm 2).
-    """
-
-    events: tuple[Event, ...]
-
-    adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
-
-    def __post_init__(self) -> None:
-        _require_events(self.events)
-        if not self.events:
-            raise BadInput("events is empty: expected at least one block's event")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OneOf(Event):
-    """One of `events` takes place: drawn at random, or chosen by what was released before.
-
-    Whichever it is, the whole costs their maximum, Renyi order by Renyi order. A choice that looks at the data is no such
-    event: it has to be a release of its own.
-    """
-
-    events: tuple[Event, ...]
-
-    def __post_init__(self) -> None:
-        _require_events(self.events)
-        if not self.events:
-            raise BadInput("events is empty: expected at least one event to choose from")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Filter(Event):
-    """Releases chosen adaptively under a filter that was fixed beforehand; what is claimed is its limit.
-
-    Either `rho` (a zCDP filter), or Renyi divergences at most `bounds[i]` at `orders[i]` (a Renyi filter).
-    """
-
-    rho: float | None
-    orders: tuple[float, ...] = ()
-    bounds: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):
-            raise BadInput("a filter needs either rho, or orders and as many bounds: give exactly one of the two")
-        count("the number of orders", len(self.orders), least=0, most=10_000)
-        if self.rho is not None:
-            between("rho", self.rho, *_RHO)
-        for order, bound in zip(self.orders, self.bounds, strict=True):
-            positive("a Renyi order minus 1", positive("a Renyi order", order) - 1)
-            positive("a bound at a Renyi order", bound)
-            between("a Renyi order", order, 1.0, _RHO[1])
-            between("a bound at a Renyi order", bound, 0.0, _RHO[1])
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class GaussianFilter(Event):
-    """Gaussian releases alone, chosen adaptively under a filter that was fixed beforehand: their rho adds up to at most `rho`.
-
-    They are all together no worse than one Gaussian release of that rho, exactly (Smith and Thakurta 2022).
-    """
-
-    rho: float
-
-    def __post_init__(self) -> None:
-        between("rho", self.rho, *_GAUSSIAN_RHO)
+    #: The kinds of neighbour under which the prices are sound.
+    adjacencies: frozenset[Adjacency] = frozenset(Adjacency)
+    #: What messages call it; by default its class.
+    phrase: str = ""
+    #: Whether one example meets nothing but one Gaussian release of this rho, so that a Gaussian filter lets it
+    #: through.
+    gaussian: bool = False
+    #: Whether batches are Poisson samples, which the moments accountant of 2016 is for.
+    poisson: bool = False
+    #: Whether `pair` stands for a larger class of mechanisms, so that zCDP may give a smaller epsilon.
+    loose_pair: bool = False
 
     @property
-    def worth(self) -> Gaussian:
-        """The one release that dominates everything that the filter lets through."""
-        return Gaussian(math.sqrt(0.5 / self.rho))
+    def inside(self) -> tuple[Event, ...]:
+        """The events that it is made of, if it is."""
+        return ()
+
+    @property
+    def noise_level(self) -> float:
+        """The noise multiplier, or what plays its part; 1 if nothing does."""
+        return 1.0
+
+    def zcdp(self) -> float:
+        """The zCDP parameter rho."""
+        raise UnsupportedEvent(f"{type(self).__name__} has no zCDP price", event=self)
+
+    def renyi(self, orders: NDArray[float64]) -> NDArray[float64]:
+        """The Renyi divergence at each of `orders`, all above 1; infinite where none is known."""
+        raise UnsupportedEvent(f"{type(self).__name__} has no Renyi price", event=self)
+
+    def pure(self, times: int = 1) -> float | None:
+        """The epsilon, at delta 0, of `times` of these; None if it has none."""
+        return None
+
+    def mu_squared(self, times: int = 1) -> float | None:
+        """The squared sensitivity over noise of the Gaussian that `times` of these are, exactly; None if none."""
+        return None
+
+    def pair(self) -> PairBuilder:
+        """The dominating pair of privacy loss distributions."""
+        raise UnsupportedEvent(f"{type(self).__name__} has no privacy loss distribution", event=self)
+
+    def dominating(self) -> Mechanism:
+        """The mechanism whose pair stands for this one's."""
+        return self
+
+    def grouped(self, k: int) -> Event | None:
+        """What it is for `k` examples together; None if no such form is known."""
+        return None
+
+    def coarsened(self, noise_multiplier: float) -> Mechanism:
+        """The same with at most this noise, which costs no less; itself if it has no noise to reduce."""
+        return self
+
+    def require_priceable(self) -> None:
+        """Raise `UnsupportedEvent` if there is no guarantee at all."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class NonPrivate(Event):
-    """Something without any guarantee; a ledger that holds one can't be published."""
+#: All that can be stored, by the name that it is written under.
+_KINDS: dict[str, type[Event]] = {}
+_NAMES: dict[type[Event], str] = {}
+_FIELDS: dict[type[Event], tuple[str, ...]] = {}
+#: Version of the JSON form. It changes whenever the meaning of a stored event would.
+JSON_VERSION = 1
+_DEEPEST = 32
 
-    reason: str
+
+_E = TypeVar("_E", bound=type[Event])
 
 
+def kind(name: str) -> Callable[[_E], _E]:
+    """Register a class of events under the `name` that it has in JSON, for `to_json` and `from_json`."""
+
+    def register(made: _E) -> _E:
+        assert name not in _KINDS, name
+        _KINDS[name], _NAMES[made] = made, name
+        _FIELDS[made] = tuple(field.name for field in fields(made))  # type: ignore[arg-type]
+        return made
+
+    return register
+
+
+@kind("repeated")
 @final
 @dataclass(frozen=True, slots=True)
 class Repeated(Event):
@@ -275,9 +134,10 @@ class Repeated(Event):
 
     def __post_init__(self) -> None:
         count("count", self.count, least=0)
-        _require_event(self.event)
+        require_event(self.event)
 
 
+@kind("composed")
 @final
 @dataclass(frozen=True, slots=True)
 class Composed(Event):
@@ -286,7 +146,7 @@ class Composed(Event):
     events: tuple[Event, ...]
 
     def __post_init__(self) -> None:
-        _require_events(self.events)
+        require_events(self.events)
 
 
 def compose(events: Iterable[Event]) -> Composed:
@@ -294,11 +154,12 @@ def compose(events: Iterable[Event]) -> Composed:
 
     Two compositions of the same leaves in the same order are equal, however they were nested.
 
+    >>> from privlearn.accounting.mechanisms import Gaussian
     >>> a = Gaussian(2.0)
     >>> compose([Repeated(a, 2), Composed((a,))])
     Composed(events=(Repeated(event=Gaussian(noise_multiplier=2.0), count=3),))
     """
-    runs: list[tuple[Event, int]] = []
+    runs: list[tuple[Mechanism, int]] = []
     for leaf, times in walk(Composed(tuple(events))):
         if runs and runs[-1][0] == leaf:
             runs[-1] = (leaf, runs[-1][1] + times)
@@ -307,13 +168,7 @@ def compose(events: Iterable[Event]) -> Composed:
     return Composed(tuple(leaf if times == 1 else Repeated(leaf, times) for leaf, times in runs))
 
 
-def one_of(events: Iterable[Event]) -> Event:
-    """One of `events`, or, if they are all the same, that one."""
-    found = tuple(compose([event]) for event in events)
-    return found[0] if found and all(event == found[0] for event in found) else OneOf(found)
-
-
-def walk(event: Event) -> Iterator[tuple[Event, int]]:
+def walk(event: Event) -> Iterator[tuple[Mechanism, int]]:
     """Yield the mechanisms of `event` in order, each with how often it runs there; never with a count of 0."""
     match event:
         case Composed(events):
@@ -325,79 +180,122 @@ def walk(event: Event) -> Iterator[tuple[Event, int]]:
                 yield from walk(Composed(events))
         case Repeated(part, times):
             yield from ((leaf, inner * times) for leaf, inner in walk(part) if times)
-        case _:
+        case Mechanism():
             yield event, 1
 
 
-def tally(event: Event) -> dict[Event, int]:
+def tally(event: Event) -> dict[Mechanism, int]:
     """Count every mechanism of `event`. Prices depend on the tally alone: composition is order-free."""
     match event:
         case Composed(events):
-            total: dict[Event, int] = {}
+            total: dict[Mechanism, int] = {}
             for part in events:
                 for leaf, times in tally(part).items():
                     total[leaf] = total.get(leaf, 0) + times
             return total
         case Repeated(part, times):
             return {leaf: inner * times for leaf, inner in tally(part).items() if times}
-        case _:
+        case Mechanism():
             return {event: 1}
+    raise AssertionError(f"{type(event).__name__} is no mechanism")
+
+
+#: Distinct mechanisms beyond which noise levels are put together.
+_MOST = 400
+
+
+def coarsen(counts: dict[Mechanism, int]) -> dict[Mechanism, int]:
+    """`counts` as it is, or with its noise multipliers on a few hundred values if it holds more mechanisms than that.
+
+    Less noise is an upper bound, so each is rounded down.
+    """
+    if len(counts) <= _MOST:
+        return counts
+    levels = [leaf.noise_level for leaf in counts]
+    least, width = min(levels), math.log(max(levels) / min(levels)) / (_MOST // 2)
+    if width == 0:
+        return counts  # they differ in something else
+    merged: dict[Mechanism, int] = {}
+    for leaf, times in counts.items():
+        coarse = leaf.coarsened(least * math.exp(width * math.floor(math.log(leaf.noise_level / least) / width)))
+        merged[coarse] = merged.get(coarse, 0) + times
+    return merged
 
 
 def require_adjacency(event: Event, adjacency: Adjacency) -> None:
     """Raise `UnsupportedEvent` if a mechanism of `event` has no sound price under `adjacency`."""
     for leaf in tally(event):
-        match leaf:
-            case Parallel(events) | OneOf(events):
-                require_adjacency(Composed(events), adjacency)
-            case RepeatAndSelect(inner):
-                require_adjacency(inner, adjacency)
+        for part in leaf.inside:
+            require_adjacency(part, adjacency)
         if adjacency not in leaf.adjacencies:
             covered = ", ".join(sorted(leaf.adjacencies))
-            what = _PHRASES.get(type(leaf), type(leaf).__name__)
+            what = leaf.phrase or type(leaf).__name__
             raise UnsupportedEvent(
-                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose one "
-                "of these adjacencies, or another way to draw batches",
+                f"{what} has no sound accounting for {adjacency.value} neighbours: it is covered for {covered}. Choose "
+                "one of these adjacencies, or another way to draw batches",
                 event=leaf,
                 adjacency=adjacency,
             )
 
 
-_PHRASES: dict[type[Event], str] = {
-    PoissonSampled: "Poisson sampling",
-    Partitioned: "random partition",
-    FixedBatches: "shuffling (or any fixed batches)",
-    RandomisedResponse: "randomised response",
-    Parallel: "parallel composition over disjoint blocks",
-}
-
-
-def _require_event(event: object) -> None:
+def require_event(event: object) -> None:
+    """Raise `BadInput` unless it is an event."""
     if not isinstance(event, Event):
         raise BadInput(f"{event!r} is a {type(event).__name__}: expected an event")
 
 
-def _require_events(events: object) -> None:
+def require_events(events: object, what: str = "") -> None:
+    """Raise `BadInput` unless it is a tuple of events; of at least one, if there is to be `what`."""
     if not isinstance(events, tuple):
         raise BadInput(f"events is a {type(events).__name__}: expected a tuple of events")
     for event in events:
-        _require_event(event)
+        require_event(event)
+    if what and not events:
+        raise BadInput(f"events is empty: expected at least one {what}")
 
 
-def _require_gaussian(event: PoissonSampled | Partitioned | FixedBatches) -> None:
-    if not isinstance(event.event, Gaussian):
-        raise UnsupportedEvent(
-            f"{type(event).__name__} of a {type(event.event).__name__}: only Gaussian releases are priced inside "
-            "batches",
-            event=event.event,
-        )
+def to_json(event: Event) -> dict[str, Any]:
+    """Return `event` as plain JSON values, by a closed table of kinds."""
+    out: dict[str, Any] = {"kind": _NAMES[type(event)]}
+    for name in _FIELDS[type(event)]:
+        value = getattr(event, name)
+        if isinstance(value, Event):
+            value = to_json(value)
+        elif isinstance(value, tuple):
+            value = [to_json(part) if isinstance(part, Event) else part for part in value]
+        out[name] = value
+    return out
 
 
-def draw_epsilon(rho: float, draws: int = 1) -> float:
-    """The range epsilon of each of `draws` selections that cost `rho` together: draws epsilon^2 / 8 = rho."""
-    return math.sqrt(8 * positive("rho", rho) / count("draws", draws))
+def from_json(data: Any, *, _depth: int = 0) -> Event:
+    """Rebuild an event from `to_json`'s form.
 
+    Raises:
+        BadInput: an unknown kind, a missing, unknown or ill-typed field, or a tree nested too deeply.
+    """
+    from privlearn.accounting import mechanisms, trees  # noqa: F401 - where kinds are registered
 
-def gumbel_scale(sensitivity: float, epsilon: float) -> float:
-    """The scale of Gumbel noise on scores of this `sensitivity`, for one `Selection(epsilon)` or one-shot top-m of them."""
-    return 2 * positive("sensitivity", sensitivity) / positive("epsilon", epsilon)
+    if not isinstance(data, dict) or _depth > _DEEPEST:
+        given = "nested too deeply" if _depth > _DEEPEST else f"a {type(data).__name__}"
+        raise BadInput(f"an event is {given}: expected a JSON object, nested at most {_DEEPEST} deep")
+    name = data.get("kind")
+    made = _KINDS.get(name) if isinstance(name, str) else None
+    if made is None:
+        raise BadInput(f"an event has kind {name!r}: this version knows {', '.join(_KINDS)}", kind=name)
+    expected = {"kind", *_FIELDS[made]}
+    if set(data) != expected:
+        raise BadInput(f"a {name} event has the fields {sorted(data)}: expected {sorted(expected)}")
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        if key == "kind":
+            continue
+        if key == "event":
+            value = from_json(value, _depth=_depth + 1)
+        elif key in ("events", "orders", "bounds"):
+            if not isinstance(value, list):
+                raise BadInput(f"{key} is a {type(value).__name__}: expected a list")
+            value = tuple(from_json(part, _depth=_depth + 1) if key == "events" else part for part in value)
+        elif key == "reason" and not isinstance(value, str):
+            raise BadInput(f"reason is a {type(value).__name__}: expected text")
+        values[key] = value
+    return made(**values)

@@ -1,13 +1,15 @@
-"""Whose data a guarantee protects: one example, somebody with several, or one person with all their rows.
+"""A guarantee: epsilon and delta, for one kind of neighbour, and whose data it protects.
 
-The kinds of neighbour a guarantee can be for. They are never implied and never mix.
+Kinds of neighbour are never implied and never mix. The unit of protection is one example, somebody with several of
+them, or one person with all their rows.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum, unique
-from typing import Any, final
+from typing import Any, Literal, final
 
 from privlearn._checks import count, one_of
 from privlearn.errors import AdjacencyMismatch, BadInput
@@ -43,14 +45,14 @@ class PrivacyUnit:
                 count("rows_per_person", self.rows_per_person)  # type: ignore[arg-type]
             if self.group_size > 1:
                 raise BadInput(
-                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is a "
-                    "person, one example is all that a person has. Leave out one of the two"
+                    f"group_size is {self.group_size} and rows_per_person {self.rows_per_person}: where an example is "
+                    "a person, one example is all that a person has. Leave out one of the two"
                 )
 
     def figures(self) -> dict[str, Any]:
         """What is not as usual, by name: empty where the unit is one row."""
-        found = {"group_size": self.group_size} if self.group_size > 1 else {}
-        return found if self.rows_per_person is None else found | {"rows_per_person": self.rows_per_person}
+        named = {"group_size": self.group_size} if self.group_size > 1 else {}
+        return named if self.rows_per_person is None else named | {"rows_per_person": self.rows_per_person}
 
     def change(self, verb: str) -> str:
         """What neighbouring data sets differ in, with `verb` such as "added or removed"."""
@@ -102,3 +104,42 @@ def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
             expected=first,
             given=second,
         )
+
+
+#: What a figure is: only a `bound` may be claimed.
+Kind = Literal["bound", "lower_bound", "estimate"]
+
+
+@final
+@dataclass(frozen=True)
+class Guarantee:
+    """An (epsilon, delta) statement, for one kind of neighbour, by one method.
+
+    The unit of protection is one example, or up to `group_size` of them together; an example is one row of the training
+    data, or one person where `rows_per_person` says how many rows of each take part.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    method: str
+    kind: Kind = "bound"
+    rho: float | None = None
+    group_size: int = 1
+    rows_per_person: int | str | None = None
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whose data are protected."""
+        return PrivacyUnit(self.group_size, self.rows_per_person)
+
+    def __str__(self) -> str:
+        sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]
+        unit = f", for {self.unit}" if self.unit != PrivacyUnit() else ""
+        figures = f"({sign}{rounded_up(self.epsilon)}, {self.delta:g})-DP"
+        return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """`epsilon` for reading: three digits after the point, never below the figure itself."""
+    return f"{math.ceil(epsilon * 1000) / 1000:.6g}"

@@ -1,7 +1,8 @@
 """The ledger: what was spent, in order, charged before anything is drawn.
 
-Runs that are all approved before the first release are composed as what they are: fixed beforehand. Runs that come later
-may have been chosen by looking at earlier results, so a ledger with a budget is a filter for them (`pages`).
+Runs that are all approved before the first release are composed as what they are: fixed beforehand. Runs that come
+later may have been chosen by looking at earlier results, so a ledger with a budget is a filter for them
+(`ledger_state`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, compose, walk
-from privlearn.accounting.filters import Limit
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger_file import LedgerFile, LedgerMemory, LedgerStore
-from privlearn.accounting.ledger_run import LedgerRun
+from privlearn.accounting.events import Composed, Event, Mechanism, compose, walk
+from privlearn.accounting.filters import Limit, Measure, require_measure
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.ledger_file import LedgerFile, LedgerMemory, LedgerRun, LedgerStore
 from privlearn.accounting.ledger_state import LedgerState, RunEntry, first
-from privlearn.accounting.limits import Measure, require_measure
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError
+
+_ONE_EXAMPLE = PrivacyUnit()
 
 
 class Account(Protocol):
@@ -63,7 +63,7 @@ class Releases:
 
     events: Event
     neighbours: Adjacency
-    unit: PrivacyUnit = PrivacyUnit()  # noqa: RUF009 - a frozen value
+    unit: PrivacyUnit = _ONE_EXAMPLE
 
     def event(self) -> Composed:
         """Everything that they will be charged."""
@@ -74,24 +74,25 @@ class Releases:
 class Ledger:
     """An append-only list of charged events, run-length coded, with an optional budget.
 
-    Guarantee: `guarantee`, for everything charged to it together. Runs that were all approved before the first release are
-    priced by the tightest accountant, at all that was approved. As soon as a run is approved after a release, it may have been
-    chosen by looking at that release, and the ledger is a filter: its measure and limit follow from the budget and the first
-    run, a run is let through if the sum stays within the limit, and the guarantee is the limit, whatever is spent of it.
-    Without a budget there is no limit, and then no guarantee for several such runs together.
+    Guarantee: `guarantee`, for everything charged to it together. Runs that were all approved before the first release
+    are priced by the tightest accountant, at all that was approved. As soon as a run is approved after a release, it
+    may have been chosen by looking at that release, and the ledger is a filter: its measure and limit follow from the
+    budget and the first run, a run is let through if the sum stays within the limit, and the guarantee is the limit,
+    whatever is spent of it. Without a budget there is no limit, and then no guarantee for several such runs together.
 
     `charge` checks first: a charge that the budget does not allow raises and leaves the ledger as it was. The first
-    charge (or approval) fixes the adjacency and the unit of protection; others are refused, so that runs for one example
-    and runs for a person never add up silently. Spending is never forked: copies of a ledger are the ledger itself, and in
-    another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of processes.
+    charge (or approval) fixes the adjacency and the unit of protection; others are refused, so that runs for one
+    example and runs for a person never add up silently. Spending is never forked: copies of a ledger are the ledger
+    itself, and in another process it refuses, unless it lives in a file (`Ledger.open`), which serves any number of
+    processes.
 
     Args:
         budget: the limit on the total; None for a ledger that only records.
         unit: whose data are protected; by default that of the first run that is approved, or one example (of which the
             budget's group size says how many go together) once anything else is charged.
-        measure: what later runs are counted by: "gaussian" (Gaussian releases alone; the tightest), "renyi" (any run, at the
-            order that suits the first run), a Renyi order, or "zcdp". By default "zcdp" for a budget of rho; for one of
-            epsilon "gaussian" if the first run is Gaussian, and else "renyi".
+        measure: what later runs are counted by: "gaussian" (Gaussian releases alone; the tightest), "renyi" (any run,
+            at the order that suits the first run), a Renyi order, or "zcdp". By default "zcdp" for a budget of rho; for
+            one of epsilon "gaussian" if the first run is Gaussian, and else "renyi".
 
     Raises:
         BadInput: a unit for another group size than the budget's, or a measure that does not suit the budget.
@@ -100,27 +101,28 @@ class Ledger:
     def __init__(self, budget: Budget | None = None, unit: PrivacyUnit | None = None, measure: Measure = None) -> None:
         if budget is not None and not isinstance(budget, Budget):
             raise BadInput(f"budget is {budget!r}: expected a Budget, such as plan.budget, or None")
-        pages = LedgerState(budget, require_measure(measure, budget))
+        state = LedgerState(budget, require_measure(measure, budget))
         if unit is not None:
-            pages.require_unit(unit)
-            pages.unit = unit
-        self._begin(LedgerMemory(pages), "")
+            state.require_unit(unit)
+            state.unit = unit
+        self._begin(LedgerMemory(state), "")
 
     def _begin(self, store: LedgerStore, what: str) -> None:
         self._run, self._what = LedgerRun(store), what
         self._allowed: Composed | None = None  # all that may ever be charged; None: whatever the budget allows
-        self._approved: list[tuple[Event, int]] = []  # charges still to come, already known to fit; next one last
+        self._approved: list[tuple[Mechanism, int]] = []  # charges still to come, already known to fit; next one last
         self._process = os.getpid()
 
     @classmethod
-    def allowing(cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> Ledger:  # noqa: B008 - a frozen value
+    def allowing(cls, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> Ledger:
         """A ledger that takes `event`, once and in its order, and nothing else.
 
-        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was paid.
+        For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was
+        paid.
         """
         ledger = cls(unit=unit)
-        with ledger._run.store.editing() as pages:
-            pages.adjacency = adjacency
+        with ledger._run.store.editing() as state:
+            state.adjacency = adjacency
         ledger._allowed = compose([event])
         return ledger
 
@@ -136,41 +138,41 @@ class Ledger:
     ) -> Ledger:
         """A ledger that lives in a file: several runs, in several processes, compose on one budget.
 
-        Every charge is on the disk before anything is drawn. `begin` sets all of a run aside there until `settle`, so that
-        two runs at once can't be promised the same budget.
+        Every charge is on the disk before anything is drawn. `begin` sets all of a run aside there until `settle`, so
+        that two runs at once can't be promised the same budget.
 
         Args:
             path: the file; begun if it isn't there and a budget is given.
             budget: of a new file. If given for an existing file, it must be that file's.
             what: what its charges are for, to be read by people.
-            create: begin a file that only records, without a limit, if none is there. Otherwise a name with a slip in it
-                would be another ledger, on which nothing is ever refused.
+            create: begin a file that only records, without a limit, if none is there. Otherwise a name with a slip in
+                it would be another ledger, on which nothing is ever refused.
             measure: of a new file; as for `Ledger`. If given for an existing file, it must be that file's.
 
         Raises:
             BadInput: there is no such file, it can't be read or written, or it has another budget or measure.
         """
-        book = LedgerFile(path)
-        if not book.path.exists():
+        file = LedgerFile(path)
+        if not file.path.exists():
             if budget is None and not create:
                 raise BadInput(
                     f"there is no ledger {path}: check the name; or begin one with its budget, Ledger.open(path, "
                     "pv.Budget(epsilon=E, delta=D)), or with create=True, one without a limit that only records"
                 )
-            book.create(budget, require_measure(measure, budget))
-        pages = book.read()
-        if budget is not None and pages.budget != budget:
+            file.create(budget, require_measure(measure, budget))
+        state = file.read()
+        if budget is not None and state.budget != budget:
             raise BadInput(
-                f"{path} has {f'a budget of {pages.budget}' if pages.budget else 'no budget'}, and {budget} was given: a "
-                "ledger's budget is fixed. Leave it out, or begin another file"
+                f"{path} has {f'a budget of {state.budget}' if state.budget else 'no budget'}, and {budget} was given: "
+                "a ledger's budget is fixed. Leave it out, or begin another file"
             )
-        if measure is not None and pages.measure != measure:
+        if measure is not None and state.measure != measure:
             raise BadInput(
-                f"{path} has the measure {pages.measure or 'that suits its first run'}, and {measure} was given: a ledger's "
-                "measure is fixed. Leave it out, or begin another file"
+                f"{path} has the measure {state.measure or 'that suits its first run'}, and {measure} was given: a "
+                "ledger's measure is fixed. Leave it out, or begin another file"
             )
         ledger = cls.__new__(cls)
-        ledger._begin(book, what)
+        ledger._begin(file, what)
         return ledger
 
     @property
@@ -187,32 +189,32 @@ class Ledger:
     @property
     def budget(self) -> Budget | None:
         """The limit on the total; None for a ledger that only records."""
-        return self._pages().budget
+        return self._state().budget
 
     @property
     def adjacency(self) -> Adjacency | None:
         """The kind of neighbour of everything in the ledger; None while it is empty."""
-        return self._pages().adjacency
+        return self._state().adjacency
 
     @property
     def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
-        return self._pages().protects
+        return self._state().protects
 
     @property
     def event(self) -> Composed:
-        """Everything that was charged, in order, as one canonical event; in a file, also what is set aside for open runs."""
-        return self._pages().event if self.path else compose(self._run.charged())
+        """Everything that was charged, in order, as one canonical event; in a file, also what is set aside."""
+        return self._state().event if self.path else compose(self._run.charged())
 
     @property
     def adaptive(self) -> bool:
         """Whether it holds a run that was approved after an earlier release, and so may have been chosen by it."""
-        return self._pages().adaptive
+        return self._state().adaptive
 
     @property
     def limit(self) -> Limit | None:
-        """The filter that lets later runs through; None without a budget, before the first run, or if there is no room."""
-        return self._pages().limit
+        """The filter that lets later runs through; None without a budget, before the first run, or without room."""
+        return self._state().limit
 
     @property
     def claim(self) -> Composed:
@@ -221,39 +223,39 @@ class Ledger:
         Raises:
             UnsupportedEvent: as `guarantee` would.
         """
-        return self._pages().claim
+        return self._state().claim
 
     def guarantee(self, delta: float) -> Guarantee:
         """The guarantee of everything in the ledger, at `delta`, for the ledger's unit.
 
-        It is for all that was approved, also where a run stopped early: when to stop may have followed from what was released.
-        With runs that were approved after an earlier release it is the ledger's limit.
+        It is for all that was approved, also where a run stopped early: when to stop may have followed from what was
+        released. With runs that were approved after an earlier release it is the ledger's limit.
 
         Raises:
             UnsupportedEvent: such runs, and no budget: nothing limited what they could come to. Also for an event that
                 has no price.
         """
-        pages = self._pages()
-        return self._priced(pages, pages.claim, delta)
+        state = self._state()
+        return self._priced(state, state.claim, delta)
 
     def spent(self, delta: float) -> Guarantee:
-        """What was charged so far, priced as if all of it had been fixed beforehand: an estimate for people, no guarantee.
+        """What was charged so far, priced as if all of it had been fixed beforehand: an estimate, no guarantee.
 
-        The guarantee is `guarantee`. It is larger where a run stopped early, and where later runs were chosen after earlier
-        results, which this figure knows nothing of.
+        The guarantee is `guarantee`. It is larger where a run stopped early, and where later runs were chosen after
+        earlier results, which this figure knows nothing of.
         """
-        return replace(self._priced(self._pages(), self.event, delta), kind="estimate")
+        return replace(self._priced(self._state(), self.event, delta), kind="estimate")
 
-    def _priced(self, pages: LedgerState, event: Event, delta: float) -> Guarantee:
-        unit = pages.protects
-        priced = accountant.guarantee(event, pages.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
+    def _priced(self, state: LedgerState, event: Event, delta: float) -> Guarantee:
+        unit = state.protects
+        priced = accountant.guarantee(event, state.adjacency or Adjacency.ADD_REMOVE, delta, unit.group_size)
         return replace(priced, rows_per_person=unit.rows_per_person)
 
     def require_room(
         self,
         event: Event,
         adjacency: Adjacency,
-        unit: PrivacyUnit = PrivacyUnit(),  # noqa: B008 - a frozen value
+        unit: PrivacyUnit = _ONE_EXAMPLE,
         then: Event | None = None,
     ) -> None:
         """Raise, as `begin` would, unless `event` fits on top of what was spent, and `then` as a run after it.
@@ -262,21 +264,21 @@ class Ledger:
         """
         self._require_own_process()
         self._require_allowed(event, adjacency)
-        pages = self._pages()
-        if pages.waiting(compose([event])) is None or pages.adjacency is not adjacency:
-            pages.require_room(event, adjacency, unit)
+        state = self._state()
+        if state.waiting(compose([event])) is None or state.adjacency is not adjacency:
+            state.require_room(event, adjacency, unit)
         if then is not None:
-            after = replace(pages, adjacency=adjacency, entries=list(pages.entries))
+            after = replace(state, adjacency=adjacency, entries=list(state.entries))
             after.charge(after.add(RunEntry.new("")), event)
             after.require_room(then, adjacency, unit)
 
     def approve(self, *plans: Planned) -> None:
         """Approve plans ahead of their runs; all of them, or none.
 
-        Plans that are approved before the first release are fixed beforehand, so that the guarantee for them together is that
-        of the tightest accountant. A run takes up its approval when it begins with the same plan, a charge when it is what was
-        approved (`Releases`). What is approved stays
-        counted, also if it is never run: whether to run it may have followed from earlier results.
+        Plans that are approved before the first release are fixed beforehand, so that the guarantee for them together
+        is that of the tightest accountant. A run takes up its approval when it begins with the same plan, a charge
+        when it is what was approved (`Releases`). What is approved stays counted, also
+        if it is never run: whether to run it may have followed from earlier results.
 
         Raises:
             BadInput: nothing was given, or plans for other units of protection.
@@ -287,19 +289,20 @@ class Ledger:
                 "approve() was given nothing: expected one plan or several, such as approve(plan, other_plan)"
             )
         self._require_own_process()
-        with self._run.store.editing() as pages:
+        with self._run.store.editing() as state:
             for plan in plans:
                 event = compose([plan.event()])
                 self._require_allowed(event, plan.neighbours)
-                pages.require_room(event, plan.neighbours, plan.unit)
-                pages.adjacency, pages.unit = plan.neighbours, plan.unit
-                pages.add(RunEntry.new(self._what, approved=event, waiting=True))
+                state.require_room(event, plan.neighbours, plan.unit)
+                state.adjacency, state.unit = plan.neighbours, plan.unit
+                state.add(RunEntry.new(self._what, approved=event, waiting=True))
 
-    def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> None:  # noqa: B008 - a frozen value
+    def begin(self, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
         """Begin a run: check once that all of `event` fits, or take up its approval.
 
-        Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a composition
-        that fits also fits. In memory nothing is charged yet; a file sets all of `event` aside until `settle`.
+        Charges that then follow in the order of `event` need no further arithmetic, because any beginning of a
+        composition that fits also fits. In memory nothing is charged yet; a file sets all of `event` aside until
+        `settle`.
 
         Raises:
             BudgetExceeded, UnsupportedEvent, AdjacencyMismatch: as `charge` would.
@@ -310,7 +313,7 @@ class Ledger:
         self._run.begin(compose([event]), adjacency, unit, self._what)
         self._approved = list(walk(compose([event])))[::-1]
 
-    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = PrivacyUnit()) -> None:  # noqa: B008
+    def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
         """Go on with a run that was interrupted: charges are made from its beginning again, and none is paid for twice.
 
         Args:
@@ -324,7 +327,7 @@ class Ledger:
         """
         if not self.path or run is None:
             if self.path or run is not None:
-                raise BadInput("the run was charged to another ledger: give the one that it began with (--ledger)")
+                raise BadInput("the run was charged to another ledger: give the one that it began with, as ledger")
             self.begin(event, adjacency, unit)
             return
         self._require_own_process()
@@ -362,13 +365,14 @@ class Ledger:
         after = compose([self.event, event])
         if adjacency is not self.adjacency or first(self._allowed, sum(n for _, n in walk(after))) != after:
             raise BudgetExceeded(
-                "this charge is not what was paid for beforehand: expected exactly the releases of the plan, in their order, "
-                "each once. Nothing was charged or drawn. Train by the plan that was given, on the ledger that was given",
+                "this charge is not what was paid for beforehand: expected exactly the releases of the plan, in their "
+                "order, each once. Nothing was charged or drawn. Train by the plan that was given, on the ledger that "
+                "was given",
                 allowed=self._allowed,
                 would_be=after,
             )
 
-    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Event, int]] | None:
+    def _after(self, event: Event, adjacency: Adjacency) -> list[tuple[Mechanism, int]] | None:
         """What is still approved after `event`; None if that is not what was approved next."""
         if adjacency is not self._run.adjacency:
             return None
@@ -381,7 +385,7 @@ class Ledger:
                 left.append((leaf, there - times))
         return left
 
-    def _pages(self) -> LedgerState:
+    def _state(self) -> LedgerState:
         return self._run.store.read()
 
     def _require_own_process(self) -> None:
@@ -390,8 +394,8 @@ class Ledger:
             return
         if not self.path:
             raise PrivlearnError(
-                "this ledger belongs to another process, which would not see the charge. To share a budget between processes, "
-                "keep it in a file: Ledger.open(path)"
+                "this ledger belongs to another process, which would not see the charge. To share a budget between "
+                "processes, keep it in a file: Ledger.open(path)"
             )
         self._begin(self._run.store, self._what)
 
@@ -404,8 +408,8 @@ class Ledger:
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.path:
             raise TypeError(
-                "a Ledger cannot be pickled: a copy in another process would spend the same budget again. Keep it in a file: "
-                "Ledger.open(path)"
+                "a Ledger cannot be pickled: a copy in another process would spend the same budget again. Keep it in a "
+                "file: Ledger.open(path)"
             )
         return _reopened, (str(self.path.absolute()), self._what)
 
@@ -413,15 +417,15 @@ class Ledger:
         """What is in it now; for one in a file, what everybody charged there."""
         where = f"{self.path}, " if self.path else ""
         try:
-            pages = self._pages()
+            state = self._state()
         except BadInput:  # repr is for looking at things that are broken, too
             return f"Ledger({where}which is gone or damaged)"
-        if pages.adjacency is None:
-            return f"Ledger({where}budget={pages.budget}, no charges yet)"
+        if state.adjacency is None:
+            return f"Ledger({where}budget={state.budget}, no charges yet)"
         events = sum(times for _, times in walk(self.event))
-        held = sum(entry.open for entry in pages.entries)
-        runs = f"{len(pages.entries)} runs, {held} of them open, " if self.path else ""
-        return f"Ledger({where}budget={pages.budget}, {pages.adjacency.value}, {runs}{events} events)"
+        held = sum(entry.open for entry in state.entries)
+        runs = f"{len(state.entries)} runs, {held} of them open, " if self.path else ""
+        return f"Ledger({where}budget={state.budget}, {state.adjacency.value}, {runs}{events} events)"
 
 
 def _reopened(path: str, what: str) -> Ledger:

@@ -1,4 +1,6 @@
-"""The book: a ledger on disk, which outlives the runs that are charged to it and serves several processes.
+"""Where a ledger is kept, in memory or in a file, and the run that is charged to it step by step.
+
+A ledger file outlives the runs that are charged to it and serves several processes.
 
 It is one JSON file, replaced as a whole under a lock, so that it is never half written. It holds public numbers only.
 Every charge is in it before anything is drawn, and an open entry counts with all that its run may still come to.
@@ -7,6 +9,7 @@ Every charge is in it before anything is drawn, and an open entry counts with al
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -17,13 +20,14 @@ from filelock import FileLock, Timeout
 
 from privlearn._storage import digest, loads, write_durably
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.event_json import from_json, to_json
-from privlearn.accounting.events import Composed
+from privlearn.accounting.events import Composed, Event, compose, from_json, to_json, walk
+from privlearn.accounting.filters import Measure, require_measure
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
-from privlearn.accounting.ledger_state import NOTHING, LedgerState, RunEntry
-from privlearn.accounting.limits import Measure, require_measure
-from privlearn.errors import BadInput
+from privlearn.accounting.ledger_state import NOTHING, LedgerState, RunEntry, first
+from privlearn.errors import BadInput, PrivlearnError
 
+#: Seconds, about, for which charges are written down ahead of use.
+_AHEAD = 2.0
 _FORMAT, _VERSION = "privlearn-ledger", 2
 _LARGEST = 1 << 26
 _PATIENCE = 30.0  # seconds to wait for another process
@@ -32,34 +36,34 @@ _TEXTS, _FLAGS, _EVENTS = ("id", "what", "by", "begun"), ("open", "declared", "w
 
 
 class LedgerStore(Protocol):
-    """Where a ledger's pages are."""
+    """Where a ledger's state is."""
 
     def read(self) -> LedgerState:
-        """What they say now; not to be changed."""
+        """What it is now; not to be changed."""
         ...
 
     def editing(self) -> Any:
-        """A `with` block that yields the pages, and keeps what was changed in them unless the block raises."""
+        """A `with` block that yields the state, and keeps what was changed in it unless the block raises."""
         ...
 
 
 @final
 class LedgerMemory:
-    """The pages of a ledger that lives in one process."""
+    """A ledger that lives in one process."""
 
-    def __init__(self, pages: LedgerState) -> None:
-        self._pages = pages
+    def __init__(self, state: LedgerState) -> None:
+        self._state = state
 
     def read(self) -> LedgerState:
-        """What they say now."""
-        return self._pages
+        """What it is now."""
+        return self._state
 
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
-        """Change them; nothing is changed if the body raises."""
-        draft = replace(self._pages, entries=list(self._pages.entries))
+        """Change it; nothing is changed if the body raises."""
+        draft = replace(self._state, entries=list(self._state.entries))
         yield draft
-        self._pages = draft
+        self._state = draft
 
 
 @final
@@ -74,7 +78,7 @@ class LedgerFile:
         self.path = Path(path)
 
     def create(self, budget: Budget | None, measure: Measure = None) -> None:
-        """Begin a book.
+        """Begin a file.
 
         Raises:
             BadInput: there is one already, or it can't be written.
@@ -87,34 +91,34 @@ class LedgerFile:
             self._write(LedgerState(budget, measure))
 
     def read(self) -> LedgerState:
-        """What it says now.
+        """What it holds now.
 
         Raises:
             BadInput: there is none, or it is damaged or edited.
         """
         if not self.path.is_file():
             raise BadInput(
-                f"there is no ledger {self.path}: begin one with `privlearn ledger {self.path} --epsilon E --delta D`"
+                f"there is no ledger {self.path}: begin one with Ledger.open(path, pv.Budget(epsilon=E, delta=D))"
             )
         try:
             if self.path.stat().st_size > _LARGEST:
                 raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
-            return _pages(loads(self.path.read_bytes()))
+            return _state_of(loads(self.path.read_bytes()))
         except (OSError, ValueError) as error:
             raise BadInput(
-                f"{self.path} is no ledger that can be trusted: {str(error)[:500]}. Bring back the file as privlearn wrote "
-                "it; what was spent can't be told without it"
+                f"{self.path} is no ledger that can be trusted: {str(error)[:500]}. Bring back the file as privlearn "
+                "wrote it; what was spent can't be told without it"
             ) from error
 
     @contextmanager
     def editing(self) -> Iterator[LedgerState]:
-        """Read, change and write as one step that no other process comes between; nothing is written if the body raises."""
+        """Read, change and write in one step, alone among all processes; nothing is written if the body raises."""
         with self._locked():
-            pages = self.read()
-            before = _plain(pages)
-            yield pages
-            if _plain(pages) != before:
-                self._write(pages)
+            state = self.read()
+            before = _plain(state)
+            yield state
+            if _plain(state) != before:
+                self._write(state)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -123,19 +127,21 @@ class LedgerFile:
             lock.acquire()
         except Timeout as error:
             raise BadInput(
-                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try again when that has ended"
+                f"{self.path} has been locked by another process for {_PATIENCE:g} seconds: try again when that has "
+                "ended"
             ) from error
         except OSError as error:
             raise BadInput(
-                f"{self.path}.lock cannot be written: {error.strerror or error}. A ledger needs a folder that you may write to"
+                f"{self.path}.lock cannot be written: {error.strerror or error}. A ledger needs a folder that you may "
+                "write to"
             ) from error
         try:
             yield
         finally:
             lock.release()
 
-    def _write(self, pages: LedgerState) -> None:
-        body = _plain(pages)
+    def _write(self, state: LedgerState) -> None:
+        body = _plain(state)
         entries = ",\n  ".join(
             json.dumps(entry) for entry in body["entries"]
         )  # a line each: indenting all takes far longer
@@ -144,27 +150,27 @@ class LedgerFile:
         text = head.replace('"entries": []', f'"entries": [\n  {entries}\n ]').encode() + b"\n"
         if len(text) > _LARGEST:
             raise BadInput(
-                f"{self.path} would become larger than {_LARGEST >> 20} MiB, and could not be read any more. Nothing was "
-                "charged or drawn, and the file is as it was. Begin another ledger, or use plans with fewer different noise "
-                "multipliers"
+                f"{self.path} would become larger than {_LARGEST >> 20} MiB, and could not be read any more. Nothing "
+                "was charged or drawn, and the file is as it was. Begin another ledger, or use plans with fewer "
+                "different noise multipliers"
             )
         write_durably(self.path, text)
 
 
-def _plain(pages: LedgerState) -> dict[str, Any]:
+def _plain(state: LedgerState) -> dict[str, Any]:
     return {
-        "budget": None if pages.budget is None else asdict(pages.budget),
-        "measure": pages.measure,
-        "adjacency": None if pages.adjacency is None else pages.adjacency.value,
-        "unit": None if pages.unit is None else asdict(pages.unit),
+        "budget": None if state.budget is None else asdict(state.budget),
+        "measure": state.measure,
+        "adjacency": None if state.adjacency is None else state.adjacency.value,
+        "unit": None if state.unit is None else asdict(state.unit),
         "entries": [
-            {**vars(entry), **{name: to_json(getattr(entry, name)) for name in _EVENTS}} for entry in pages.entries
+            {**vars(entry), **{name: to_json(getattr(entry, name)) for name in _EVENTS}} for entry in state.entries
         ],
     }
 
 
-def _pages(data: Any) -> LedgerState:
-    """The pages that `_write` wrote.
+def _state_of(data: Any) -> LedgerState:
+    """The state that `_write` wrote.
 
     Raises:
         ValueError: anything else.
@@ -212,3 +218,114 @@ def _entry(data: dict[str, Any]) -> RunEntry:
     if flags["waiting"] and (not flags["open"] or spent != NOTHING):
         raise ValueError("an entry that waits was begun or closed")
     return RunEntry(**texts, **flags, approved=approved, spent=spent)
+
+
+@final
+class LedgerRun:
+    """What one ledger object does to its state: one run at a time, or charges one by one.
+
+    Charges of an approved run are written down in blocks, ahead of use: there is always at least as much in the store
+    as was drawn, and training does not wait for the disk at every step.
+    """
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.store = store
+        self.entry: RunEntry | None = None  # the run under way
+        self.adjacency: Adjacency | None = None  # of that run
+        self._loose: str | None = None  # the entry of charges that were not approved
+        # Charges: made; in the store; that an earlier process may have made.
+        self._used = self._written = self._least = 0
+        self._block, self._last = 1, -float("inf")
+
+    def begin(self, approved: Composed, adjacency: Adjacency, unit: PrivacyUnit, what: str) -> None:
+        """Take up the approval of a run, or approve it."""
+        with self.store.editing() as state:
+            self._close(state)
+            ahead = state.waiting(approved)
+            if ahead is not None and state.adjacency is adjacency:
+                state.require_unit(unit)
+                entry = replace(ahead, waiting=False, what=what or ahead.what)
+                state.put(entry)
+            else:
+                state.require_room(approved, adjacency, unit)
+                state.adjacency, state.unit = adjacency, unit
+                entry = state.add(RunEntry.new(what, approved=approved))
+        self._start(entry, adjacency)
+
+    def resume(self, run: str, approved: Composed, adjacency: Adjacency) -> None:
+        """Go on with the run of that id, from its beginning; what it was charged for is not charged again."""
+        state = self.store.read()
+        entry = state.entry(run)
+        paid = not entry.open and entry.spent == approved  # to its end: only publishing is left
+        if (not paid and (not entry.open or entry.approved != approved)) or state.adjacency is not adjacency:
+            why = (
+                "was approved for something else" if entry.open else "was closed, and what it had not spent given back"
+            )
+            raise BadInput(f"the run {run} {why}: it can't be continued. Begin a new run")
+        self._start(entry, adjacency)
+
+    def _start(self, entry: RunEntry, adjacency: Adjacency) -> None:
+        self.entry, self.adjacency, self._used, self._block = entry, adjacency, 0, 1
+        self._written = self._least = sum(times for _, times in walk(entry.spent))
+
+    def pay(self, times: int) -> None:
+        """Charge the next releases of the run."""
+        assert self.entry is not None
+        if self._used + times > self._written:
+            now = time.monotonic()
+            self._block = max(1, self._block * 2 if now - self._last < _AHEAD else self._block // 2)
+            self._last = now
+            written = self._used + max(times, self._block)
+            with self.store.editing() as state:
+                entry = state.entry(self.entry.id)
+                if not entry.open:
+                    raise PrivlearnError(
+                        f"the run {entry.id} was closed while it was under way: it may charge nothing more"
+                    )
+                entry = replace(entry, spent=first(entry.approved, written))
+                state.put(entry)
+            self.entry, self._written = entry, sum(n for _, n in walk(entry.spent))
+        self._used += times
+
+    def charge(self, event: Event, adjacency: Adjacency, what: str) -> None:
+        """Charge what was not approved; a run that was under way has departed from its plan, and ends."""
+        with self.store.editing() as state:
+            self._close(state)
+            ahead = state.waiting(compose([event]))
+            if ahead is not None and state.adjacency is adjacency:
+                state.put(replace(ahead, spent=ahead.approved, open=False, waiting=False))
+                self.entry = self.adjacency = None
+                return
+            state.require_room(event, adjacency)
+            state.adjacency, state.unit = adjacency, state.protects
+            known = [entry for entry in state.entries if entry.id == self._loose]
+            entry = known[0] if known else state.add(RunEntry.new(what))
+            state.charge(entry, event)
+        # The first charge of a ledger fixes its limit, and stays an entry by itself.
+        self.entry, self.adjacency, self._loose = None, None, None if entry.declared else entry.id
+
+    def settle(self) -> None:
+        """End the run; what it was not charged for is free again."""
+        if self.entry is not None:
+            with self.store.editing() as state:
+                self._close(state)
+            self.entry = self.adjacency = None
+
+    def _close(self, state: LedgerState) -> None:
+        if self.entry is None:
+            return
+        known = [entry for entry in state.entries if entry.id == self.entry.id]
+        if known and known[0].open:
+            entry = known[0]
+            spent = first(entry.approved, max(self._used, self._least))
+            entry = replace(entry, spent=spent)
+            state.put(entry)
+            state.close(entry)
+
+    def charged(self) -> list[Composed]:
+        """What was charged by each entry, without what was written down ahead of use."""
+        own = self.entry
+        return [
+            first(entry.approved, self._used) if own and entry.id == own.id else entry.spent
+            for entry in self.store.read().entries
+        ]

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import final
 
-from privlearn.accounting import limits
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency, tally, walk
-from privlearn.accounting.filters import Limit, fits, share
+from privlearn.accounting.filters import Limit, Measure, described, fits, of_ledger, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.errors import BadInput, BudgetExceeded, UnsupportedEvent
 
@@ -98,7 +97,7 @@ class LedgerState:
     """
 
     budget: Budget | None = None
-    measure: limits.Measure = None
+    measure: Measure = None
     adjacency: Adjacency | None = None
     unit: PrivacyUnit | None = None
     entries: list[RunEntry] = field(default_factory=list)
@@ -120,36 +119,36 @@ class LedgerState:
 
     @property
     def limit(self) -> Limit | None:
-        """The filter that runs are counted by once something was released; None without a budget, or without room for it.
+        """The filter that runs are counted by once something was released; None without a budget or room for it.
 
         It follows from the budget and the declared runs alone, so it is fixed before the first release.
         """
         declared = compose(entry.claimed for entry in self.entries if entry.declared)
         if self.budget is None or self.adjacency is None or declared == NOTHING:
             return None
-        return limits.of_ledger(self.budget, declared, self.adjacency, self.measure)
+        return of_ledger(self.budget, declared, self.adjacency, self.measure)
 
     @property
     def claim(self) -> Composed:
         """The event that a guarantee for everything in the ledger is computed from.
 
         Raises:
-            UnsupportedEvent: it only records, and its runs may have been chosen after earlier results; or more was charged
-                than its limit lets through (by an earlier version).
+            UnsupportedEvent: it only records, and its runs may have been chosen after earlier results; or more was
+                charged than its limit lets through (by an earlier version).
         """
         if not self.adaptive:
             return compose(entry.claimed for entry in self.entries)
         limit = self.limit
         if self.budget is None:
             raise UnsupportedEvent(
-                "this ledger has no budget, and holds runs that may have been chosen after earlier results: there is no "
-                "guarantee for all of them together. Begin ledgers for several runs with a budget; what was charged so far, "
-                "as if it had been fixed beforehand, is ledger.spent(delta)"
+                "this ledger has no budget, and holds runs that may have been chosen after earlier results: there is "
+                "no guarantee for all of them together. Begin ledgers for several runs with a budget; what was charged "
+                "so far, as if it had been fixed beforehand, is ledger.spent(delta)"
             )
         if limit is None or not fits(limit, self.event):
             raise UnsupportedEvent(
-                f"the runs of this ledger come to more than a filter of {self.budget} lets through, and may have been chosen "
-                "after earlier results: there is no guarantee for all of them together. Begin another ledger"
+                f"the runs of this ledger come to more than a filter of {self.budget} lets through, and may have been "
+                "chosen after earlier results: there is no guarantee for all of them together. Begin another ledger"
             )
         return compose([limit])
 
@@ -208,8 +207,8 @@ class LedgerState:
         if unit.group_size == size and self.unit in (None, unit):
             return
         raise BadInput(
-            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one guarantee. Give "
-            "both the same group_size and rows_per_person, or a ledger of its own to each",
+            f"this ledger protects {self.protects}, and it was asked to protect {unit}: one ledger holds one "
+            "guarantee. Give both the same group_size and rows_per_person, or a ledger of its own to each",
             expected=self.protects,
             given=unit,
         )
@@ -233,7 +232,7 @@ class LedgerState:
             return
         require_covered(self.budget, self.event, event, adjacency)
         if self.measure is not None:
-            limits.of_ledger(self.budget, compose([self.event, event]), adjacency, self.measure)
+            of_ledger(self.budget, compose([self.event, event]), adjacency, self.measure)
 
     def _require_let_through(self, event: Event, budget: Budget) -> None:
         """Raise `BudgetExceeded` or `UnsupportedEvent` unless the filter lets `event` through."""
@@ -241,25 +240,26 @@ class LedgerState:
         before = None if limit is None else share(limit, self.event)
         if limit is None or before is None or before > 1:
             raise BudgetExceeded(
-                f"the runs so far take all of {budget} as a filter counts them. They fit because they were fixed beforehand; "
-                "a run that is chosen after them would have to fit a filter, too. Nothing was charged or drawn. Approve all "
-                "runs before the first release, ledger.approve(plan, other_plan), or begin a ledger with a larger budget",
+                f"the runs so far take all of {budget} as a filter counts them. They fit because they were fixed "
+                "beforehand; a run that is chosen after them would have to fit a filter, too. Nothing was charged or "
+                "drawn. Approve all runs before the first release, ledger.approve(plan, other_plan), or begin a ledger "
+                "with a larger budget",
                 budget=budget,
             )
         try:
             after = share(limit, compose([self.event, event]))
         except UnsupportedEvent as error:
             raise UnsupportedEvent(
-                f"this ledger counts by {limits.described(limit)}, as its first run fixed it, and this run has no price in "
-                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi' "
-                "(privlearn ledger FILE --epsilon E --measure renyi); what was spent here adds to what another one spends",
+                f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price in "
+                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi'; what "
+                "was spent here adds to what another one spends",
                 event=event,
             ) from error
         if not fits(limit, compose([self.event, event])):
             raise BudgetExceeded(
-                f"this would take the ledger to {after:.4g} times its limit, {limits.described(limit)}, from {before:.4g}: it "
-                f"has a budget of {budget}, and this run may have been chosen after earlier results. Nothing was charged or "
-                "drawn. Use more noise or fewer releases, or approve all runs before the first release",
+                f"this would take the ledger to {after:.4g} times its limit, {described(limit)}, from {before:.4g}: it "
+                f"has a budget of {budget}, and this run may have been chosen after earlier results. Nothing was "
+                "charged or drawn. Use more noise or fewer releases, or approve all runs before the first release",
                 budget=budget,
                 would_be=after,
             )
@@ -284,7 +284,7 @@ _SUMMED = "earlier"
 
 
 def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adjacency) -> None:
-    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was set aside `before`, all fixed beforehand."""
+    """Raise `BudgetExceeded` unless `budget` covers `event` on top of what was set aside `before`."""
     spent = budget.spent(compose([before, event]), adjacency)
     if not budget.covers(spent):
         first = before == NOTHING
@@ -295,8 +295,8 @@ def require_covered(budget: Budget, before: Event, event: Event, adjacency: Adja
         )
         remedy = "a larger budget" if first else "a smaller target"
         raise BudgetExceeded(
-            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. Nothing was "
-            f"charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}",
+            f"this charge would take the total to {budget.figure(spent)}, past the budget of {budget}{already}. "
+            f"Nothing was charged or drawn. Use more noise, fewer releases (epochs, queries) or {remedy}",
             budget=budget,
             would_be=spent,
         )

@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from privlearn.accounting.budget import bisect
 from privlearn.errors import UnsupportedEvent
 
 Array = NDArray[np.float64]
@@ -61,6 +62,26 @@ class Pair:
     def losses(self) -> Array:
         """The losses of the cells."""
         return np.asarray(self.h * np.arange(self.lo, self.lo + len(self.q)), dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True)
+class PairBuilder:
+    """How a mechanism gets onto a grid.
+
+    Attributes:
+        build: the pair, from the grid step and the mass that may be moved to 0 and to infinity, in all.
+        spread: about the standard deviation of the loss; of losses that come in atoms, `ATOMS` times that.
+        width: about the width of the losses.
+    """
+
+    build: Callable[[float, float], Pair]
+    spread: float
+    width: float
+
+
+#: Losses that come in atoms need a finer grid for their spread than smooth ones.
+ATOMS = 0.1
 
 
 def poisson_pair(rate: float, sigma: float, h: float, tail: float) -> Pair:
@@ -204,10 +225,10 @@ def group_pair(rate: float, sigma: float, k: int, h: float, tail: float) -> Pair
         raise UnsupportedEvent("with and without the group, what is released hardly overlaps: that has no useful price")
     first, last = math.floor(losses[0] / h), math.ceil(losses[-1] / h)
     x = np.unique(np.interp(h * np.arange(first, last + 1), losses, table))
-    found = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
+    ratios = np.maximum.accumulate(_log_ratio(x, sigma, counts, weights))
     below, above = _masses(x, sigma, counts, weights)
-    q, q0, p_inf = split(np.exp(found), ndtr(x / sigma), ndtr(-x / sigma), below, above)
-    pair = spread_onto(found, q, h)
+    q, q0, p_inf = split(np.exp(ratios), ndtr(x / sigma), ndtr(-x / sigma), below, above)
+    pair = spread_onto(ratios, q, h)
     return Pair(h, pair.lo, pair.q, q0, p_inf + dropped)
 
 
@@ -225,8 +246,8 @@ def sketch(rate: float, sigma: float, k: int) -> tuple[float, float]:
 def components(rate: float, k: int, tail: float) -> tuple[Array, Array, float]:
     """How many of the k are drawn, and with what probability; and the mass of rare numbers that were left out.
 
-    Leaving out part of P at all x and counting its mass as infinitely distinguishable is safe: R only falls, which the add
-    direction counts against us, and what it loses is what the remove direction adds.
+    Leaving out part of P at all x and counting its mass as infinitely distinguishable is safe: R only falls, which the
+    add direction counts against us, and what it loses is what the remove direction adds.
     """
     mode = min(k, math.floor((k + 1) * rate))
     odds = rate / (1 - rate)
@@ -267,10 +288,7 @@ def _table(sigma: float, counts: Array, weights: Array, tail: float, points: int
 
 def _crossing(true_above: Callable[[float], bool], low: float, high: float) -> float:
     """A point of [low, high] where a condition holds that holds from some point on; close above that point."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if true_above(middle) else (middle, high)
-    return high
+    return bisect(true_above, low, high, 0.0, most_steps=40)[1]
 
 
 def _log_ratio(x: Array, sigma: float, counts: Array, weights: Array) -> Array:

@@ -2,8 +2,8 @@
 
 Q = N(0, s^2 I_t) and P = (1/t) sum_i N(e_i, s^2 I_t) dominate the epoch in both directions (Chua et al. 2024; Feldman
 and Shenfeld 2025), so R = dP/dQ is the mean of t independent log-normal variables L_i with mean 1 under Q. A
-mean-preserving split of the L_i raises their mean in convex order, so one discretised law bounds both directions at once
-(`pairs`). Two ways of adding up the t variables:
+mean-preserving split of the L_i raises their mean in convex order, so one discretised law bounds both directions at
+once (`pairs`). Two ways of adding up the t variables:
 
 - by doubling on a geometric grid: positive arithmetic only, any s and t;
 - by Fourier transform on a linear grid, much faster, where s >= 0.75 and t >= 16.

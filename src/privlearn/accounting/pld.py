@@ -11,7 +11,7 @@ at infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -20,43 +20,14 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import lfilter
 
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting import pairs as pairs_module
-from privlearn.accounting import partition
-from privlearn.accounting.events import (
-    Event,
-    FixedBatches,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    Partitioned,
-    PoissonSampled,
-    PureDP,
-    RandomisedResponse,
-    Selection,
-    tally,
-)
-from privlearn.accounting.pairs import (
-    ROUNDING,
-    Array,
-    Pair,
-    fourier_power,
-    laplace_pair,
-    least_bound,
-    log_moment,
-    poisson_pair,
-    pure_pair,
-    randomised_response_pair,
-    ratio_range,
-)
-from privlearn.accounting.trees import GroupSampled, coarsen, noise_level
+from privlearn.accounting.events import Event, Mechanism, coarsen, tally
+from privlearn.accounting.pairs import ROUNDING, Array, Pair, PairBuilder, fourier_power, least_bound, log_moment
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.
 _NEGLIGIBLE = 1e-3
-#: Grid step in units of the root mean square width of the entries.
+#: Grid step in units of the root mean square width of the losses.
 _FINENESS = 0.03
-#: Losses that come in atoms need a finer grid for their spread than smooth ones.
-_ATOMS = 0.1
 #: Below this noise multiplier likelihood ratios overflow.
 _LEAST_SIGMA = 0.05
 #: Mass at infinity that a composition may have at most; with more, no delta of use is met, and windows have no bound.
@@ -221,39 +192,29 @@ def _chernoff(laws: Sequence[tuple[tuple[Array, Array], int]], need: float, sign
     return least_bound(bound, math.sqrt(2 * need / max(variance, 1e-300)))
 
 
-@final
-@dataclass(frozen=True)
-class _Entry:
-    """How a mechanism gets onto a grid: its builder (step, tail), the spread of its loss, and the width of its grid."""
-
-    build: Callable[[float, float], Pair]
-    spread: float
-    reach: float
-
-
 def compose_event(event: Event, h: float | None = None, negligible: float = 1e-9) -> Composition:
     """Compose all mechanisms of `event` on one grid.
 
     Args:
         event: a tree of mechanisms that have a dominating pair.
-        h: the grid step; by default fine enough for an excess of about 0.03% of epsilon, and up to 0.3% for partitions at
-            little noise.
+        h: the grid step; by default fine enough for an excess of about 0.03% of epsilon, and up to 0.3% for partitions
+            at little noise.
         negligible: the mass that tails and windows may move to infinity, in all.
 
     Raises:
         UnsupportedEvent: for a mechanism without a dominating pair here.
     """
     counts = coarsen(_counts(event))
-    if any(noise_level(leaf) < _LEAST_SIGMA for leaf in counts):
+    if any(leaf.noise_level < _LEAST_SIGMA for leaf in counts):
         raise UnsupportedEvent(f"noise multipliers below {_LEAST_SIGMA} have no privacy loss distribution")
     if not counts:
         return Composition(1.0, 0, np.ones(1), np.ones(1), 0.0, 0.0)
-    entries = [_entry(leaf) for leaf in counts]
+    builders = [leaf.pair() for leaf in counts]
     total = sum(counts.values())
-    step = h or _grid_step(entries, list(counts.values()))
+    step = h or _grid_step(builders, list(counts.values()))
     if step > _COARSEST:
         raise UnsupportedEvent("the composed privacy loss is too wide for any grid: use more noise or fewer steps")
-    pairs = [entry.build(step, negligible / (2 * total)) for entry in entries]
+    pairs = [builder.build(step, negligible / (2 * total)) for builder in builders]
     return compose(pairs, list(counts.values()), negligible / 4)
 
 
@@ -273,56 +234,18 @@ def within_reach(delta: float) -> float:
     return delta
 
 
-def _counts(event: Event) -> dict[Event, int]:
+def _counts(event: Event) -> dict[Mechanism, int]:
     """The tally of `event`, with mechanisms that have the same pair put together."""
-    counts: dict[Event, int] = {}
+    counts: dict[Mechanism, int] = {}
     for leaf, times in tally(event).items():
-        match leaf:
-            case FixedBatches(step) | PoissonSampled(1.0, step) | Partitioned(1, step):
-                # One example meets one batch of the epoch; averaging over the batches cannot raise the curve.
-                leaf = step
-            case GaussianFilter():
-                leaf = leaf.worth
-            case Selection(eps):
-                # A loss of range eps is eps-DP; its tighter prices are in Renyi DP and zCDP.
-                leaf = PureDP(eps)
-            case Partitioned(batches, Gaussian(sigma)):
-                batches, sigma = partition.within_reach(batches, sigma)
-                leaf = Partitioned(batches, Gaussian(sigma))
-        counts[leaf] = counts.get(leaf, 0) + times
+        stands = leaf.dominating()
+        counts[stands] = counts.get(stands, 0) + times
     return counts
 
 
-def _entry(leaf: Event) -> _Entry:
-    match leaf:
-        case Gaussian(sigma):
-            return _Entry(lambda h, tail: poisson_pair(1.0, sigma, h, tail), 1 / sigma, ratio_range(1.0, sigma))
-        case PoissonSampled(rate, Gaussian(sigma)):
-            # ln(1 + Var R), which is exact for the plain Gaussian
-            variance = math.log1p(rate**2 * math.expm1(min(sigma**-2, 700.0)))
-            return _Entry(
-                lambda h, tail: poisson_pair(rate, sigma, h, tail), math.sqrt(variance), ratio_range(rate, sigma)
-            )
-        case GroupSampled(rate, k, Gaussian(sigma)):
-            spread, reach = pairs_module.sketch(rate, sigma, k)
-            return _Entry(lambda h, tail: pairs_module.group_pair(rate, sigma, k, h, tail), spread, reach)
-        case Partitioned(batches, Gaussian(sigma)):
-            spread = partition.spread(batches, sigma)
-            reach = ratio_range(1 / batches, sigma) + 16 * spread
-            return _Entry(lambda h, tail: partition.partition_pair(batches, sigma, h, tail), spread, reach)
-        case Laplace(b):
-            return _Entry(lambda h, tail: laplace_pair(b, h), _ATOMS / b, 2 / b)
-        case PureDP(eps):
-            return _Entry(lambda h, tail: pure_pair(eps, h), _ATOMS * eps, 2 * eps)
-        case RandomisedResponse(eps, categories):
-            return _Entry(lambda h, tail: randomised_response_pair(eps, categories, h), _ATOMS * eps, 2 * eps)
-        case _:
-            raise UnsupportedEvent(f"{type(leaf).__name__} has no privacy loss distribution", event=leaf)
-
-
-def _grid_step(entries: Sequence[_Entry], counts: Sequence[int]) -> float:
-    """A step fine against the entries' spread, unless that would need too many cells."""
-    variance = sum(n * entry.spread**2 for entry, n in zip(entries, counts, strict=True))
+def _grid_step(builders: Sequence[PairBuilder], counts: Sequence[int]) -> float:
+    """A step fine against the pairs' spread, unless that would need too many cells."""
+    variance = sum(n * builder.spread**2 for builder, n in zip(builders, counts, strict=True))
     window = 16 * math.sqrt(variance) + variance
-    widest = max(entry.reach for entry in entries)
+    widest = max(builder.width for builder in builders)
     return max(_FINENESS * math.sqrt(variance / sum(counts)), window / _MOST_CELLS, widest / _MOST_CELLS, _FINEST)

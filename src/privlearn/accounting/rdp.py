@@ -1,7 +1,7 @@
 """Renyi DP: the divergence of an event at many orders, composed by adding, and the ways to (epsilon, delta).
 
-Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight conversion),
-Abadi et al. 2016 (the moments accountant and its conversion). Repeat-and-select is in `repeat`.
+Sources: Mironov 2017 (closed forms), Mironov et al. 2019 (Poisson sampling), Canonne et al. 2020 (the tight
+conversion), Abadi et al. 2016 (the moments accountant and its conversion).
 """
 
 from __future__ import annotations
@@ -14,27 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp
 
 from privlearn._checks import positive, probability
-from privlearn.accounting import repeat
-from privlearn.accounting.events import (
-    ZCDP,
-    Event,
-    Filter,
-    FixedBatches,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    OneOf,
-    Parallel,
-    Partitioned,
-    PoissonSampled,
-    PureDP,
-    RandomisedResponse,
-    RepeatAndSelect,
-    Selection,
-    tally,
-)
-from privlearn.accounting.trees import GroupSampled, coarsen
-from privlearn.errors import UnsupportedEvent
+from privlearn.accounting.events import Event, coarsen, tally
 
 Array = NDArray[np.float64]
 
@@ -49,15 +29,15 @@ _IS_WHOLE = np.isin(ORDERS, _WHOLE)
 _LOG_FACTORIALS: Array = gammaln(np.arange(max(_WHOLE) + 1) + 1.0)
 
 
-def curve(event: Event) -> Array:
-    """The Renyi divergence bound of `event` at each of `ORDERS`; infinite where none is known.
+def curve(event: Event, orders: Array = ORDERS) -> Array:
+    """The Renyi divergence bound of `event` at each of `orders`; infinite where none is known.
 
     Raises:
         UnsupportedEvent: for a mechanism without a Renyi price.
     """
-    total = np.zeros_like(ORDERS)
+    total = np.zeros_like(orders)
     for leaf, times in coarsen(tally(event)).items():
-        total += times * _leaf_curve(leaf)
+        total += times * leaf.renyi(orders)
     return total
 
 
@@ -68,15 +48,15 @@ def epsilon(event: Event, delta: float) -> float:
 
 def epsilon_of_curve(divergences: Array, delta: float) -> float:
     """The tight conversion of divergences at `ORDERS` (Canonne et al. 2020, Prop 12)."""
-    found = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
-    least = float(found.min())
+    epsilons = divergences + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    least = float(epsilons.min())
     return math.inf if math.isnan(least) else max(0.0, least)
 
 
 def epsilon_by_moments(event: Event, delta: float) -> float:
     """epsilon by the moments accountant of 2016: whole orders up to 33 and the conversion of that time."""
-    found = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
-    return float(found.min())
+    epsilons = curve(event)[_MOMENTS] - math.log(delta) / (ORDERS[_MOMENTS] - 1)
+    return float(epsilons.min())
 
 
 def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
@@ -92,58 +72,32 @@ def divergence(rate: float, sigma: float, orders: ArrayLike) -> Array:
     """
     probability("the sampling rate", rate)
     positive("the noise multiplier", sigma)
-    found = np.asarray(orders, dtype=np.float64)
-    positive("the least Renyi order minus 1", float(found.min()) - 1)
+    at = np.asarray(orders, dtype=np.float64)
+    positive("the least Renyi order minus 1", float(at.min()) - 1)
     if rate == 1:
-        return np.asarray(found / (2 * sigma**2), dtype=np.float64)
-    moments = _fractional_moments(rate, sigma, found.ravel()).reshape(found.shape)
-    return np.asarray(np.maximum(moments, 0.0) / (found - 1), dtype=np.float64)
+        return np.asarray(at / (2 * sigma**2), dtype=np.float64)
+    moments = _fractional_moments(rate, sigma, at.ravel()).reshape(at.shape)
+    return np.asarray(np.maximum(moments, 0.0) / (at - 1), dtype=np.float64)
 
 
-def _leaf_curve(leaf: Event) -> Array:
-    match leaf:
-        case Gaussian(sigma) | FixedBatches(Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)):
-            # Over disjoint batches one example meets one release.
-            return ORDERS / (2 * sigma**2)
-        case PoissonSampled(rate, Gaussian(sigma)):
-            # At hardly any noise sampling hides nothing, and not using it is sound.
-            return ORDERS / (2 * sigma**2) if rate == 1 or sigma < _LEAST_SIGMA else _poisson(rate, sigma)
-        case GroupSampled(rate, k, Gaussian(sigma)):
-            return _group(rate, k, sigma)
-        case Laplace(b):
-            shares = np.log(ORDERS / (2 * ORDERS - 1)), np.log((ORDERS - 1) / (2 * ORDERS - 1))
-            moment = np.logaddexp(shares[0] + (ORDERS - 1) / b, shares[1] - ORDERS / b)
-            return np.asarray(moment / (ORDERS - 1), dtype=np.float64)
-        case PureDP(eps):
-            return _randomised_response(eps, 2)
-        case RandomisedResponse(eps, categories):
-            return _randomised_response(eps, categories)
-        case Selection(eps):
-            return np.minimum(ORDERS * eps**2 / 8, _randomised_response(eps, 2))
-        case ZCDP(rho) | GaussianFilter(rho):
-            return ORDERS * rho
-        case Filter(rho, orders, bounds):
-            if rho is not None:
-                return ORDERS * rho
-            # Divergence grows with the order, so a bound holds at every smaller one too.
-            holds = [np.where(order >= ORDERS, bound, np.inf) for order, bound in zip(orders, bounds, strict=True)]
-            return np.asarray(np.min(holds, axis=0), dtype=np.float64)
-        case Parallel(events) | OneOf(events):
-            return np.asarray(np.max([curve(event) for event in events], axis=0), dtype=np.float64)
-        case RepeatAndSelect(event, mean, shape):
-            return repeat.divergences(ORDERS, curve(event), mean, shape)
-        case _:
-            raise UnsupportedEvent(f"{type(leaf).__name__} has no Renyi price", event=leaf)
+def sampled_gaussian(rate: float, sigma: float, orders: Array) -> Array:
+    """The divergence of one Poisson-sampled Gaussian release; of one on all the data where sampling is worth nothing.
+
+    At hardly any noise sampling hides nothing, and not using it is sound.
+    """
+    if rate == 1 or sigma < _LEAST_SIGMA:
+        return orders / (2 * sigma**2)
+    return _poisson(rate, sigma) if orders is ORDERS else divergence(rate, sigma, orders)
 
 
-def _randomised_response(eps: float, categories: int) -> Array:
-    """k-ary randomised response; with k = 2 the worst of all eps-DP mechanisms."""
+def randomised_response(eps: float, categories: int, orders: Array) -> Array:
+    """The divergence of k-ary randomised response; with k = 2 the worst of all eps-DP mechanisms."""
     low = -np.logaddexp(eps, math.log(categories - 1))  # ln of each other category's probability
     high = eps + low
-    terms = [ORDERS * high + (1 - ORDERS) * low, ORDERS * low + (1 - ORDERS) * high]
+    terms = [orders * high + (1 - orders) * low, orders * low + (1 - orders) * high]
     if categories > 2:
-        terms.append(np.full_like(ORDERS, math.log(categories - 2) + low))
-    return np.asarray(np.maximum(logsumexp(terms, axis=0), 0.0) / (ORDERS - 1), dtype=np.float64)
+        terms.append(np.full_like(orders, math.log(categories - 2) + low))
+    return np.asarray(np.maximum(logsumexp(terms, axis=0), 0.0) / (orders - 1), dtype=np.float64)
 
 
 @lru_cache(maxsize=4096)
@@ -155,7 +109,7 @@ def _poisson(rate: float, sigma: float) -> Array:
     return np.asarray(np.maximum(log_moments, 0.0) / (ORDERS - 1), dtype=np.float64)
 
 
-def _group(rate: float, k: int, sigma: float) -> Array:
+def sampled_group(rate: float, k: int, sigma: float, orders: Array) -> Array:
     """A bound for k examples in a Poisson batch: not tight, but a formula for any k; the larger of both directions.
 
     Remove: |R|_a <= sum_j p_j |R_j|_a (Minkowski), where R_j is the ratio with j examples drawn. Add: R is at least the
@@ -165,9 +119,9 @@ def _group(rate: float, k: int, sigma: float) -> Array:
     log_weights = (
         gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(rate) + (k - j) * math.log1p(-rate)
     )
-    moments = [logsumexp(log_weights + (order - 1) * j**2 / (2 * sigma**2)) for order in ORDERS]
-    remove = ORDERS / (ORDERS - 1) * np.maximum(moments, 0.0)
-    add = (ORDERS * (k * rate) ** 2 + k * rate * (1 - rate)) / (2 * sigma**2)
+    moments = [logsumexp(log_weights + (order - 1) * j**2 / (2 * sigma**2)) for order in orders]
+    remove = orders / (orders - 1) * np.maximum(moments, 0.0)
+    add = (orders * (k * rate) ** 2 + k * rate * (1 - rate)) / (2 * sigma**2)
     return np.asarray(np.maximum(remove, add), dtype=np.float64)
 
 
@@ -179,20 +133,20 @@ def _whole_moments(rate: float, sigma: float) -> list[float]:
     k = np.arange(2, max(_WHOLE) + 1)
     exponents = k * (k - 1) / (2 * sigma**2)
     each = exponents + np.log(-np.expm1(-exponents)) + k * (math.log(rate) - math.log1p(-rate)) - _LOG_FACTORIALS[2:]
-    found = []
+    logs = []
     for order in _WHOLE:
         terms = each[: order - 1] - _LOG_FACTORIALS[order - 2 :: -1][: order - 1]
         top = float(terms.max())
         excess = top + math.log(float(np.exp(terms - top).sum())) + _LOG_FACTORIALS[order] + order * math.log1p(-rate)
-        found.append(float(np.logaddexp(0.0, excess)))
-    return found
+        logs.append(float(np.logaddexp(0.0, excess)))
+    return logs
 
 
 def _fractional_moments(rate: float, sigma: float, orders: Array) -> Array:
     """ln E_Q[R^a] by the trapezoidal rule, which converges geometrically for these integrands.
 
-    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere negative: in the plain form
-    where R^a is small, and by logarithms where it is large.
+    What is summed is R^a - 1 - a (R - 1), whose mean is that of R^a - 1 and which is nowhere negative: in the plain
+    form where R^a is small, and by logarithms where it is large.
     """
     x = np.arange(-12 * sigma, float(orders.max()) + 12 * sigma, sigma / 6)
     log_weights = -0.5 * (x / sigma) ** 2 - math.log(6 * math.sqrt(2 * math.pi))

@@ -1,78 +1,328 @@
-"""A group of examples as one example: the event tree that somebody with k of the examples is confronted with.
+"""Trees: events that stand for other ones (`Parallel`, `OneOf`, `RepeatAndSelect`, filters), and trees made from trees.
 
-Every mechanism that scales exactly is replaced by what it is for k examples together. What comes out is for accountants
+A group of examples as one example: the event tree that somebody with k of the examples is confronted with. Every
+mechanism that scales exactly is replaced by what it is for k examples together. What comes out is for accountants
 only: it is never charged and never stored, because group sizes are no part of what happened.
 
-Very many noise levels, put together on few: less noise is an upper bound, so each is rounded down.
+Disjoint blocks as one example meets them: one block's events, and never another's. Let examples be assigned to blocks
+independently of each other and of what they hold. Given the assignment, an example that lies in block j takes part in
+block j's mechanism alone: what happens on other blocks before it is the same for neighbours, and what happens there
+afterwards is post-processing. So the run is block j's mechanism composed with whatever is done outside of the blocks,
+and the run as a whole is a mixture of those over j. A hockey-stick divergence is jointly convex: that of the mixture
+is at most the largest of its parts, and epsilon is at most the largest epsilon of theirs, by whichever method that was
+computed. (Renyi divergences are quasi-convex, so for them the same holds order by order.)
 
-Disjoint blocks as one example meets them: one block's events, and never another's.
+Repeat and select: a mechanism is run a random number of times, and only the best outcome is shown. The number of runs
+K has a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
 
-Let examples be assigned to blocks independently of each other and of what they hold. Given the assignment, an example that
-lies in block j takes part in block j's mechanism alone: what happens on other blocks before it is the same for neighbours,
-and what happens there afterwards is post-processing. So the run is block j's mechanism composed with whatever is done
-outside of the blocks, and the run as a whole is a mixture of those over j. A hockey-stick divergence is jointly convex:
-that of the mixture is at most the largest of its parts, and epsilon is at most the largest epsilon of theirs, by whichever
-method that was found. (Renyi divergences are quasi-convex, so for them the same holds order by order.)
+    P(K = k) = (1 - gamma)^k / (gamma^-eta - 1) x product_{l < k} (l + eta) / (l + 1),   k = 1, 2, ...,
+
+or a Poisson law (shape infinity), under which there may be no run at all. Here are its terms, for whoever draws K, and
+the Renyi divergence of the whole, for accountants, so that both speak of one law. K itself is never shown: the price
+is for the best outcome alone (Papernot and Steinke 2022, Thm 2 for negative binomial laws, Thm 6 for Poisson's). Both
+theorems ask for one run's divergence in both directions between neighbours, which every price here bounds, and for
+nothing else: any event and any kind of neighbour will do.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import final
+from functools import lru_cache
+from typing import Any, TypeVar, final
 
+import numpy as np
+
+from privlearn._checks import between, count, positive
+from privlearn.accounting import rdp, zcdp
+from privlearn.accounting.budget import bisect
 from privlearn.accounting.events import (
-    ZCDP,
     Composed,
     Event,
-    Filter,
-    FixedBatches,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    OneOf,
-    Parallel,
-    Partitioned,
-    PoissonSampled,
-    PureDP,
-    RandomisedResponse,
-    RepeatAndSelect,
+    Mechanism,
     Repeated,
-    Selection,
+    compose,
+    kind,
+    require_event,
+    require_events,
     tally,
 )
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import RHO, Gaussian
+from privlearn.accounting.rdp import Array
 from privlearn.errors import BadInput, UnsupportedEvent
 
+#: The rho of a Gaussian release with the least noise.
+_MOST_GAUSSIAN = 5e11
 
+
+@kind("parallel")
 @final
 @dataclass(frozen=True, slots=True)
-class GroupSampled(Event):
-    """One release on a Poisson batch, for somebody with `group_size` of the examples, each drawn independently.
+class Parallel(Mechanism):
+    """`events` on disjoint blocks of the data, to which examples were assigned independently of each other.
 
-    Dominated, in both directions, by sum_j Binomial(k, q)(j) N(j, sigma^2) against N(0, sigma^2); docs/accounting.md
-    has the proof (for Poisson sampling: Ganesh 2024).
+    One example meets one block, so the whole costs the maximum (Yu et al. 2019, Thm 2). Groups have no form here: k
+    examples may lie in several blocks.
     """
 
-    sampling_rate: float
-    group_size: int
-    event: Gaussian
+    events: tuple[Event, ...]
 
     adjacencies = frozenset({Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT})
+    phrase = "parallel composition over disjoint blocks"
+
+    def __post_init__(self) -> None:
+        require_events(self.events, "block's event")
+
+    @property
+    def inside(self) -> tuple[Event, ...]:
+        return self.events
+
+    def zcdp(self) -> float:
+        return max(zcdp.rho(event) for event in self.events)
+
+    def renyi(self, orders: Array) -> Array:
+        return np.asarray(np.max([rdp.curve(event, orders) for event in self.events], axis=0), dtype=np.float64)
+
+
+@kind("one_of")
+@final
+@dataclass(frozen=True, slots=True)
+class OneOf(Mechanism):
+    """One of `events` takes place: drawn at random, or chosen by what was released before.
+
+    Whichever it is, the whole costs their maximum, Renyi order by Renyi order. A choice that looks at the data is no
+    such
+    event: it has to be a release of its own.
+    """
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        require_events(self.events, "event to choose from")
+
+    @property
+    def inside(self) -> tuple[Event, ...]:
+        return self.events
+
+    def zcdp(self) -> float:
+        return max(zcdp.rho(event) for event in self.events)
+
+    def renyi(self, orders: Array) -> Array:
+        return np.asarray(np.max([rdp.curve(event, orders) for event in self.events], axis=0), dtype=np.float64)
+
+    def grouped(self, k: int) -> OneOf | None:
+        groups = [for_group(event, k) for event in self.events]
+        known = tuple(group for group in groups if group is not None)
+        return OneOf(known) if len(known) == len(groups) else None
+
+
+def one_of(events: Iterable[Event]) -> Event:
+    """One of `events`, or, if they are all the same, that one."""
+    choices = tuple(compose([event]) for event in events)
+    return choices[0] if choices and all(event == choices[0] for event in choices) else OneOf(choices)
+
+
+@kind("repeat_and_select")
+@final
+@dataclass(frozen=True, slots=True)
+class RepeatAndSelect(Mechanism):
+    """`event` run a random number of times, and only the best outcome shown (Papernot and Steinke 2022).
+
+    The number of runs has mean `mean` and a truncated negative binomial law of this `shape` (0: logarithmic,
+    1: geometric, infinity: Poisson).
+    """
+
+    event: Event
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        require_event(self.event)
+        between("mean", self.mean, 1.0, 1e9)
+        if isinstance(self.shape, bool) or not isinstance(self.shape, int | float) or not self.shape >= 0:
+            raise BadInput(f"shape is {self.shape!r}: expected a number of at least 0, or infinity")
+
+    @property
+    def inside(self) -> tuple[Event, ...]:
+        return (self.event,)
+
+    def renyi(self, orders: Array) -> Array:
+        return best_of_runs(orders, rdp.curve(self.event, orders), self.mean, self.shape)
+
+    def grouped(self, k: int) -> RepeatAndSelect | None:
+        # The price of the best run follows from that of one run, whatever the neighbours differ in.
+        run = for_group(self.event, k)
+        return None if run is None else RepeatAndSelect(run, self.mean, self.shape)
+
+
+@kind("filter")
+@final
+@dataclass(frozen=True, slots=True)
+class Filter(Mechanism):
+    """Releases chosen adaptively under a filter that was fixed beforehand; what is claimed is its limit.
+
+    Either `rho` (a zCDP filter), or Renyi divergences at most `bounds[i]` at `orders[i]` (a Renyi filter).
+    """
+
+    rho: float | None
+    orders: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.rho is None) == (not self.orders) or len(self.orders) != len(self.bounds):
+            raise BadInput("a filter needs either rho, or orders and as many bounds: give exactly one of the two")
+        count("the number of orders", len(self.orders), least=0, most=10_000)
+        if self.rho is not None:
+            between("rho", self.rho, *RHO)
+        for order, bound in zip(self.orders, self.bounds, strict=True):
+            positive("a Renyi order minus 1", positive("a Renyi order", order) - 1)
+            positive("a bound at a Renyi order", bound)
+            between("a Renyi order", order, 1.0, RHO[1])
+            between("a bound at a Renyi order", bound, 0.0, RHO[1])
+
+    def zcdp(self) -> float:
+        return Mechanism.zcdp(self) if self.rho is None else self.rho
+
+    def renyi(self, orders: Array) -> Array:
+        if self.rho is not None:
+            return orders * self.rho
+        # Divergence grows with the order, so a bound holds at every smaller one too.
+        holds = [
+            np.where(order >= orders, bound, np.inf) for order, bound in zip(self.orders, self.bounds, strict=True)
+        ]
+        return np.asarray(np.min(holds, axis=0), dtype=np.float64)
+
+    def grouped(self, k: int) -> Filter | None:
+        return None if self.rho is None else Filter(k**2 * self.rho)
+
+
+@kind("gaussian_filter")
+@final
+@dataclass(frozen=True, slots=True)
+class GaussianFilter(Mechanism):
+    """Gaussian releases alone, chosen adaptively under a filter that was fixed beforehand: their rho adds up to at
+    most `rho`.
+
+    They are all together no worse than one Gaussian release of that rho, exactly (Smith and Thakurta 2022).
+    """
+
+    rho: float
+
+    gaussian = True
+
+    def __post_init__(self) -> None:
+        between("rho", self.rho, RHO[0], _MOST_GAUSSIAN)
+
+    @property
+    def worth(self) -> Gaussian:
+        """The one release that dominates everything that the filter lets through."""
+        return Gaussian(math.sqrt(0.5 / self.rho))
+
+    def zcdp(self) -> float:
+        return self.rho
+
+    def mu_squared(self, times: int = 1) -> float:
+        return times * 2 * self.rho
+
+    def renyi(self, orders: Array) -> Array:
+        return orders * self.rho
+
+    def dominating(self) -> Mechanism:
+        return self.worth
+
+    def grouped(self, k: int) -> GaussianFilter:
+        return GaussianFilter(k**2 * self.rho)
+
+
+_BITS = 400  # of the numbers that the law is computed in
+
+
+def law_of_runs(mean: float, shape: float) -> Iterator[Any]:
+    """P(K = 0), P(K = 1), ... one after the other, as mpmath's numbers, exact to about 400 bits.
+
+    The law's own mean is at most `mean`, and within a part in 1e12 of it. Both numbers are those of a
+    `RepeatAndSelect`.
+    """
+    import mpmath  # not to plan or verify
+
+    def ratio(k: int) -> Any:
+        """P(K = k + 1) over P(K = k)."""
+        return rate / (k + 1) if poisson else (1 - g) * (k + eta) / (k + 1)
+
+    poisson = math.isinf(shape)
+    with mpmath.workprec(_BITS):
+        if poisson:
+            rate = mpmath.mpf(mean)
+            k, term = 0, mpmath.exp(-rate)
+        else:
+            g, eta = mpmath.mpf(gamma(mean, shape)), mpmath.mpf(shape)
+            scale = mpmath.log(1 / g) if shape == 0 else mpmath.powm1(1 / g, eta) / eta
+            k, term = 1, (1 - g) / scale if g < 1 else mpmath.mpf(1)
+    if k == 1:
+        yield mpmath.mpf(0)
+    while True:
+        yield term
+        with mpmath.workprec(_BITS):
+            term, k = term * ratio(k), k + 1
+
+
+@lru_cache(maxsize=64)
+def gamma(mean: float, shape: float) -> float:
+    """A negative binomial law's gamma: the least found, to a part in 1e12, whose mean is at most `mean`; 1 for 1."""
+    _, least = bisect(lambda g: bool(_mean(g, shape) <= mean), 0.0, 1.0, 1e-12 * min(1.0, mean - 1))
+    return least
+
+
+def _mean(g: float, shape: float) -> Any:
+    """E K: eta (1/g - 1) / (1 - g^eta), or (1/g - 1) / ln(1/g) for shape 0."""
+    import mpmath
+
+    with mpmath.workprec(_BITS):
+        x, eta = mpmath.mpf(g), mpmath.mpf(shape)
+        return (1 / x - 1) / mpmath.log(1 / x) if shape == 0 else eta * (1 / x - 1) / -mpmath.powm1(x, eta)
+
+
+def best_of_runs(orders: Array, one: Array, mean: float, shape: float) -> Array:
+    """A bound on the Renyi divergence of the best of K runs, at each of `orders`.
+
+    With a Poisson law there may be no run. That outcome is covered, too: let M be one run's moment of order a, q and
+    q' the chances, for neighbours, of nothing better than the outcome at hand, and u = a (q - 1) - (a - 1)(q' - 1),
+    which goes from
+    -1 to 0 and is at most (a - 1) delta on its way (by the delta that Thm 6 speaks of). The runs' part of the moment
+    is the integral of m e^{m u} r^a dq' at likelihood ratio r, and r^a dq' >= du by Bernoulli's inequality. Split off,
+    du brings 1 - e^-m, and the rest at most m e^{m (a - 1) delta} (M - 1). With e^-m for no run that is at most
+    1 + m e^{m (a - 1) delta} (M - 1), which never exceeds the theorem's m e^{m (a - 1) delta} M.
+
+    Args:
+        orders: Renyi orders above 1, ascending.
+        one: the divergence of one run at each of them, in both directions.
+        mean: the mean of K.
+        shape: the shape of its law.
+    """
+    if math.isinf(shape):
+        # Thm 6, with delta of one run at epsilon = ln(1 + 1 / (order - 1)) from its curve (Canonne et al. 2020, Prop
+        # 12).
+        at = np.log1p(1 / (orders - 1))[:, None]
+        logs = (orders - 1) * (one - at + np.log1p(-1 / orders)) - np.log(orders)
+        deltas = np.exp(np.minimum(np.nan_to_num(logs, nan=np.inf), 0.0)).min(axis=1)
+        bound = one + mean * deltas + math.log(mean) / (orders - 1)
+    else:
+        extra = (1 + shape) * float(np.min((1 - 1 / orders) * one - math.log(gamma(mean, shape)) / orders))
+        bound = one + extra + math.log(mean) / (orders - 1)
+    # Divergence grows with the order, so a bound holds at every smaller one too.
+    return np.asarray(np.minimum.accumulate(bound[::-1])[::-1], dtype=np.float64)
 
 
 def for_group(event: Event, k: int) -> Event | None:
-    """`event` as it is for `k` examples together, or None where a mechanism has no such form here.
-
-    Partitions have none: their dominating pair is known and no way to compute with it is. Neither have
-    parallel blocks (k examples may lie in several) and Renyi filters.
-    """
+    """`event` as it is for `k` examples together, or None where a mechanism has no such form here."""
     if k == 1:
         return event
     counts = []
     for leaf, times in tally(event).items():
         try:
-            group = _leaf(leaf, k)
+            group = leaf.grouped(k)
         except BadInput:  # out of the range of events: noise below 1e-6, say
             return None
         if group is None:
@@ -81,78 +331,12 @@ def for_group(event: Event, k: int) -> Event | None:
     return Composed(tuple(counts))
 
 
-def _leaf(leaf: Event, k: int) -> Event | None:
-    match leaf:
-        case Gaussian(sigma):
-            return Gaussian(sigma / k)
-        case FixedBatches(Gaussian(sigma)):
-            # Wherever the k examples fall: n_b of them in batch b is a Gaussian of sensitivity sqrt(sum n_b^2) <= k.
-            return FixedBatches(Gaussian(sigma / k))
-        case PoissonSampled(rate, step):
-            return Gaussian(step.noise_multiplier / k) if rate == 1 else GroupSampled(rate, k, step)
-        case Laplace(b):
-            return Laplace(b / k)
-        case PureDP(epsilon):
-            return PureDP(k * epsilon)
-        case Selection(epsilon):
-            return Selection(k * epsilon)  # the range of a sum of losses is at most the sum of their ranges
-        case RandomisedResponse():
-            return Repeated(leaf, k)  # each example reports by itself
-        case ZCDP(rho):
-            return ZCDP(k**2 * rho)
-        case GaussianFilter(rho):
-            return GaussianFilter(k**2 * rho)
-        case Filter(rho=rho) if rho is not None:
-            return Filter(k**2 * rho)
-        case RepeatAndSelect(event, mean, shape):
-            # The price of the best run follows from that of one run, whatever the neighbours differ in.
-            run = for_group(event, k)
-            return None if run is None else RepeatAndSelect(run, mean, shape)
-        case OneOf(events):
-            runs = [for_group(event, k) for event in events]
-            found = tuple(run for run in runs if run is not None)
-            return OneOf(found) if len(found) == len(runs) else None
-    return None
+_M = TypeVar("_M", bound=Mechanism)
 
 
-#: Distinct mechanisms beyond which noise levels are put together.
-_MOST = 400
-
-
-def coarsen(counts: dict[Event, int]) -> dict[Event, int]:
-    """`counts` as it is, or with its noise multipliers on a few hundred values if it holds more mechanisms than that."""
-    if len(counts) <= _MOST:
-        return counts
-    sigmas = [noise_level(leaf) for leaf in counts]
-    least, width = min(sigmas), math.log(max(sigmas) / min(sigmas)) / (_MOST // 2)
-    if width == 0:
-        return counts  # they differ in something else
-    merged: dict[Event, int] = {}
-    for leaf, times in counts.items():
-        node = least * math.exp(width * math.floor(math.log(noise_level(leaf) / least) / width))
-        match leaf:
-            case Gaussian():
-                leaf = Gaussian(min(node, leaf.noise_multiplier))
-            case PoissonSampled(rate, step):
-                leaf = PoissonSampled(rate, Gaussian(min(node, step.noise_multiplier)))
-            case GroupSampled(rate, k, step):
-                leaf = GroupSampled(rate, k, Gaussian(min(node, step.noise_multiplier)))
-            case Partitioned(batches, step):
-                leaf = Partitioned(batches, Gaussian(min(node, step.noise_multiplier)))
-        merged[leaf] = merged.get(leaf, 0) + times
-    return merged
-
-
-def noise_level(leaf: Event) -> float:
-    """The noise multiplier of `leaf`, or what plays its part."""
-    match leaf:
-        case Gaussian(sigma) | PoissonSampled(_, Gaussian(sigma)) | Partitioned(_, Gaussian(sigma)) | Laplace(sigma):
-            return sigma
-        case GroupSampled(_, _, Gaussian(sigma)):
-            return sigma
-        case PureDP(eps) | RandomisedResponse(eps):
-            return 1 / eps
-    return 1.0
+def of_kind(event: Event, kind: type[_M]) -> dict[_M, int]:
+    """The mechanisms of `event` that are of this kind, counted."""
+    return {leaf: times for leaf, times in tally(event).items() if isinstance(leaf, kind)}
 
 
 #: Mechanisms in all alternatives together; each takes some milliseconds.
@@ -165,7 +349,7 @@ def per_block(event: Event) -> list[Event]:
     Raises:
         UnsupportedEvent: there are too many to price each by itself.
     """
-    seen: dict[frozenset[tuple[Event, int]], dict[Event, int]] = {}
+    seen: dict[frozenset[tuple[Mechanism, int]], dict[Mechanism, int]] = {}
     todo, kinds = [tally(event)], 0
     while todo:
         counts = todo.pop()
@@ -185,5 +369,5 @@ def per_block(event: Event) -> list[Event]:
     return [_tree(counts) for counts in seen.values() if not any(isinstance(leaf, Parallel) for leaf in counts)]
 
 
-def _tree(counts: dict[Event, int]) -> Event:
+def _tree(counts: dict[Mechanism, int]) -> Event:
     return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))

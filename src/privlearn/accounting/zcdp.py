@@ -13,70 +13,20 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr, ndtr
 
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting.events import (
-    ZCDP,
-    Event,
-    Filter,
-    FixedBatches,
-    Gaussian,
-    GaussianFilter,
-    Laplace,
-    NonPrivate,
-    OneOf,
-    Parallel,
-    Partitioned,
-    PoissonSampled,
-    PureDP,
-    RandomisedResponse,
-    Selection,
-    tally,
-)
-from privlearn.errors import UnsupportedEvent
+from privlearn.accounting.budget import bracket, to_safe_side
+from privlearn.accounting.events import Event, tally
 
 
 def rho(event: Event) -> float:
     """The zCDP parameter rho of `event`.
 
-    A Gaussian release costs 1 / (2 noise_multiplier^2), and sums. An epoch over disjoint batches costs what one of
-    its releases costs, and disjoint blocks cost their maximum (parallel composition, Yu et al. 2019, Thm 2). Pure
-    epsilon-DP costs epsilon^2 / 2, and selection of bounded range epsilon^2 / 8 (Cesar and Rogers 2021).
+    It adds up: the sum over all mechanisms, each of which knows its own.
 
     Raises:
         UnsupportedEvent: for Poisson sampling, whose amplification no zCDP bound can express (Yu et al. 2019, eq. 13),
             and for whatever else has no such price.
     """
-    return math.fsum(times * _leaf_rho(leaf) for leaf, times in tally(event).items())
-
-
-def _leaf_rho(leaf: Event) -> float:
-    match leaf:
-        case Gaussian(noise_multiplier):
-            return 0.5 / noise_multiplier**2
-        case FixedBatches(step) | Partitioned(_, step):
-            return _leaf_rho(step)
-        case PureDP(epsilon) | RandomisedResponse(epsilon):
-            return epsilon**2 / 2
-        case Laplace(noise_multiplier):
-            return 0.5 / noise_multiplier**2
-        case Selection(epsilon):
-            return epsilon**2 / 8
-        case ZCDP(found) | GaussianFilter(found):
-            return found
-        case Filter(rho=found) if found is not None:
-            return found
-        case Parallel(events) | OneOf(events):
-            return max(rho(event) for event in events)
-        case PoissonSampled():
-            raise UnsupportedEvent(
-                "Poisson sampling has no amplified zCDP guarantee: its Renyi divergence grows without the sampling rate "
-                "at high orders. Give a target epsilon and delta instead of rho, or use partition, shuffle or full "
-                "sampling",
-                event=leaf,
-            )
-        case NonPrivate(reason):
-            raise UnsupportedEvent(f"this event gives no privacy: {reason}", event=leaf)
-        case _:
-            raise UnsupportedEvent(f"{type(leaf).__name__} has no zCDP price", event=leaf)
+    return math.fsum(times * leaf.zcdp() for leaf, times in tally(event).items())
 
 
 def gaussian_mu(event: Event) -> float | None:
@@ -86,13 +36,10 @@ def gaussian_mu(event: Event) -> float | None:
     """
     total = 0.0
     for leaf, times in tally(event).items():
-        match leaf:
-            case Gaussian(noise_multiplier) | FixedBatches(Gaussian(noise_multiplier)):
-                total += times / noise_multiplier**2
-            case GaussianFilter(limit):
-                total += times * 2 * limit
-            case _:
-                return None
+        squared = leaf.mu_squared(times)
+        if squared is None:
+            return None
+        total += squared
     return math.sqrt(total)
 
 
@@ -116,13 +63,9 @@ def gaussian_mu_for(epsilon: float, delta: float) -> float:
     """The largest mu whose exact curve meets (epsilon, delta); the inverse of `gaussian_epsilon`, never above."""
     valid_delta(delta)
     excess: Callable[[float], float] = lambda mu: delta - gaussian_delta(mu, epsilon)  # noqa: E731
-    low, high = 0.0, 1.0
-    while excess(high) > 0:
-        low, high = high, 2 * high
+    low, high = bracket(lambda mu: excess(mu) <= 0, 1.0)
     mu = float(brentq(excess, low, high, xtol=1e-300, rtol=1e-14))
-    while excess(mu) < 0:
-        mu *= 1 - 1e-14
-    return mu
+    return to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14)
 
 
 def epsilon_bun_steinke(rho: float, delta: float) -> float:
@@ -149,22 +92,14 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 def rho_for(epsilon: float, delta: float) -> float:
     """The largest rho that `epsilon_of_rho` turns into at most `epsilon`."""
-    high = 1.0
-    while epsilon_of_rho(high, delta) < epsilon:
-        high *= 2
     excess: Callable[[float], float] = lambda rho: epsilon_of_rho(rho, delta) - epsilon  # noqa: E731
-    found = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-13))
-    while excess(found) > 0:
-        found *= 1 - 1e-12
-    return found
+    _, high = bracket(lambda rho: excess(rho) >= 0, 1.0)
+    largest = float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-13))
+    return to_safe_side(lambda rho: excess(rho) <= 0, largest, -1e-12)
 
 
 def _root_above(decreasing: Callable[[float], float], start: float) -> float:
     """The root of a decreasing function that is positive at 0, rounded up to where it is not positive."""
-    low, high = 0.0, max(start, 1e-6)
-    while decreasing(high) > 0:
-        low, high = high, 2 * high
+    low, high = bracket(lambda x: decreasing(x) <= 0, max(start, 1e-6))
     root = float(brentq(decreasing, low, high, xtol=1e-15, rtol=1e-14))
-    while decreasing(root) > 0:
-        root = root * (1 + 1e-14) + 1e-300
-    return root
+    return to_safe_side(lambda x: decreasing(x) <= 0, root, 1e-14)

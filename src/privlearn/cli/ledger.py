@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from privlearn.accounting import accountant, limits
+from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
-from privlearn.accounting.filters import share
+from privlearn.accounting.filters import Measure, described, share
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledger_file import LedgerFile
@@ -28,6 +28,10 @@ def run(options: argparse.Namespace) -> int:
         screen.asides.print(
             f"began {options.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
             f"{options.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+        )
+    if not book.path.exists():
+        raise BadInput(
+            f"there is no ledger {options.file}: begin one with `privlearn ledger {options.file} --epsilon E --delta D`"
         )
     if options.close is not None:
         with book.editing() as pages:
@@ -63,7 +67,7 @@ def _budget(options: argparse.Namespace) -> Budget | None:
     return Budget(options.epsilon, options.delta or 1e-5, options.rho, options.group_size or 1)
 
 
-def _measure(given: str | None) -> limits.Measure:
+def _measure(given: str | None) -> Measure:
     """A name, or a Renyi order."""
     try:
         return None if given is None else float(given)
@@ -89,7 +93,7 @@ def _figures(pages: LedgerState, delta: float | None) -> dict[str, Any]:
         "rho": total.rho if total else None,
         "unit": str(unit),
         "adaptive": pages.adaptive,
-        "measure": limits.described(limit) if limit else None,
+        "measure": described(limit) if limit else None,
         "epsilon_if_fixed": _alone(pages.event, adjacency, delta, unit),
         "budget": None if pages.budget is None else vars(pages.budget),
         "entries": [_entry(entry, adjacency, delta, unit) for entry in pages.entries],

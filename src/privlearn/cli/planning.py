@@ -10,10 +10,9 @@ from typing import Any
 from privlearn import sampling, schedules
 from privlearn._checks import between, count
 from privlearn.accounting import accountant, comparisons
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.event_json import to_json
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.events import to_json
+from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.clipping import clips
 from privlearn.descent import rules
 from privlearn.errors import BadInput, UnsupportedEvent
@@ -141,6 +140,8 @@ def warnings(plan: Plan, options: argparse.Namespace, examples: int) -> Iterator
     """What is allowed, and hardly ever meant."""
     yield from delta_warning(options, examples)
     yield from _idle(plan)
+    if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
+        yield comparisons.MISSING
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson sampling "

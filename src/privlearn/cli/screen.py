@@ -14,9 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from privlearn._checks import printable
-from privlearn.accounting.accountant import rounded_up
 from privlearn.accounting.filters import Limit
-from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.accounting.guarantee import PrivacyUnit, rounded_up
 from privlearn.plan import Plan
 from privlearn.schedules import Validation
 

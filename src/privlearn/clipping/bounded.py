@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Literal, final
 
 from privlearn.accounting.guarantee import Adjacency
 
@@ -41,21 +41,23 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Bounded:
-    """Tensors computed from one sample, and the L2 sensitivity of all of them taken together.
+    """Tensors computed from one sample, and the sensitivity of all of them taken together.
 
     Only the clipping package makes these: whoever clips computes the sensitivity.
 
     Attributes:
         values: the tensors; private until released.
-        sensitivity: the largest L2 distance, over all `values` together, between neighbouring data sets.
+        sensitivity: the largest distance, over all `values` together, between neighbouring data sets.
         adjacency: the kind of neighbour that this holds for.
         sample: the batch that they were computed from.
+        norm: what the distance is measured in. Gaussian noise needs L2, Laplace noise L1.
     """
 
     values: tuple[Tensor, ...]
     sensitivity: float
     adjacency: Adjacency
     sample: Sample
+    norm: Literal["L1", "L2"] = "L2"
 
 
 #: Examples that are computed at once, and added up in single precision, at most.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from privlearn._checks import between, count, positive
-from privlearn.accounting.events import Gaussian
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 
 #: One number for all layers, or one for each, the output layer last.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.event_json import to_json
+from privlearn.accounting.events import to_json
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count, positive
-from privlearn.accounting.events import NonPrivate
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
 from privlearn.errors import BadInput

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from privlearn._checks import positive
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, SampleReused
 from privlearn.streams import NoiseStream
@@ -44,7 +44,8 @@ def release(
         For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
-        BadInput: values that noise can't be added to, or shares that are more than the whole; nothing is charged.
+        BadInput: values bounded in L1 or that noise can't be added to, or shares that are more than the whole; nothing is
+            charged.
         SampleReused: the sample was released before, or the parts come from different samples.
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
@@ -56,6 +57,10 @@ def release(
         if part.sample is not sample:
             raise SampleReused("the parts of one release come from different samples: release each sample by itself")
 
+    if any(part.norm != "L2" for part in parts):
+        raise BadInput(
+            "a value is bounded in L1: Gaussian noise is for values that are bounded in L2. Nothing was charged"
+        )
     from privlearn.mechanisms.noise import require_noisable
 
     require_noisable([value for part in parts for value in part.values])

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn.accounting import repeat
-from privlearn.accounting.events import RandomisedResponse, RepeatAndSelect, Repeated, Selection, gumbel_scale
+from privlearn.accounting.events import Repeated
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
+from privlearn.accounting.mechanisms import RandomisedResponse, Selection, gumbel_scale
+from privlearn.accounting.trees import RepeatAndSelect, law_of_runs
 from privlearn.clipping.evaluation import CandidateScores
 from privlearn.streams import NoiseStream
 
@@ -127,7 +128,7 @@ def draw_repetitions(event: RepeatAndSelect, stream: NoiseStream) -> int:
             uniform = mpmath.ldexp(uniform, -64)
         # ... so that the last word's bits are the leading ones.
         passed = mpmath.mpf(0)
-    for k, probability in enumerate(repeat.law(event.mean, event.shape)):
+    for k, probability in enumerate(law_of_runs(event.mean, event.shape)):
         with mpmath.workprec(512):
             passed += probability
             if passed > uniform:

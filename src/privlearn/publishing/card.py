@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.publishing import claim, ensemble, features, tuned
 from privlearn.publishing.certificate import header

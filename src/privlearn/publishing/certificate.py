@@ -10,10 +10,8 @@ import hashlib
 from typing import Any
 
 from privlearn._storage import digest, loads
-from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.event_json import JSON_VERSION, to_json
-from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.accounting.events import JSON_VERSION, Event, to_json
+from privlearn.accounting.guarantee import Guarantee, PrivacyUnit
 from privlearn.errors import BadInput
 from privlearn.publishing.folder import CERTIFICATE
 

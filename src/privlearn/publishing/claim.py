@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee, rounded_up
-from privlearn.accounting.events import Composed, Event, Filter, GaussianFilter, compose, tally
-from privlearn.accounting.filters import fits
+from privlearn.accounting.events import Composed, Event, compose, tally
+from privlearn.accounting.filters import Limit, fits
+from privlearn.accounting.guarantee import Guarantee, rounded_up
 from privlearn.accounting.ledger import Ledger
 from privlearn.errors import BadInput, PrivlearnError
 
@@ -75,9 +75,7 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
                 right = _among(described, event)
             case str(text) if text == ADAPTIVE:
                 (limit,) = tally(event)
-                right = (
-                    tally(event)[limit] == 1 and isinstance(limit, Filter | GaussianFilter) and fits(limit, described)
-                )
+                right = tally(event)[limit] == 1 and isinstance(limit, Limit) and fits(limit, described)
             case _:
                 right = False
     except (PrivlearnError, KeyError, TypeError, ValueError):

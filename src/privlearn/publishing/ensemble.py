@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from privlearn.accounting import zcdp
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.events import Event
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, from_description
 
 _ASKED = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from privlearn._checks import printable
-from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.events import Event, Gaussian
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Guarantee
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.statistics.plan import FeaturesPlan, from_description
 from privlearn.transforms.select import SelectFeatures, check_choice, choice_lines
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from privlearn._checks import count, one_of
-from privlearn.accounting import events
-from privlearn.accounting.events import Event, Selection, compose, tally
+from privlearn.accounting import trees
+from privlearn.accounting.events import Event, compose, tally
+from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import BadInput
 from privlearn.tuning.blocks import choosing
 from privlearn.tuning.stopping import stopping
@@ -34,7 +35,7 @@ def described(settings: dict[str, Any], run: Callable[[dict[str, Any]], Event]) 
         parts = [choosing(trainings, Selection(tuning["selection_epsilon"]))]
         if tuning["retrain"]:
             trainings = [run(candidate.get("again", candidate["plan"])) for candidate in candidates]
-            parts.append(events.one_of(trainings))
+            parts.append(trees.one_of(trainings))
     else:
         parts = [stopping(trainings, tuning["score_noise"], tuning["mean"], tuning["shape"])]
     if tally(run(settings)) != tally(trainings[tuning["chosen"]]):

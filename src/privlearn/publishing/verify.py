@@ -10,11 +10,10 @@ from typing import Any, final
 from privlearn import sampling, schedules
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
-from privlearn.accounting.event_json import from_json
-from privlearn.accounting.events import Event, Filter, Gaussian, GaussianFilter, compose, require_adjacency
-from privlearn.accounting.filters import fits
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.events import Event, compose, from_json, require_adjacency
+from privlearn.accounting.filters import Limit, fits
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import claim as claim_module
 from privlearn.publishing import ensemble, features, tuned
@@ -334,7 +333,7 @@ def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
         return []
     limit, sigmas, validation = from_json(settings["filter"]), settings["noise_multipliers"], settings["validation"]
     accuracies = validation["accuracies"]
-    if not isinstance(limit, Filter | GaussianFilter) or len(accuracies) != len(sigmas):
+    if not isinstance(limit, Limit) or len(accuracies) != len(sigmas):
         raise BadInput("a filter that is none, or accuracies that are not one for each epoch")
     if validation["noise"] != schedule.noise or validation["public"] is not (schedule.noise is None):
         return [

@@ -13,9 +13,9 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.events import Gaussian
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 from privlearn.plan import Plan

@@ -12,10 +12,10 @@ from typing import Any, final
 
 from privlearn._checks import between, count, one_of, probability
 from privlearn.accounting import accountant, zcdp
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Gaussian, RandomisedResponse, compose
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.events import Composed, Event, compose
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.mechanisms.squares import MOST_FEATURES
 from privlearn.transforms.select import LEAST_COUNT, SIZES, SPLIT, SelectFeatures

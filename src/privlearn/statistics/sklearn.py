@@ -24,9 +24,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from privlearn._checks import count
-from privlearn.accounting import limits
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose
+from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import require_same
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, require_finite
@@ -71,7 +71,7 @@ def budget_for(*plans: FeaturesPlan, fits: int = 1, delta: float | None = None) 
     fixed = Budget(spent, delta, group_size=group)
     if fits == 1 and len(plans) == 1:
         return fixed
-    return limits.least_budget(fixed, plans[0].event(), event, plans[0].neighbours)
+    return least_budget(fixed, plans[0].event(), event, plans[0].neighbours)
 
 
 @final

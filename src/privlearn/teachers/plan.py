@@ -16,10 +16,11 @@ from typing import Any, ClassVar, final, get_args
 from privlearn._checks import between, count, one_of, positive, probability
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting import accountant, zcdp
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.events import Composed, Event, Gaussian, GaussianFilter, Repeated, compose
-from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
+from privlearn.accounting.events import Composed, Event, Repeated, compose
+from privlearn.accounting.guarantee import ALL, Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
 
 _MOST = 10**7

@@ -9,10 +9,11 @@ from typing import Any, final
 
 from privlearn._checks import positive, probability
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Parallel, Selection, compose, one_of, require_adjacency
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.mechanisms import Selection
+from privlearn.accounting.trees import Parallel, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.tuning.stopping import Candidate, alone, quieter, require_candidates, require_room

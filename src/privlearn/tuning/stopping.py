@@ -12,10 +12,11 @@ from typing import Any, final
 
 from privlearn._checks import between, positive
 from privlearn.accounting import accountant
-from privlearn.accounting.accountant import Guarantee
 from privlearn.accounting.budget import Budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Gaussian, RepeatAndSelect, compose, one_of
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
+from privlearn.accounting.events import Composed, Event, compose
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, require_same
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Validation

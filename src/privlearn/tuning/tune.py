@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn import sampling
-from privlearn.accounting.events import Composed, Gaussian
+from privlearn.accounting.events import Composed
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.evaluation import require_labels, right_predictions, wrong_predictions
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of

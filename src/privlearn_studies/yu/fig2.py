@@ -10,8 +10,9 @@ from typing import final
 import numpy as np
 
 from privlearn.accounting import comparisons, pld, rdp, zcdp
-from privlearn.accounting.events import FixedBatches, Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.events import Repeated
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn_studies import plots, strong
 from privlearn_studies.findings import Findings, Row
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from privlearn.accounting import comparisons, pld, zcdp
-from privlearn.accounting.events import Gaussian, Partitioned, PoissonSampled, Repeated
+from privlearn.accounting.events import Repeated
+from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
 from privlearn_studies import plots
 from privlearn_studies.findings import Findings, Row
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privlearn.accounting.events import Gaussian
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.sampling import Partition, Poisson, Sampler, Shuffle
 from privlearn.streams import Streams
 from privlearn_studies import plots
