@@ -17,7 +17,7 @@ from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.mechanisms import Gaussian, GroupSampled, Laplace, Partitioned, PoissonSampled
 from privlearn.accounting.pairs import Pair, atoms, poisson_pair
 from privlearn.errors import BadInput
-from privlearn_studies import strong
+from privlearn_studies.yu2019.accounting import strong_composition
 
 
 def ratios_by_hand(h: float = 0.1) -> Pair:
@@ -210,7 +210,7 @@ def check_limits_are_lowered_until_they_fit() -> None:
 def check_strong_composition_is_the_theorems() -> None:
     """The best split of delta, by hand; and sound: above the privacy loss distribution."""
     sigma, rate, steps, delta = 4.0, 0.01, 1000, 1e-5
-    found = strong.epsilon(sigma, rate, steps, delta)
+    found = strong_composition(sigma, rate, steps, delta)
     by_hand = []
     for share in np.linspace(0.01, 0.99, 50):
         each = math.log1p(rate * math.expm1(zcdp.gaussian_epsilon(1 / sigma, share * delta / steps / rate)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ import teachers_checks
 import tune_checks
 import validation_checks
 from checks import check, must_raise
+from fuzz_json import places
 from mac_nets import made_up, net
 
 import privlearn as pv
-from privlearn import sampling, streams
+from privlearn import _public, sampling, streams
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
-from privlearn.publishing import certificate, folder, keys, publish, verify
+from privlearn.plan import AbstractPlan
+from privlearn.publishing import certificate, folder, keys, plans, publish, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
 
@@ -103,31 +106,38 @@ def checked(contents: Contents, body: dict[str, Any]) -> Verification:
     return verify.verify_contents(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
 
 
-#: Settings that no event and no claim follows from: the publisher's word, which only a signature holds them to. Whoever adds a
-#: setting decides whether it belongs here.
+#: Facts, and numbers of plans, that no event and no claim follows from: the publisher's word, which only a signature holds
+#: them to. Whoever adds one decides whether it belongs here.
 WORD = {
-    "method", "steps", "clip", "examples", "examples_declared", "optimizer", "learning_rate_schedule",
-    "precision", "augmentation_copies", "noise", "objective", "coordinates", "mu", "weight_steps", "newton", "most_epochs",
-    "validation.rows", "validation.accuracies.2",  # the last accuracy: no noise follows it
-    "teachers", "aggregate.classes", "aggregate.threshold", "answered",
-    "public_inputs", "teacher", "reducer", "student",
-    "classes", "features", "row_norm", "coordinate_bound", "least_count", "least_variance", "chosen",
-    "tuning.chosen", "tuning.examples",
+    "facts": {
+        "method", "steps", "examples", "optimizer", "learning_rate_schedule", "precision", "augmentation_copies", "noise",
+        "objective", "coordinates", "mu", "weight_steps", "newton", "validation.rows",
+        "validation.accuracies.2",  # the last accuracy: no noise follows it
+        "answered", "public_inputs", "teacher", "reducer", "student", "chosen", "tuning.chosen", "tuning.examples",
+    },
+    "plan": {
+        "budget", "clip", "examples", "share", "sampling.batch_size",
+        "teachers", "aggregate.classes", "aggregate.threshold",
+        "classes", "features", "row_norm", "coordinate_bound", "kept_norm", "least_count", "least_variance", "label_share",
+        "selection_share",
+    },
 }  # fmt: skip
+#: The same of a plan that reacts, whose price is its limit.
+REACTING_WORD = {"epochs", "schedule.threshold"}
 
 
-def is_word(path: tuple[Any, ...], value: Any) -> bool:
-    """Whether a place in the certificate is the publisher's word."""
-    if (
-        path[0] == "randomness"
-        or path[-2:] == ("sampling", "batch_size")
-        or (path[1:] in (("epochs",), ("noise_multipliers",)) and value is None)
-    ):
+def is_word(name: str, path: tuple[Any, ...]) -> bool:
+    """Whether a place in the certificate of run `name` is the publisher's word."""
+    if path[0] == "randomness":
         return True
-    if path[:3] == ("settings", "tuning", "candidates") and path[4] in ("name", "settings"):
-        return True
-    names = ".".join(map(str, path[1:]))
-    return path[0] == "settings" and any(names == word or names.startswith(f"{word}.") for word in WORD)
+    inner = path[1:]
+    if path[:2] == ("plan", "candidates"):
+        if path[3] in ("name", "settings"):
+            return True
+        inner = path[4:]  # of the candidate's own plan
+    names = ".".join(map(str, inner))
+    words = WORD.get(str(path[0]), set()) | (REACTING_WORD if (path[0], name) == ("plan", "validation") else set())
+    return any(names == word or names.startswith(f"{word}.") for word in words)
 
 
 @check
@@ -158,7 +168,7 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
             for other in others(value):
                 found = checked(contents, edited(body, path, other, mended=True))
                 assert all(len(problem) > 20 for problem in found.problems)
-                if is_word(path, value):
+                if is_word(name, path):
                     same = replace(found, ok=True, problems=[], warnings=[]) == replace(true, problems=[], warnings=[])
                     assert same or not found.ok, (name, path, other)
                     continue
@@ -169,20 +179,136 @@ def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
 
 
 @check
-def check_figures_that_follow_from_others_are_compared() -> None:
-    """Epochs, a schedule and noise that the settings themselves make other figures of, all digests mended: named."""
-    for name, path, other in (
-        ("dpsgd", ("settings", "epochs"), 3),
-        ("dpsgd", ("settings", "schedule"), "constant:start=9.0"),
-        ("dpmac", ("settings", "schedule"), "exp:k=0.2,start=1.5"),
-        ("validation", ("settings", "epochs"), 2),
-        ("tuned on blocks", ("settings", "schedule"), "constant:start=9.0"),
-        ("pate", ("settings", "noise_std"), 3.0),
-        ("pate", ("settings", "test_noise_multiplier"), 9.0),
+def check_facts_that_follow_from_the_plan_are_compared() -> None:
+    """Facts that the plan makes other figures of, and a plan for others than the claim, all digests mended: named."""
+    for name, path, other, says in (
+        ("dpsgd", ("facts", "examples"), 999, "the plan declares 1000"),
+        ("dpsgd", ("plan", "examples"), 999, "the plan declares 999"),
+        ("dpsgd", ("plan", "group_size"), 2, "the claim is another"),
+        ("dpsgd", ("plan", "adjacency"), "zero_out", "the claim is another"),
+        ("dpsgd", ("plan", "budget", "epsilon"), 2.5, "cost more than"),
+        ("validation", ("facts", "epochs"), 2, "do not follow"),
+        ("validation", ("facts", "validation", "noise"), 3.0, "not what the schedule says"),
+        ("tuned on blocks", ("facts", "tuning", "examples"), 90, "the plan declares"),
+        ("tuned on blocks", ("facts", "examples"), 59, "the plan declares"),
+        ("pate", ("facts", "answered"), 11, "answers at most 10"),
+        ("pate", ("facts", "noise_std"), 3.0, "the plan's is"),
+        ("pate", ("facts", "test_noise_multiplier"), 9.0, "the plan's is"),
+        ("features", ("facts", "chosen"), [], "choices of features"),
     ):
         contents = published()[name]
         found = checked(contents, edited(json.loads(contents.files[CERTIFICATE]), path, other, mended=True))
-        assert any("by what else they state" in problem for problem in found.problems), (name, path, found.problems)
+        assert any(says in problem for problem in found.problems), (name, path, found.problems)
+
+
+class Mine(pv.schedules.Schedule):
+    """A schedule of the user's own, which nobody registered."""
+
+    def __init__(self, start: float = 1.0) -> None:
+        self.start = start
+
+    def __call__(self, epoch: float) -> float:
+        return self.start * (3 - 0.1 * epoch)
+
+    def scaled(self, factor: float) -> Mine:
+        return Mine(self.start * factor)
+
+
+def every_plan() -> list[AbstractPlan]:
+    """A plan of each kind, with each sampler, clip, schedule and release before training somewhere."""
+    schedules, mac, transforms = pv.schedules, pv.mac, pv.transforms
+    learned = mac.Derivatives((0.3, 0.2), 0.5, (1.0, 2.0), mac.Histogram(50.0))
+    two = tuple(
+        pv.tuning.Candidate(name, pv.Plan(sampler, 3, schedules.Exponential(0.1), examples=60), settings={"rate": 0.1})
+        for name, sampler in (("a", pv.Poisson(0.1)), ("inf", pv.Poisson(0.2)))
+    )  # fmt: skip
+    return [
+        pv.Plan(pv.Poisson(0.1), group_size=3, examples=1000),
+        pv.Plan(pv.Poisson(0.1), rows_per_person=2),
+        pv.Plan(pv.Partition(8), 4, clip=pv.clipping.Quantile(0.2)),
+        pv.Plan(pv.Shuffle(10), 4, schedules.Exponential(0.1, period=3), front=(transforms.PrivatePCA(10, 16.0),)),
+        pv.Plan(sampling.FixedOrder(10), 4, schedules.Time(0.1, to_epoch=3), pv.clipping.Automatic(1.0)),
+        pv.Plan(sampling.FullBatch(), 4, schedules.Polynomial(2, end=1), pv.clipping.PerLayer(1.0)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.Step(0.6), front=(transforms.SelectFeatures(10, 30.0, 10, 4.0),)),
+        pv.Plan(pv.Poisson(0.1), 4, Mine(), front=(transforms.Moments(64, 20.0, 4.0),)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.PerEpoch((3.0, 2.0, 1.0)), mac.Analytic(1.0)),
+        pv.Plan(pv.Shuffle(10), 4, clip=learned),
+        pv.Plan(pv.Shuffle(10), 4, schedules.Validation(0.7, noise=50.0)),
+        pv.Plan(pv.Poisson(0.1), 4, schedules.Validation(0.7, m=2, period=2)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Votes(10), persons=True),
+        pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),
+        pv.teachers.PatePlan(20, 50, pv.teachers.Box(7)),
+        *feature_checks.EVERY_PLAN,
+        pv.tuning.Blocks(two, retrain=True),
+        pv.tuning.RandomStopping(two, 3.0),
+        pv.tuning.RandomStopping(two, 3.0, shape=math.inf),
+    ]
+
+
+@check
+def check_every_plan_reads_itself_back() -> None:
+    """One law for all plans: calibrated, within the target; written and read, an equal plan of equal events."""
+    kinds = set()
+    for shape in every_plan():
+        plan = shape.calibrate(epsilon=4.0, delta=1e-5)
+        assert plan.budget == pv.Budget(4.0, 1e-5, None, plan.unit.group_size)
+        assert 4.0 * (1 - 0.003) <= plan.budget.spent(plan.event(), plan.neighbours) <= 4.0, plan
+        assert plan.guarantee(1e-5).epsilon <= 4.0
+        text = json.dumps(plan.to_json(), allow_nan=False)
+        again = plans.read(json.loads(text))
+        assert again == plan.stated(), plan
+        assert again.event() == plan.event()
+        assert (again.neighbours, again.unit, again.rows()) == (plan.neighbours, plan.unit, plan.rows())
+        assert json.dumps(again.to_json()) == text
+        kinds |= {value for path, value in leaves(json.loads(text)) if path[-1] == "kind"}
+    known = {kind: cls for kind, cls in _public.kinds(object).items() if cls.__module__.startswith("privlearn.")}
+    registered = {kind for kind, cls in known.items() if not issubclass(cls, pv.transforms.PublicTransform)}
+    assert registered - kinds == set()
+    for result in results().values():
+        if not result.ledger.adaptive:
+            assert all(result.ledger.event.events.count(part) for part in result.plan.event().events), result.plan
+
+
+@check
+def check_plans_of_strangers_are_refused() -> None:
+    """Kinds, fields, types, sizes and depths that no plan has: bad input, and nothing else."""
+    for shape in every_plan():
+        body = shape.calibrate(epsilon=4.0, delta=1e-5).to_json()
+        for part in [body, *(inner[key] for inner, key in places(body))]:
+            if isinstance(part, dict) and "kind" in part:
+                whole = dict(part)
+                part["more"] = 1
+                must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                for name in whole:
+                    part.clear()
+                    part.update({key: value for key, value in whole.items() if key != name})
+                    must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                part.clear()
+                part.update(whole)
+        assert plans.read(body)
+    plan = every_plan()[0].to_json()
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    big = pv.Plan(pv.Poisson(0.1), 90_000)
+    many = tuple(pv.tuning.Candidate(str(n), big) for n in range(12))
+    for wrong in (
+        None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"], {**plan, "sampling": deep},
+        {**plan, "sampling": plan["clip"]}, {**plan, "clip": plan["sampling"]}, {**plan, "schedule": plan},
+        {**plan, "epochs": "7"}, {**plan, "before": {"kind": "table", "values": {}}}, {**plan, "clip": {"kind": "infinity"}},
+        {**plan, "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
+        {**plan, "before": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
+        pv.tuning.Blocks(many).to_json(),
+        {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
+    ):  # fmt: skip
+        must_raise(BadInput, lambda wrong=wrong: plans.read(wrong))  # type: ignore[misc]
+    bare = {"kind": "table", "values": {}}
+    must_raise(BadInput, lambda: _public.registered(type("Flat", (), {"kind": "flat"})))
+    assert _public.from_json(bare) == {}
+    for kind in ("flat", "table"):
+        taken = dataclass(frozen=True)(type("Taken", (), {"kind": kind}))
+        must_raise(BadInput, lambda taken=taken: _public.registered(taken))  # type: ignore[misc]
 
 
 @check

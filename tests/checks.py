@@ -911,15 +911,15 @@ def check_changes_to_a_published_model_are_found() -> None:
 
 
 def _halve_count(body: dict[str, Any]) -> None:
-    body["event"]["events"][0]["count"] //= 2
+    body["events"]["events"][0]["count"] //= 2
 
 
 def _drop_event(body: dict[str, Any]) -> None:
-    body["event"]["events"] = []
+    body["events"]["events"] = []
 
 
 def _more_noise(body: dict[str, Any]) -> None:
-    body["event"]["events"][0]["event"]["event"]["noise_multiplier"] *= 1.001
+    body["events"]["events"][0]["event"]["event"]["noise_multiplier"] *= 1.001
 
 
 def _smaller_claim(body: dict[str, Any]) -> None:
@@ -930,8 +930,8 @@ def _larger_claim(body: dict[str, Any]) -> None:
     body["claim"]["epsilon"] *= 1.01
 
 
-def _other_settings(body: dict[str, Any]) -> None:
-    body["settings"]["noise_multipliers"] = [99.0, 99.0]
+def _other_plan(body: dict[str, Any]) -> None:
+    body["plan"]["schedule"]["start"] = 99.0
 
 
 def _other_method(body: dict[str, Any]) -> None:
@@ -951,7 +951,7 @@ def _unseeded(body: dict[str, Any]) -> None:
 
 
 CHANGES = [_halve_count, _drop_event, _more_noise, _smaller_claim, _larger_claim, _other_neighbours, _unseeded,
-           _other_settings, _other_method, _more_claims]  # fmt: skip
+           _other_plan, _other_method, _more_claims]  # fmt: skip
 
 
 def _require_found(out: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -327,7 +327,7 @@ def check_published_weights_are_the_mean_that_was_asked_for() -> None:
     for plan, more in ((None, {}), (reacting, {"validation": public})):
         for share in (1.0, 0.5, 0.3, 0.01):
             result, seen = recorded(plan=plan, average=share, **more)
-            assert len(seen) == result.settings["steps"] >= 4
+            assert len(seen) == result.facts["steps"] >= 4
             mean = sum(factor * part for factor, part in zip(coefficients(share, len(seen)), seen, strict=True))
             torch.testing.assert_close(weights(result), mean, rtol=1e-9, atol=1e-12)
         last, seen = recorded(plan=plan, **more)
@@ -398,7 +398,7 @@ def check_runs_with_views_and_means_go_on_after_interruptions() -> None:
             with folder() as here:
                 pieces = run.by_pieces(here / "run", stop=stop, data=data, **options)
                 assert torch.equal(weights(pieces), weights(whole)), (options, stop)
-                assert pieces.settings == whole.settings
+                assert pieces.facts == whole.facts
                 # Interrupted between its end and its publishing, it is the same again.
                 again = run.go(here / "run", data=data, **options)
                 assert torch.equal(weights(again), weights(whole))
@@ -464,8 +464,8 @@ def check_smoothed_labels_are_what_is_learned_from() -> None:
         expected = (1 - (share or 0.0)) * own - (share or 0.0) * logs.mean(1)
         torch.testing.assert_close(training.loss_of(data, share)(scores, labels), expected)
     result = train(loss=training.loss_of(data, 0.3), average=0.5)
-    assert result.settings["label_smoothing"] == 0.3
-    assert "label_smoothing" not in train(loss=training.loss_of(data, None)).settings
+    assert result.facts["label_smoothing"] == 0.3
+    assert "label_smoothing" not in train(loss=training.loss_of(data, None)).facts
 
 
 @check
@@ -478,7 +478,7 @@ def check_what_was_done_for_accuracy_is_told() -> None:
         result = train(plan, loss=loss, average=0.5, augmentation=pv.clipping.Augmentation(COPIES, SPEC))
         out = publish.publish(result, here / "all")
         assert verify.verify(out).ok
-        settings = json.loads((out / "privacy.json").read_text())["settings"]
+        settings = json.loads((out / "privacy.json").read_text())["facts"]
         told = {name: settings[name] for name in ("average", "augmentation", "augmentation_copies", "label_smoothing")}
         assert told == {"average": 0.5, "augmentation": SPEC, "augmentation_copies": COPIES, "label_smoothing": 0.1}
         card = (out / "README.md").read_text()
@@ -489,12 +489,12 @@ def check_what_was_done_for_accuracy_is_told() -> None:
         ):
             assert line in card
         other = json.loads((plain / "privacy.json").read_text())
-        assert not {"average", "augmentation", "label_smoothing"} & set(other["settings"])
+        assert not {"average", "augmentation", "label_smoothing"} & set(other["facts"])
         assert not any(
             word in (plain / "README.md").read_text() for word in ("copies", "smoothing", "published weights")
         )
         assert other["claim"] == json.loads((out / "privacy.json").read_text())["claim"]
-        assert other["event"] == json.loads((out / "privacy.json").read_text())["event"]
+        assert other["events"] == json.loads((out / "privacy.json").read_text())["events"]
 
 
 @check

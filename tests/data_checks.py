@@ -252,7 +252,7 @@ def train(data: Any, sampling: Any) -> Any:
 def check_loaders_are_priced_as_they_shuffle() -> None:
     loader = DataLoader(ROWS, batch_size=4, shuffle=True)
     result = train(loader, pv.Shuffle(4))
-    assert result.settings["sampling"] == {"kind": "shuffle", "batch_size": 4}
+    assert result.plan.sampling == pv.Shuffle(4)
     assert result.ledger.event == pv.Plan(pv.Shuffle(4), epochs=1, schedule=pv.schedules.Constant(1.0)).event()
     for other in (pv.Poisson(1 / 3), pv.Partition(3), pv.Shuffle(3), pv.sampling.FullBatch()):
         must_raise(BadInput, lambda other=other: train(loader, other))

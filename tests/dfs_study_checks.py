@@ -17,20 +17,21 @@ from privlearn.data.named import load
 from privlearn.models.networks import build
 from privlearn.statistics.plan import FeaturesPlan, advised
 from privlearn.streams import Streams
-from privlearn_studies.dfs import grids, release_runs, size_runs, sizes, sparse, toy
-from privlearn_studies.dfs.grids import Found, Grid
-from privlearn_studies.dfs.release_runs import HeadOutcome, HeadSetting, ReleaseOutcome, ReleaseSetting, released
-from privlearn_studies.dfs.size_runs import SizeOutcome, SizeSetting
-from privlearn_studies.dfs.sparse import Sparse
+from privlearn_studies.data import TASKS
+from privlearn_studies.runs import Outcome
+from privlearn_studies.shen2021 import grids, published, releases, sizes, toy
+from privlearn_studies.shen2021.grids import Grid, Tried
+from privlearn_studies.shen2021.releases import ReleaseSetting
+from privlearn_studies.shen2021.toy import Sparse
 
-CACHED = (release_runs.parts, release_runs._whole, release_runs.plan_of, release_runs._order)
+CACHED = (releases.parts, releases._whole, releases.plan_of, releases._order)
 
 
 @contextmanager
 def with_digits() -> Iterator[None]:
     """The embedded digits as the data of a study: 1,437 rows of 64 numbers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(release_runs.BOUNDS, "digits", (4.0, 1.0))
+        patch.setitem(releases.BOUNDS, "digits", (4.0, 1.0))
         yield
 
 
@@ -50,7 +51,7 @@ def check_errors_of_the_toy_are_shares_of_rows() -> None:
     model = Sparse(30, 40)
     x, y = model.draw(np.random.default_rng(1))
     indices = np.arange(5, 25)
-    weight, bias = sparse.fisher_of(x[:, indices], y)
+    weight, bias = toy.fisher_of(x[:, indices], y)
     told = model.error(weight, bias, indices, 4.0)
     many, truth = replace(model, rows=40_000).draw(np.random.default_rng(2))
     many = many + 2 * torch.from_numpy(np.random.default_rng(3).standard_normal(many.shape))
@@ -73,7 +74,7 @@ def check_learned_means_cost_what_the_closed_form_says() -> None:
             x, y = model.draw(rng)
             x = x + noise * torch.from_numpy(rng.standard_normal(x.shape))
             at = np.arange(kept)
-            errors.append(model.error(*sparse.fisher_of(x[:, at], y), at, noise**2))
+            errors.append(model.error(*toy.fisher_of(x[:, at], y), at, noise**2))
         assert float(np.mean(errors)) == pytest.approx(model.learned(kept, noise**2), abs=0.01), (kept, noise)
     assert model.learned(400, 0.0) > model.bayes(400, 0.0) + 0.02
 
@@ -97,11 +98,11 @@ def check_releases_cost_what_is_stated() -> None:
     """The ledger ends at the epsilon of the setting; where a part is not private no epsilon is told."""
     with with_digits():
         for release in ("rows", "statistics"):
-            assert released(on_digits(release), 0).epsilons == pytest.approx((3.0, 3.0), rel=3e-3)
-        assert released(on_digits("literal", keeps=(10,)), 0).epsilons == (0.0,)
-        assert released(on_digits(chosen="without privacy"), 0).epsilons[0] == 0.0
-        assert released(on_digits("statistics", epsilon=None), 0).epsilons == (0.0, 0.0)
-        found = HeadSetting("digits", 3.0).run(0)
+            assert releases.release(0, on_digits(release)).epsilons == pytest.approx((3.0, 3.0), rel=3e-3)
+        assert releases.release(0, on_digits("literal", keeps=(10,))).epsilons == (0.0,)
+        assert releases.release(0, on_digits(chosen="without privacy")).epsilons[0] == 0.0
+        assert releases.release(0, on_digits("statistics", epsilon=None)).epsilons == (0.0, 0.0)
+        found = releases.head(0, data="digits", epsilon=3.0)
     assert found.epsilon == pytest.approx(3.0, rel=3e-3)
 
 
@@ -109,8 +110,8 @@ def check_releases_cost_what_is_stated() -> None:
 def check_private_rows_are_not_chosen_by() -> None:
     """As many rows of each class as asked for, others to choose by, the data's own test rows; other seeds, other rows."""
     with with_digits():
-        found, other = (release_runs.parts("digits", 50, seed) for seed in (0, 1))
-        whole = release_runs.parts("digits", None, 0)
+        found, other = (releases.parts("digits", 50, seed) for seed in (0, 1))
+        whole = releases.parts("digits", None, 0)
         data = load("digits")
     assert np.bincount(np.asarray(found.private.y)).tolist() == [50] * 10
     scaled = {row.tobytes() for row in (np.asarray(found.private.x).reshape(500, -1) / 16).astype(np.float32)}
@@ -127,8 +128,8 @@ def check_features_without_privacy_are_those_of_the_private_rows() -> None:
     """The largest distances of class means by numpy, over the private rows alone."""
     with with_digits():
         setting = on_digits(per_class=50)
-        data = release_runs.parts("digits", 50, 3).private
-        best = release_runs.best_features(setting, 3, 10).tolist()
+        data = releases.parts("digits", 50, 3).private
+        best = releases.best_features(setting, 3, 10).tolist()
     x, y = np.asarray(data.x).reshape(500, -1) / 16, np.asarray(data.y)
     x = x * np.minimum(1, 4.0 / np.linalg.norm(x, axis=1))[:, None]
     means = np.stack([x[y == one].mean(0) for one in range(10)])
@@ -140,10 +141,10 @@ def check_a_choice_without_privacy_leaves_all_for_the_rows() -> None:
     """The same clipping, and noise as if nothing had been spent on choosing; a tenth of rho less otherwise."""
     with with_digits():
         given, chosen = (
-            release_runs.plan_of(on_digits(chosen=how, way="means"), 10) for how in ("without privacy", "privately")
+            releases.plan_of(on_digits(chosen=how, way="means"), 10) for how in ("without privacy", "privately")
         )
-        found = released(on_digits(chosen="without privacy"), 0)
-        equal = release_runs.plan_of(on_digits(chosen="without privacy, equal noise", way="means"), 10)
+        found = releases.release(0, on_digits(chosen="without privacy"))
+        equal = releases.plan_of(on_digits(chosen="without privacy, equal noise", way="means"), 10)
     assert given.rest_norm == chosen.rest_norm == equal.rest_norm
     assert equal.rest_noise == pytest.approx(chosen.rest_noise)
     assert chosen.rest_noise / given.rest_noise == pytest.approx(math.sqrt(1 / 0.9), rel=3e-3)
@@ -156,8 +157,8 @@ def check_the_published_noise_is_the_published_noise() -> None:
     with with_digits():
         x = np.asarray(load("digits").x).reshape(1437, -1) / 16
         for criterion in ("distance", "t", "welch"):
-            found = released(on_digits("literal", keeps=(10,), criterion=criterion), 0)
-            best = release_runs.best_features(on_digits(criterion=criterion), 0, 10)
+            found = releases.release(0, on_digits("literal", keeps=(10,), criterion=criterion))
+            best = releases.best_features(on_digits(criterion=criterion), 0, 10)
             if criterion == "distance":
                 y = np.asarray(load("digits").y)
                 means = np.stack([x[y == one].mean(0) for one in range(10)])
@@ -165,18 +166,18 @@ def check_the_published_noise_is_the_published_noise() -> None:
             longest = x[:, best.numpy()].sum(1).max()
             assert found.noise[0] == pytest.approx(longest * math.sqrt(2 * math.log(1e5)) / 3.0, rel=1e-5)
         # Rows to be classified are not cut short, since none that were learned from are.
-        told = release_runs.literal_release(
-            release_runs._whole("digits"), classes=10, keep=10, epsilon=3.0, delta=1e-5, streams=Streams.new(0)
+        told = published.literal_release(
+            releases._whole("digits"), classes=10, keep=10, epsilon=3.0, delta=1e-5, streams=Streams.new(0)
         )
     assert told.plan.rest_norm == pytest.approx(told.noise_std * 3.0 / math.sqrt(2 * math.log(1e5)))
 
 
-def _found(seeds: int = 2) -> Found:
+def _found(seeds: int = 2) -> Tried:
     """Made-up outcomes: on test rows 20 features are best, on others 10."""
-    outcome = ReleaseOutcome((0.5, 0.9, 0.6), (0.8, 0.3, 0.2), (1.0,) * 3, (1.0,) * 3)
+    outcome = Outcome(test=(0.5, 0.9, 0.6), held=(0.8, 0.3, 0.2), noise=(1.0,) * 3, epsilons=(1.0,) * 3)
     settings = [GRID.row(1.0), GRID.row(1.0, "t"), *GRID.statistics(1.0, None)]
-    heads = {GRID.head(1.0, None): [HeadOutcome(0.9, 1.0)] * seeds}
-    return Found(GRID, {one: [outcome] * seeds for one in settings}, heads, seeds)
+    heads = {GRID.head(1.0, None): [Outcome(test=0.9, epsilon=1.0)] * seeds}
+    return Tried(GRID, {one: [outcome] * seeds for one in settings}, heads, seeds)
 
 
 @check
@@ -193,8 +194,8 @@ def check_what_is_best_is_so_on_rows_that_are_not_tested_on() -> None:
 def check_the_noise_in_a_mean_is_a_public_number() -> None:
     """z k sqrt(p) / n, of rows of either number."""
     with with_digits():
-        release_runs.BOUNDS["digits"] = (4.0, 1.0)
-        noise = release_runs.plan_of(on_digits("statistics", epsilon=1.0), 64).noise
+        releases.BOUNDS["digits"] = (4.0, 1.0)
+        noise = releases.plan_of(on_digits("statistics", epsilon=1.0), 64).noise
         assert GRID.loudness(1.0, None) == pytest.approx(noise * 10 * 8 / 1437)
         assert GRID.loudness(1.0, 50) == pytest.approx(noise * 10 * 8 / 500)
 
@@ -203,7 +204,7 @@ def check_the_noise_in_a_mean_is_a_public_number() -> None:
 def check_each_number_of_features_is_its_own_release() -> None:
     """Rows of more features are clipped to more, with more noise; what is kept of 64 is 64."""
     with with_digits():
-        noise = released(on_digits(keeps=(10, 40)), 0).noise
+        noise = releases.release(0, on_digits(keeps=(10, 40))).noise
     assert noise[1] / noise[0] == pytest.approx(2.0, rel=0.1)
     grid = grids.GRIDS["dfs-cifar10"]
     assert (grid.keeps[-1], grid.seeds, grid.epsilons) == (grid.features, 10, (0.5, 1.0, 2.0, 5.0, 10.0))
@@ -236,20 +237,20 @@ def check_networks_have_the_papers_sizes() -> None:
     """26 and 52 thousand parameters; the smaller one is the network called `cnn`."""
     counts = []
     for model in (sizes._SMALL, sizes._LARGE):
-        net = size_runs.network(model, np.random.default_rng(0))
+        net = sizes.network(model, np.random.default_rng(0))
         counts.append(sum(own.numel() for own in net.parameters()))
         assert net(torch.zeros(3, 784)).shape == (3, 10)
     assert counts == [26_010, 52_094]
     usual = build("cnn", (28, 28), 10, np.random.default_rng(0))
-    own = size_runs.network(sizes._SMALL, np.random.default_rng(0))
+    own = sizes.network(sizes._SMALL, np.random.default_rng(0))
     x = torch.rand(2, 784, generator=torch.Generator().manual_seed(0))
     assert torch.equal(usual(x.view(2, 28, 28)), own(x))
-    assert not torch.equal(own(x), size_runs.network(sizes._SMALL, np.random.default_rng(1))(x))
+    assert not torch.equal(own(x), sizes.network(sizes._SMALL, np.random.default_rng(1))(x))
 
 
 @check
 def check_rates_are_chosen_on_held_back_images() -> None:
-    runs = {10.0: [SizeOutcome(0.9, 0.5, 1.0, 7)] * 2, 20.0: [SizeOutcome(0.4, 0.6, 1.0, 7)] * 2}
+    runs = {10.0: [Outcome(test=0.9, held=0.5)] * 2, 20.0: [Outcome(test=0.4, held=0.6)] * 2}
     size = sizes.Size("mlp:10", 10, 1.0, runs)
     assert (size.best, size.test(), size.test(10.0)) == (20.0, [0.4, 0.4], [0.9, 0.9])
 
@@ -257,10 +258,10 @@ def check_rates_are_chosen_on_held_back_images() -> None:
 @reproduces
 def check_sizes_cost_what_is_stated_and_hold_images_back() -> None:
     """The ledger's epsilon; 5,000 of the training images are not trained on; equal seeds, equal runs."""
-    setting = SizeSetting("mlp:10", 2.0, 10.0, epochs=1, first=500)
-    found = setting.run(0)
+    setting = sizes.train.at(model="mlp:10", epsilon=2.0, rate=10.0, epochs=1, first=500)
+    found = setting(0)
     assert found.epsilon == pytest.approx(2.0, rel=3e-3)
-    assert found == setting.run(0)
-    assert found != setting.run(1)
-    rows = size_runs._rows()
+    assert found == setting(0)
+    assert found != setting(1)
+    rows = TASKS["mnist"].rows(0, True)
     assert (len(rows.x), len(rows.x_valid), len(rows.x_test)) == (55_000, 5000, 10_000)

@@ -23,7 +23,7 @@ from privlearn._storage import digest
 from privlearn.accounting.events import walk
 from privlearn.cli import training
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
-from privlearn.publishing import certificate, publish
+from privlearn.publishing import certificate
 from privlearn.runs import task
 from privlearn.runs.task import front
 from privlearn.transforms import RandomUnits, Scattering, encoder, usual
@@ -222,7 +222,7 @@ def check_published_directions_come_back() -> None:
             pv.publish(result, out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             assert spec in (out / "README.md").read_text()
-            model, _ = publish.load(out)
+            model = pv.load_model(out)
             x = torch.from_numpy(data.x).float()
             assert torch.equal(model(x), result.model(x))
 
@@ -341,7 +341,7 @@ def check_batch_norm_of_an_encoder_is_a_fixed_map() -> None:
         data = pv.transforms.with_features(images(), spec)
         result = run(data)
         pv.publish(result, Path(folder) / "model", model_spec="linear", classes=3)
-        model, _ = publish.load(Path(folder) / "model", features=spec)
+        model = pv.load_model(Path(folder) / "model", features=spec)
         x = torch.from_numpy(images().x).float()
         expected = result.model(x)
         for own in (result.model, model):
@@ -364,14 +364,14 @@ def check_an_encoder_of_ones_own_is_named_and_not_published() -> None:
         data = pv.transforms.with_features(images(), spec)
         out = Path(folder) / "model"
         pv.publish(run(data), out, model_spec="linear", classes=3)
-        settings = json.loads((out / "privacy.json").read_text())["settings"]
+        facts = json.loads((out / "privacy.json").read_text())["facts"]
         told = encoder(spec)
         assert isinstance(told, ExternalModule)
-        assert settings["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
+        assert facts["public_features"] == {"kind": "external", "spec": spec, "digest": told.digest}
         assert told.digest in (out / "README.md").read_text()
         assert (out / "model.safetensors").stat().st_size < 1500  # 9 x 3 numbers, and no 256 x 9
         assert pv.verify(out).ok
-        model, _ = publish.load(out, features=spec)
+        model = pv.load_model(out, features=spec)
         assert model(torch.zeros(2, SIZE, SIZE)).shape == (2, 3)
 
 
@@ -381,8 +381,8 @@ def check_a_file_never_names_the_code_that_runs() -> None:
         out = Path(folder) / "model"
         pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         sys.modules.pop("made_up_encoder")
-        assert "--features" in str(must_raise(BadInput, lambda: publish.load(out)))
-        must_raise(BadInput, lambda: publish.load(out, features="os:getcwd"))
+        assert "--features" in str(must_raise(BadInput, lambda: pv.load_model(out)))
+        must_raise(BadInput, lambda: pv.load_model(out, features="os:getcwd"))
         assert "made_up_encoder" not in sys.modules
 
 
@@ -393,30 +393,30 @@ def check_another_encoder_of_that_name_is_refused() -> None:
         with code(LINEAR) as spec:
             pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         with code(LINEAR.replace("manual_seed(0)", "manual_seed(1)")) as spec:
-            assert "weights" in str(must_raise(BadInput, lambda: publish.load(out, features=spec)))
+            assert "weights" in str(must_raise(BadInput, lambda: pv.load_model(out, features=spec)))
 
 
 @check
 def check_other_features_than_the_certified_ones_do_not_verify() -> None:
     """Certificate and configuration must name the same features, also where all digests are right."""
     for change in (
-        lambda settings: settings.pop("public_features"),
-        lambda settings: settings["public_features"].update(spec="scatter:J=3"),
-        lambda settings: settings.update(public_features="scatter:J=2"),
+        lambda facts: facts.pop("public_features"),
+        lambda facts: facts["public_features"].update(spec="scatter:J=3"),
+        lambda facts: facts.update(public_features="scatter:J=2"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "model"
             pv.publish(run(pv.transforms.with_features(images(), "scatter:J=2")), out, model_spec="linear", classes=3)
             assert pv.verify(out).ok
             content = json.loads((out / "privacy.json").read_text())
-            change(content["settings"])
-            content["digests"]["settings"] = digest(content["settings"])
+            change(content["facts"])
+            content["digests"]["facts"] = digest(content["facts"])
             (out / "privacy.json").write_text(json.dumps(content))
             assert certificate.parse((out / "privacy.json").read_bytes())
             found = pv.verify(out)
             assert not found.ok
             assert len(found.problems) == 1
-            must_raise(CertificateMismatch, lambda: publish.load(out))  # noqa: B023
+            must_raise(CertificateMismatch, lambda: pv.load_model(out))  # noqa: B023
 
 
 @check

@@ -32,7 +32,7 @@ from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.select import SelectFeatures, Statistics
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 # What is chosen, and what is made of it
 
@@ -231,12 +231,11 @@ def check_feature_certificates_are_recomputed() -> None:
             assert found.ok, found.problems
             assert not any("number of examples" in warning for warning in found.warnings)
             assert f"features kept | {plan.keep} of 4" in (out / "README.md").read_text()
-            model, _ = publish.load(out)
+            model = pv.load_model(out)
         assert torch.equal(model(x.float()), result.model(x.float()))
-        settings = {"method": "features", **result.settings}
-        assert verify.described_run(settings) == result.ledger.event
+        assert result.plan.event() == result.ledger.event
         for forged in ({"noise_multiplier": 2.0}, *({"selection_share": 0.4} for _ in range(not plan.in_one_release))):
-            assert verify.described_run({**settings, **forged}) != result.ledger.event
+            assert replace(plan, **forged).event() != result.ledger.event
 
 
 @check
@@ -273,8 +272,7 @@ def check_a_selection_before_training_is_in_the_price() -> None:
             out = publish.publish(result, Path(name) / "model", delta=1e-5)
             assert verify.verify(out).ok
             assert "selection of 2 features" in (out / "README.md").read_text()
-        settings = {"method": "dpsgd", **result.settings}
-        assert verify.described_run(settings) == plan.event()
+        assert result.plan == plan
         ledger = Ledger()
         wrong = lambda plan=plan, ledger=ledger: pv.dpsgd(  # noqa: E731
             plan, torch.nn.Linear(2, 9), torch.nn.CrossEntropyLoss(reduction="none"), (x, y + 3), ledger=ledger
@@ -402,7 +400,7 @@ def check_kept_columns_stay_in_their_order() -> None:
     assert found.feature_names_in_.tolist() == table.columns
     assert found.fit(x, y).get_feature_names_out().tolist() == ["x1", "x3"]
     classifier = DPFisherClassifier(settled(row_norm=8.0, noise_multiplier=0.01, way="means"), Ledger()).fit(table, y)
-    assert classifier.result_.settings["chosen"]["names"] == ["dose", "blood"]
+    assert classifier.result_.facts["chosen"][0]["names"] == ["dose", "blood"]
     strange = x.copy()
     strange[0] = math.nan  # a row that fit takes as none has no class
     classifier.fit(strange, y)

@@ -31,7 +31,7 @@ from privlearn.clipping.rows import least_squares_sums, symmetric
 from privlearn.descent.train import usual_rate
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
-from privlearn.publishing import publish, verify
+from privlearn.publishing import publish
 from privlearn.statistics.classifiers import solved
 from privlearn.transforms import FeatureFolder, Precomputed, encoder
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
@@ -160,15 +160,13 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
             x = torch.from_numpy(data.x).float()
             torch.testing.assert_close(ours.model(x), theirs.model(made), rtol=1e-3, atol=1e-3)
             out = publish.publish(ours, Path(folder) / "model", delta=1e-5, model_spec="linear", classes=3)
-            settings = json.loads((out / "privacy.json").read_text())["settings"]
-            assert settings["public_features"] == encoder_checks.Scattering(1).describe()
+            facts = json.loads((out / "privacy.json").read_text())["facts"]
+            assert facts["public_features"] == encoder_checks.Scattering(1).describe()
             assert "| public features | scatter:J=1" in (out / "README.md").read_text()
             assert pv.verify(out).ok
-            assert torch.equal(publish.load(out)[0](x), ours.model(x))
+            assert torch.equal(pv.load_model(out)(x), ours.model(x))
             assert ours.ledger.event == plan.event()
             assert math.isclose(zcdp.rho(plan.event()), 50.0)
-            settings["noise_multiplier"] *= 2
-            assert verify.described_run(settings) != ours.ledger.event
     wrong = pv.statistics.FeaturesPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
     ledger = pv.Ledger()
     must_raise(
@@ -220,14 +218,14 @@ def check_moments_are_in_the_price() -> None:
     result = trained(plan, (x, y))
     assert result.ledger.event == plan.event()
     assert next(walk(plan.event())) == (Gaussian(3.0), 1)
-    assert verify.described_run({"method": "dpsgd", **result.settings}) == plan.event()
+    assert result.plan == plan
     with tempfile.TemporaryDirectory() as name:
         out = publish.publish(result, Path(name) / "model", delta=1e-5, model_spec=None)
         assert pv.verify(out).ok
         assert "means and variances of 4 features" in (out / "README.md").read_text()
         content = json.loads((out / "privacy.json").read_text())
-        content["settings"]["before"][0]["noise_multiplier"] = 30.0
-        content["digests"]["settings"] = digest(content["settings"])
+        content["plan"]["before"][0]["noise_multiplier"] = 30.0
+        content["digests"]["plan"] = digest(content["plan"])
         (out / "privacy.json").write_text(json.dumps(content))
         assert not pv.verify(out).ok
     flat = moments(1.0).fit(torch.zeros(50, 4), ADD, pv.Ledger(), pv.Streams.new(0).noise)
@@ -336,18 +334,18 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
             torch.testing.assert_close(ours.model[-1].state_dict()[key], value, rtol=1e-4, atol=1e-5)  # type: ignore[index]
         pv.publish(ours, out, model_spec="linear", classes=3)
         assert pv.verify(out).ok
-        settings = json.loads((out / "privacy.json").read_text())["settings"]
+        facts = json.loads((out / "privacy.json").read_text())["facts"]
         stated = {
             "kind": "precomputed",
             "spec": "precomputed by a net of ours",
             "digest": "ab" * 32,
             "normalisation": "none",
         }
-        assert settings["public_features"] == stated
+        assert facts["public_features"] == stated
         assert "a net of ours, weights with SHA-256 abab" in (out / "README.md").read_text()
         published = b"".join(file.read_bytes() for file in out.iterdir())
         assert not any(found.encode() in published for found in kept.rows.values())
-        model, _ = publish.load(out)
+        model = pv.load_model(out)
         assert torch.equal(model(torch.from_numpy(found.x[:5])), ours.model(torch.from_numpy(found.x[:5])))
 
 
@@ -427,11 +425,11 @@ def check_a_certificate_of_a_folder_names_its_encoder() -> None:
             result = encoder_checks.run(pv.transforms.with_features(data, str(path)))
             pv.publish(result, out, model_spec="linear", classes=3)
             content = json.loads((out / "privacy.json").read_text())
-            content["settings"]["public_features"] |= change
-            content["digests"]["settings"] = digest(content["settings"])
+            content["facts"]["public_features"] |= change
+            content["digests"]["facts"] = digest(content["facts"])
             (out / "privacy.json").write_text(json.dumps(content))
             assert len(pv.verify(out).problems) == 1
-            must_raise(CertificateMismatch, lambda out=out: publish.load(out))  # type: ignore[misc]
+            must_raise(CertificateMismatch, lambda out=out: pv.load_model(out))  # type: ignore[misc]
 
 
 def bad_folders() -> dict[str, tuple[Callable[[Path], Any], str]]:
@@ -508,8 +506,8 @@ def check_paid_components_are_no_encoder() -> None:
     data = pv.Dataset(x, np.arange(300) % 3, classes=3, low=0.0, high=1.0)
     result = pv.train(data, epsilon=3.0, delta=1e-4, features="pca:4", streams=pv.Streams.new(0))
     assert next(walk(result.ledger.event)) == (Gaussian(16.0), 1)
-    assert result.settings["before"] == [{"kind": "pca", "components": 4, "noise_multiplier": 16.0}]
-    assert "public_features" not in result.settings
+    assert result.plan.front == (pv.transforms.PrivatePCA(4, 16.0),)
+    assert "public_features" not in result.facts
     assert result.ledger.guarantee(1e-4).epsilon <= 3.0
     assert "front" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
     for bad in ("pca:", "pca", "pca:0", "pca:x", "pca:1.5"):

@@ -17,9 +17,8 @@ from torch import Tensor
 
 import privlearn as pv
 from privlearn.accounting.events import walk
-from privlearn.publishing import features as published
+from privlearn.errors import BadInput
 from privlearn.publishing import publish, verify
-from privlearn.statistics.plan import _FIELDS, from_description
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics
@@ -45,7 +44,7 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
             continue
         result = result if plan.purpose == "classifier" else result.classifier()
         (kept,) = [module.get_buffer("indices").tolist() for module in result.model if isinstance(module, Keep)]
-        chosen = result.settings["chosen"]
+        (chosen,) = result.facts["chosen"]
         assert chosen["indices"] == kept
         assert chosen["names"] == [data.feature_names[index] for index in kept]
         assert set(chosen) - {"indices", "names"} == (
@@ -53,14 +52,14 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
         )
         with tempfile.TemporaryDirectory() as name:
             out = publish.publish(result, Path(name) / "model", delta=1e-5)
-            assert json.loads((out / "privacy.json").read_text())["settings"]["chosen"] == chosen
+            assert json.loads((out / "privacy.json").read_text())["facts"]["chosen"] == [chosen]
             card = (out / "README.md").read_text()
             (row,) = [line for line in card.splitlines() if line.startswith("| chosen")]
             assert [int(part.split()[0]) for part in row.split(" | ")[-1].split("; ")] == kept
             assert ("Labels are declared public" in card) is (plan.purpose == "rows" and plan.labels == "public")
             assert verify.verify(out).ok
-    assert "chosen" not in pv.statistics.fisher(settled(keep=4), data).settings
-    assert "chosen" not in pv.statistics.release_features(settled(keep=4, purpose="rows"), data).classifier().settings
+    assert "chosen" not in pv.statistics.fisher(settled(keep=4), data).facts
+    assert "chosen" not in pv.statistics.release_features(settled(keep=4, purpose="rows"), data).classifier().facts
 
 
 @check
@@ -122,53 +121,33 @@ def check_a_selection_before_training_tells_what_it_chose() -> None:
         result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), data,
                           streams=pv.Streams.new(0))  # fmt: skip
         (kept,) = [module.get_buffer("indices").tolist() for module in result.model if isinstance(module, Keep)]
-        (chosen,) = [part["chosen"] for part in result.settings["before"] if "chosen" in part]
+        (chosen,) = result.facts["chosen"]
         names = {} if before[0].kind == "pca" else {"names": [data.feature_names[index] for index in kept]}
         assert chosen == {"indices": kept, **names}
-        assert verify.described_run({"method": "dpsgd", **result.settings}) == plan.event()
+        assert result.plan == plan
         with tempfile.TemporaryDirectory() as name:
             out = publish.publish(result, Path(name) / "model", delta=1e-5)
             assert verify.verify(out).ok
             assert "| chosen, the best first |" in (out / "README.md").read_text()
         again = in_two_pieces(plan, data)
-        assert again.settings == result.settings
+        assert again.facts == result.facts
 
 
 @check
-def check_certificates_say_only_what_counts() -> None:
-    """What is left out of a plan's description changes neither its price nor what it clips; what is in it does."""
-    for plan in EVERY_PLAN:
-        said = plan.describe()
-        again = from_description(json.loads(json.dumps(said)))
-        assert again.describe() == said
-        assert again.event() == plan.event()
-        assert again.rest_norm == plan.rest_norm or plan.in_one_release
-        assert ("labels" in said) is (plan.purpose == "rows")
-        assert ("label_share" in said) is (plan.label_epsilon is not None)
-        assert ("selection_share" in said) is (plan.selects and not plan.in_one_release)
-        assert ("criterion" in said) is plan.selects
-        assert None not in said.values()
-        # Certificates of before said everything.
-        old = {name: getattr(plan, name) for name in _FIELDS} | {"adjacency": plan.neighbours.value}
-        assert from_description(old).event() == plan.event()
-    for forged in (
-        {"indices": [1]},
-        {"indices": [1, 1]},
-        {"indices": [1, -1]},
-        {"indices": [1, "2"]},
-        {},
-        [1, 2],
-        None,
-    ):
-        for read, settings in (
-            (published.described, settled().describe()),
-            (published.earlier, {"kind": "select", **vars(SelectFeatures(2, 4.0, K, R, B))}),
-        ):
-            read(settings | {"chosen": {"indices": [3, 1]}})
+def check_stated_choices_are_those_of_the_plan() -> None:
+    """As many choices as the plan has selections, each of as many features as are kept, each feature once."""
+    selects = pv.Plan(pv.Poisson(0.3), front=(SelectFeatures(2, 4.0, K, R, B),), examples=30)
+    for plan, facts in ((settled(), {}), (selects, {"examples": 30})):
+        assert plan.follows(facts | {"chosen": [{"indices": [3, 1]}]}) == []
+        for forged in (
+            [], None, {"indices": [3, 1]}, [{"indices": [3, 1]}] * 2, [{"indices": [1]}], [{"indices": [1, 1]}],
+            [{"indices": [1, -1]}], [{"indices": [1, "2"]}], [{}], [[1, 2]], [None],
+        ):  # fmt: skip
             must_raise(
-                Exception,
-                lambda read=read, settings=settings, forged=forged: read(settings | {"chosen": forged}),  # type: ignore[misc]
-            )
+                Exception, lambda plan=plan, facts=facts, forged=forged: plan.follows(facts | {"chosen": forged})
+            )  # type: ignore[misc]
+        must_raise(BadInput, lambda plan=plan, facts=facts: plan.follows(facts))  # type: ignore[misc]
+    must_raise(BadInput, lambda: settled(keep=4).follows({"chosen": [{"indices": [0, 1, 2, 3]}]}))
 
 
 @check

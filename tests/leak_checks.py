@@ -84,7 +84,7 @@ def training(plan: Plan, data: Any, make: Callable[[], nn.Module] = network, **o
             progress=lambda *done: steps.append(("progress", done)), **arguments,
         )  # fmt: skip
         steps.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
-        steps.append(("result", repr(result), result.settings, result.architecture))
+        steps.append(("result", repr(result), result.facts, result.architecture))
         publish.publish(result, folder / "model", delta=1e-5)
 
     return run

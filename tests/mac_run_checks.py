@@ -19,6 +19,7 @@ from transcripts import require_alike, transcript
 import privlearn as pv
 from privlearn import sampling
 from privlearn import streams as streams_module
+from privlearn._storage import digest
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -31,7 +32,7 @@ from privlearn.mac.expansion import BINARY
 from privlearn.mac.network import layers_of, with_ones
 from privlearn.mac.sums import DerivativeSums, histogram
 from privlearn.mechanisms import release as release_module
-from privlearn.publishing import publish, verify
+from privlearn.publishing import plans, publish, verify
 from privlearn.runs.checkpoint import Checkpoint
 
 # The joint release
@@ -131,7 +132,7 @@ def check_thresholds_are_learned_and_paid_for() -> None:
     norms = [[own.detach() for own in p.norms()] for p in found._products(torch.arange(64), x, y, 1.0)]
     for layer in range(2):
         first, second = (torch.quantile(own, 0.5) for own in norms[layer])
-        ours = [result.settings["thresholds"][kind][layer] for kind in range(2)]
+        ours = [result.facts["thresholds"][kind][layer] for kind in range(2)]
         assert math.isclose(ours[0], float(first), rel_tol=0.1), (ours, first)
         assert math.isclose(ours[1], 2 * float(second), rel_tol=0.1), (ours, second)
 
@@ -176,7 +177,7 @@ def training(plan: pv.Plan, data: Any, **options: Any) -> Any:
             progress=lambda *done: seen.append(("progress", done)), coordinates=Coordinates(3, 0.1, "adam"), **options,
         )  # fmt: skip
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
-        seen.append(("result", repr(result), result.settings, result.architecture))
+        seen.append(("result", repr(result), result.facts, result.architecture))
         publish.publish(result, folder / "model", delta=1e-5)
 
     return run
@@ -237,7 +238,7 @@ def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
                     except Stopped:
                         pass
                 assert pieces.ledger.event == whole.ledger.event == plan.event()
-                assert pieces.settings == whole.settings
+                assert pieces.facts == whole.facts
                 for one, other in zip(
                     pieces.model.state_dict().values(), whole.model.state_dict().values(), strict=True
                 ):
@@ -267,10 +268,13 @@ def check_mac_certificates_are_recomputed() -> None:
         out = publish.publish(result, Path(name) / "model", delta=1e-5)
         assert verify.verify(out).ok
         assert "histogram" in (out / "README.md").read_text()
-        settings = json.loads((out / "privacy.json").read_text())["settings"]
-    assert list(walk(verify.described_run(settings))) == list(walk(result.ledger.event))
-    settings["before"][1]["noise_multiplier"] = 0.5
-    assert list(walk(verify.described_run(settings))) != list(walk(result.ledger.event))
+        body = json.loads((out / "privacy.json").read_text())
+        assert plans.read(body["plan"]) == plan
+        assert list(walk(plan.event())) == list(walk(result.ledger.event))
+        body["plan"]["clip"]["learned"]["noise_multiplier"] = 0.5
+        body["digests"]["plan"] = digest(body["plan"])
+        (out / "privacy.json").write_text(json.dumps(body))
+        assert not verify.verify(out).ok
 
 
 @check

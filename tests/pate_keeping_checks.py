@@ -136,7 +136,7 @@ def check_kept_answers_are_paid_for_once() -> None:
                 for _ in range(2):
                     again = go(case, said=Asleep(case[1]), streams=silent(), ledger=opened(), keep=keep)
                     assert torch.equal(weights(again), weights(whole))
-                    assert again.settings | {"teacher": None} == whole.settings | {"teacher": None}
+                    assert again.facts | {"teacher": None} == whole.facts | {"teacher": None}
                     assert again.ledger.event == case[0].event()
                     assert again.seeded is whole.seeded
                     assert not dict(again.private_diagnostics)
@@ -173,7 +173,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
                 ledger = Ledger.open(path, case[0].budget)
                 again = go(case, said=Asleep(case[1]), streams=Streams.new(11), ledger=ledger, keep=keep)
                 assert torch.equal(weights(again), weights(whole)), last
-                assert again.settings | {"teacher": None} == whole.settings | {"teacher": None}
+                assert again.facts | {"teacher": None} == whole.facts | {"teacher": None}
                 require_one_charge(path, case[0])
 
 
@@ -349,7 +349,7 @@ def check_trying_a_student_changes_nothing() -> None:
 @check
 def check_losses_follow_from_the_answers() -> None:
     """Cross-entropy for classes, squared errors for what is decoded; functions of their values' mean."""
-    told = [go(case, pv.teachers.Student(case[3], epochs=1)).settings["student"]["loss"] for case in CASES]
+    told = [go(case, pv.teachers.Student(case[3], epochs=1)).facts["student"]["loss"] for case in CASES]
     assert told == ["cross_entropy", "cross_entropy", "mse"]
     for number, name, function in ((0, "cross_entropy", nn.CrossEntropyLoss), (2, "mse", nn.MSELoss)):
         case = CASES[number]
@@ -359,6 +359,6 @@ def check_losses_follow_from_the_answers() -> None:
         )
         assert torch.allclose(weights(by_name), weights(by_rows), atol=1e-5)
         assert torch.equal(weights(by_name), weights(whole))
-        assert by_rows.settings["student"]["loss"] == function.__name__
+        assert by_rows.facts["student"]["loss"] == function.__name__
     error = must_raise(BadInput, lambda: go(CASES[0], pv.teachers.Student(linear, "mse")))
     assert "the answers are classes" in str(error)

@@ -16,20 +16,17 @@ from privlearn.accounting import zcdp
 from privlearn.data.named import load
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers
-from privlearn_studies.pate import images as images_module
-from privlearn_studies.pate import pca, vector_runs, vote_runs
-from privlearn_studies.pate.images import Images
-from privlearn_studies.pate.kept import Kept
-from privlearn_studies.pate.vector_runs import VectorOutcome, VectorSetting
-from privlearn_studies.pate.vote_runs import VoteSetting
-
-SMALL = VectorSetting(20, 3.0, queries=12, private=400, size=4, epochs=1)
+from privlearn_studies import data
+from privlearn_studies.data import Images
+from privlearn_studies.fay2020 import pca, vectors, votes
+from privlearn_studies.fay2020.kept import Kept
+from privlearn_studies.runs import Outcome
 
 
-def small_run(seed: int = 0) -> VectorOutcome:
+def small_run(seed: int = 0) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vector_runs, "LENGTHS", (1, 8))
-        return vector_runs.train(SMALL, seed)
+        patch.setattr(vectors, "LENGTHS", (1, 8))
+        return vectors.train(seed, teachers=20, epsilon=3.0, queries=12, private=400, size=4, epochs=1)
 
 
 @cache
@@ -42,7 +39,8 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def check_votes_cost_what_is_stated() -> None:
     """All queries together cost epsilon 2, at noise that follows from the Gaussian curve; each is charged."""
     for queries, noise in ((400, 56.3935), (1000, 89.1660)):
-        plan = vote_runs.plan_of(VoteSetting(), queries)
+        usual = votes.train.at()
+        plan = votes.plan_of(queries, usual.teachers, usual.epsilon)
         assert plan.queries == queries
         assert plan.guarantee(1e-5).epsilon == pytest.approx(2.0, rel=1e-6)
         assert plan.noise_std == pytest.approx(noise, abs=1e-3)
@@ -63,7 +61,7 @@ def check_codes_cost_what_is_stated() -> None:
 @reproduces
 def check_images_of_mnist_are_public_private_or_tested_on() -> None:
     """The first 9,000 test images are public, without their labels; the last 1,000 are tested on; records are none of them."""
-    found = vote_runs.parts()
+    found = votes.parts()
     x, y = digits()
     assert np.array_equal(found.pool.x, x[:9000])
     assert found.pool.public
@@ -78,26 +76,26 @@ def check_images_of_mnist_are_public_private_or_tested_on() -> None:
 @reproduces
 def check_images_of_usps_are_in_one_part() -> None:
     """Each image is in one of four parts, drawn by the seed."""
-    parts = images_module.images(0)
+    parts = data.images(0)
     sizes = [len(part) for part in vars(parts).values()]
     assert sizes == [8000, 1000, 1000, 1000]
     everything = torch.cat(list(vars(parts).values()))
-    assert sorted(map(bytes, everything.numpy())) == sorted(map(bytes, images_module._all().numpy()))
-    assert not torch.equal(parts.test, images_module.images(1).test)
-    assert torch.equal(parts.test, images_module.images(0).test)
+    assert sorted(map(bytes, everything.numpy())) == sorted(map(bytes, data.usps()[0].numpy()))
+    assert not torch.equal(parts.test, data.images(1).test)
+    assert torch.equal(parts.test, data.images(0).test)
 
 
 @reproduces
 def check_reducers_never_meet_private_images() -> None:
     """With other private images reducer, noise and rule are the same; only what teachers say differs."""
-    whole = vector_runs.images
+    whole = vectors.images
 
     def others(seed: int, private: int) -> Images:
         return replace(whole(seed, private), private=1 - whole(seed, private).private)
 
     one = small_run()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vector_runs, "images", others)
+        patch.setattr(vectors, "images", others)
         other = small_run()
     assert (one.noise, one.rule, one.expected, one.public) == (other.noise, other.rule, other.expected, other.public)
     assert one.teacher != pytest.approx(other.teacher, rel=0.01)
@@ -108,7 +106,7 @@ def check_the_lower_half_is_hidden() -> None:
     """What teachers and students see has nothing below the middle, and the targets stay whole."""
     given = torch.rand(5, 256, generator=torch.Generator().manual_seed(0))
     before = given.clone()
-    seen = images_module.covered(given)
+    seen = data.covered(given)
     assert torch.equal(given, before)
     assert torch.equal(seen[:, :128], given[:, :128])
     assert not seen[:, 128:].any()
@@ -127,7 +125,7 @@ def check_kept_answers_are_those_of_their_queries() -> None:
 @reproduces
 def check_measured_losses_are_sums_over_pixels() -> None:
     """With hardly any noise what is lost is the variance in the directions that were left out."""
-    parts = images_module.images(0)
+    parts = data.images(0)
     from privlearn import Dataset
     from privlearn.teachers import Ball, PatePlan, PublicPCA
 
@@ -153,8 +151,8 @@ def check_winners_are_believed_and_counts_weighed() -> None:
     scores = torch.tensor([[51.0, 50.0, 2.0]], dtype=torch.float64)
     answers = Answers(torch.zeros(4, 2), scores.argmax(1), torch.ones(1, dtype=torch.bool), scores, expected=0.02)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vote_runs, "Spread", lambda: spread)
-        found = [vote_runs.learnable(way, answers) for way in vote_runs.WAYS]
+        patch.setattr(votes, "Spread", lambda: spread)
+        found = [votes.learnable(way, answers) for way in votes.WAYS]
     assert beliefs[0].tolist() == [[1.0, 0.0, 0.0]]
     assert 0.4 < float(beliefs[1][0, 0]) < 0.6
     assert found[0] is answers
@@ -168,8 +166,8 @@ def check_students_learn_classes_in_every_way() -> None:
     scores = torch.zeros(200, 10, dtype=torch.float64)
     scores[torch.arange(200), labels[:200]] = 50.0
     answers = Answers(images.float() / 255, labels[:200], torch.ones(200, dtype=torch.bool), scores, expected=0.02)
-    for way in vote_runs.WAYS:
-        network = vote_runs.student(8, 0)(vote_runs.learnable(way, answers))
+    for way in votes.WAYS:
+        network = votes.student(8, 0)(votes.learnable(way, answers))
         found = network(answers.inputs)
         assert found.shape == (300, 10), way
         assert float((found.argmax(1) == labels).double().mean()) > 0.4, way
@@ -181,9 +179,7 @@ def check_public_teachers_have_as_many_images() -> None:
     for teachers, expected in ((20, 20), (100, 4)):
         seen: list[int] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                vector_runs, "completes", lambda x, y, seen=seen: seen.append(len(x)) or (lambda asked: asked)
-            )
-            vector_runs.public_teachers(images_module.images(0), replace(SMALL, teachers=teachers))
+            patch.setattr(vectors, "completes", lambda x, y, seen=seen: seen.append(len(x)) or (lambda asked: asked))
+            vectors.public_teachers(data.images(0), teachers, 400)
         assert set(seen) == {expected}
         assert len(seen) == 1000 // expected

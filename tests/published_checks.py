@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from checks import check
 
-from privlearn_studies.best import published
-from privlearn_studies.best.published import PUBLISHED, best_known
+from privlearn_studies import others
+from privlearn_studies.others import PUBLISHED, best_known
 
 
 @check
@@ -28,13 +28,13 @@ def check_the_page_says_where_we_are_behind() -> None:
     """Everywhere with accuracies of 0, nowhere with 1; and where more is claimed, the page says "at least"."""
     data = dict.fromkeys(each.data for each in PUBLISHED)
     low, high = (
-        " ".join(published.compared({(name, epsilon): accuracy for name in data for epsilon in (1.0, 8.0)}))
+        others.compared({(name, epsilon): accuracy for name in data for epsilon in (1.0, 8.0)})
         for accuracy in (0.0, 1.0)
     )
     assert "mnist at epsilon 1, 8; fashion-mnist at epsilon 8; cifar10 at epsilon 1, 8" in low
     assert "mnist nowhere; fashion-mnist nowhere; cifar10 nowhere" in high
     assert "| at least 0.825 (Klause et al. 2022) |" in low
     assert "| 0.723 (Tang et al. 2023) |" in low
-    claimed = [published.more_is_claimed("cifar10", epsilon) for epsilon in (0.5, 1, 2, 8, 9)]
+    claimed = [others.more_is_claimed("cifar10", epsilon) for epsilon in (0.5, 1, 2, 8, 9)]
     assert claimed == [False, False, True, True, False]
-    assert not published.more_is_claimed("mnist", 2)
+    assert not others.more_is_claimed("mnist", 2)

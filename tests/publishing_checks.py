@@ -27,7 +27,7 @@ from privlearn import sampling, streams
 from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, publish
+from privlearn.publishing import certificate, folder, keys, loading, publish
 from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 
@@ -186,8 +186,8 @@ def check_another_key_is_found() -> None:
         assert says(found, "and not with the one that was given")
         assert keys.read_public(f"{mine}.pub").fingerprint in found.problems[0]
         assert found.signed_by == keys.read_public(f"{theirs}.pub").fingerprint
-        must_raise(CertificateMismatch, lambda: publish.load(out, key=f"{mine}.pub"))
-        publish.load(out, key=f"{theirs}.pub")
+        must_raise(CertificateMismatch, lambda: pv.load_model(out, trusted=f"{mine}.pub"))
+        pv.load_model(out, trusted=f"{theirs}.pub")
         card = (out / "README.md").read_text()  # a certificate signed again, and a card that still names the old key
         (out / "README.md").write_text(card.replace(str(found.signed_by), keys.read_public(f"{mine}.pub").fingerprint))
         body = {name: value for name, value in body_of(out).items() if name != "signature"}
@@ -318,15 +318,15 @@ def check_a_certificate_has_one_reading() -> None:
         for old, new in (
             ('"epsilon": ', '"epsilon": 0.1, "epsilon": '), ('"claim": {', '"claim": {}, "claim": {'),
             ('"count": ', '"count": NaN, "kount": '), ('"count": ', '"count": 1' + "0" * 30 + ', "kount": '),
-            ('"format"', '"certified_by": "somebody", "format"'), ('"version": 1', '"version": 2'),
-            ('"version": 1', '"version": true'), ('"version": 1', '"version": 1.0'), ("{", "[{"), ("{", "\ufeff{"),
-            ('"settings": {', '"settings": {"a": ' + "[" * 100 + "]" * 100 + ", "), ('"event"', '"\\u0065vent": {}, "event"'),
+            ('"format"', '"certified_by": "somebody", "format"'), ('"version": 2', '"version": 1'),
+            ('"version": 2', '"version": true'), ('"version": 2', '"version": 2.0'), ("{", "[{"), ("{", "\ufeff{"),
+            ('"facts": {', '"facts": {"a": ' + "[" * 100 + "]" * 100 + ", "), ('"events"', '"\\u0065vents": {}, "events"'),
         ):  # fmt: skip
             assert old in text
             (out / "privacy.json").write_text(text.replace(old, new, 1))
             must_raise(BadInput, lambda: verify(out))
         for extra in ({"digests": {**body_of_text(text)["digests"], "more": ""}}, {"digests": None}, {"files": {}},
-                      {"randomness": "dice"}, {"claim": []}, {"settings": 7}):  # fmt: skip
+                      {"randomness": "dice"}, {"claim": []}, {"facts": 7}, {"plan": 7}):  # fmt: skip
             body = {**body_of_text(text), **extra}
             if "digests" not in extra:
                 body["digests"] = {part: certificate.digest(body[part]) for part in certificate.PARTS}
@@ -341,34 +341,65 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = publish.verify_contents
+    true_check = loading.verify_contents
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(publish, "verify_contents", late)
+    return mock.patch.object(loading, "verify_contents", late)
 
 
 @check
 def check_what_is_loaded_is_what_was_checked() -> None:
     with workplace() as place:
         out = published(place)
-        truth = publish.load(out)[0].state_dict()
+        truth = pv.load_model(out).state_dict()
         weights = (out / "model.safetensors").read_bytes()
         other = weights[:-1] + bytes([weights[-1] ^ 0x40])
         with _swapped_after_the_check(lambda: (out / "model.safetensors").write_bytes(other) and None):
-            must_raise(CertificateMismatch, lambda: publish.load(out))
+            must_raise(CertificateMismatch, lambda: pv.load_model(out))
         with _swapped_after_the_check((out / "model.safetensors").unlink):
-            must_raise(CertificateMismatch, lambda: publish.load(out))
+            must_raise(CertificateMismatch, lambda: pv.load_model(out))
         (out / "model.safetensors").write_bytes(weights)
         config = (out / "config.json").read_text().replace('"linear"', '"mlp:3"')
         with _swapped_after_the_check(lambda: (out / "config.json").write_text(config) and None):
-            found, read = publish.load(out)
-        assert read["model"] == "linear"
+            found = pv.load_model(out)
+        assert found.config["model"] == "linear"
         for name, value in found.state_dict().items():
             assert torch.equal(value, truth[name])
+
+
+@check
+def check_a_published_model_predicts_as_the_trained_one() -> None:
+    """Loaded under the publisher's key: the same scores, its shape and classes, and rows of another shape are refused."""
+    plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
+    x, y = small_data()
+    build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation)  # noqa: E731
+    trained = pv.dpsgd(plan, build, cross_entropy, (x.float(), y), streams=streams.Streams.new(0))
+    with workplace() as place:
+        key = key_in(place)
+        pv.publish(trained, place / "model", model_spec="linear", classes=3, sign=key)
+        model = pv.load_model(place / "model", trusted=f"{key}.pub")
+    rows = torch.linspace(-1, 1, 20).reshape(4, 5)
+    with torch.no_grad():
+        scores = trained.model(rows)
+        assert torch.equal(model(rows), scores)
+    assert torch.equal(model.predict(rows), scores.argmax(1))
+    assert (model.input_shape, model.classes, model.training) == ((5,), 3, False)
+    assert model.verification.ok
+    assert "this model takes (5,)" in str(must_raise(BadInput, lambda: model(rows[:, :4])))
+
+
+@check
+def check_certificates_of_the_first_version_are_refused() -> None:
+    """They carried no plan: the message says so."""
+    with workplace() as place:
+        out = published(place)
+        body = body_of(out)
+        store(out, {**body, "version": 1, "event": body["events"], "settings": {}})
+        assert "version 2 alone" in str(must_raise(BadInput, lambda: verify(out)))
 
 
 @check
@@ -386,7 +417,7 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
 
         content = (out / "model.safetensors").read_bytes()
         for changes in ({"model": "mlp:3000"}, {"classes": 5000}, {"network_input_shape": [100, 100]}):
-            with mock.patch.object(published_model.networks, "build", watched):
+            with mock.patch.object(networks, "build", watched):
                 must_raise(BadInput, lambda changes=changes: _rebuild({**config, **changes}, content))  # type: ignore[misc]
         assert devices == {"meta"}
         for changes in (

@@ -27,10 +27,9 @@ from privlearn.streams import Streams
 from privlearn.teachers import collection
 from privlearn.teachers.answers import Answers
 from privlearn.volumes import Corrections, MapStudent, Pairs, Seen, Start, Training, Warp, dice, map_losses, maps_of
-from privlearn_studies.pate import scans, segmentation_baselines, segmentation_runs
-from privlearn_studies.pate.scans import Settings
-from privlearn_studies.pate.segmentation_baselines import GradientSetting
-from privlearn_studies.pate.segmentation_runs import SegmentationSetting
+from privlearn_studies.fay2020 import scans, segmenting
+from privlearn_studies.fay2020.scans import Settings
+from privlearn_studies.runs import Outcome
 
 SIDE, CLASSES = 8, 3
 SHORT = Training(steps=6)
@@ -221,7 +220,7 @@ def check_copies_of_a_volume_are_one_example() -> None:
     assert 0.99 * found.sensitivity < length <= found.sensitivity * (1 + 1e-6)
     assert clipper.way != "loop", clipper.reason
     with small_study():
-        plain, copied = (GradientSetting(2.0, epochs=2, copies=copies).run(0) for copies in (0, 2))
+        plain, copied = (segmenting.train_by_gradients(0, epsilon=2.0, epochs=2, copies=copies) for copies in (0, 2))
     assert plain.spent == copied.spent
     assert plain.test != copied.test
 
@@ -229,23 +228,21 @@ def check_copies_of_a_volume_are_one_example() -> None:
 @check
 def check_the_papers_noise_is_on_each_layer() -> None:
     """Of Fay et al.: on each layer's sum 4 sqrt(6); 118 epochs cost 8 if one layer is released, and 52 with all nine."""
-    from privlearn_studies.pate import segmentation as study
+    from privlearn_studies.fay2020 import segmentation as study
 
     network = pv.models.build("unet", (1, 20, 28, 20), CLASSES, np.random.default_rng(0))
-    assert segmentation_baselines.layers_of(network) == 9
-    settings = [each for each in study._settings(quick=False)[2].values() if each.noise is not None]
+    assert segmenting.layers_of(network) == 9
+    epochs = [call.epochs for call in study._calls(quick=False)[2].values() if call.papers]
     spent = []
-    for setting in settings:
-        plan = segmentation_baselines.plan_of(setting, 9, 180)
+    for number in epochs:
+        plan = segmenting.plan_of(None, number, 9, 180)
         assert plan.noise_multipliers()[0] * plan.clip.norm(4.0, 9) == pytest.approx(4 * math.sqrt(6))
         spent.append(plan.guarantee(1e-3).epsilon)
     assert spent == pytest.approx([52.0, 7.79], rel=1e-3)
-    assert 7.9 < segmentation_baselines.plan_of(settings[0], 1, 180).guarantee(1e-3).epsilon <= 8.0
+    assert 7.9 < segmenting.plan_of(None, epochs[0], 1, 180).guarantee(1e-3).epsilon <= 8.0
     for more in (118 + 1, 6 + 1):
         layers = 1 if more > 100 else 9
-        assert (
-            segmentation_baselines.plan_of(replace(settings[0], epochs=more), layers, 180).guarantee(1e-3).epsilon > 8.0
-        )
+        assert segmenting.plan_of(None, more, layers, 180).guarantee(1e-3).epsilon > 8.0
 
 
 def corrections(queries: int = 3, order: int = 2) -> tuple[Corrections, Tensor]:
@@ -403,21 +400,19 @@ def small_study(private_seed: int = 0) -> Iterator[None]:
     )
     truth = torch.cat([made.pool.tensors()[1], made.pool.tensors()[1].flip(1)])
     with pytest.MonkeyPatch.context() as patch:
-        for module in (scans, segmentation_runs, segmentation_baselines):
+        for module in (scans, segmenting):
             patch.setattr(module, "parts", lambda: made)
-        patch.setattr(scans, "fresh", lambda shape, seed: small_net(seed))
-        for module in (segmentation_runs, segmentation_baselines):
             patch.setattr(module, "fresh", lambda shape, seed: small_net(seed))
-        patch.setattr(segmentation_runs, "pool_truth", lambda: truth)
-        patch.setattr(segmentation_runs, "EPSILONS", (2.0,))
-        patch.setattr(segmentation_runs, "QUERIES", (3, 8))
+        patch.setattr(segmenting, "pool_truth", lambda: truth)
+        patch.setattr(segmenting, "EPSILONS", (2.0,))
+        patch.setattr(segmenting, "QUERIES", (3, 8))
         scans.public_side.cache_clear()
         yield
         scans.public_side.cache_clear()
 
 
-def small_run() -> segmentation_runs.SegmentationOutcome:
-    return SegmentationSetting(3, 2, ((2.0, 3),), settings=Settings(6, 3, 4, 1)).run(0)
+def small_run() -> Outcome:
+    return segmenting.train(0, teachers=3, labelled=2, cells=((2.0, 3),), settings=Settings(6, 3, 4, 1))
 
 
 @check
@@ -427,7 +422,7 @@ def check_releases_of_the_study_cost_what_is_stated() -> None:
 
     with small_study():
         found = small_run()
-        gradients = GradientSetting(2.0, epochs=2).run(0)
+        gradients = segmenting.train_by_gradients(0, epsilon=2.0, epochs=2)
     assert len(found.cells) == 1 + 3 * 2
     for cell in found.cells:
         assert cell.spent == pytest.approx(cell.epsilon, rel=1e-6)

@@ -145,7 +145,7 @@ def check_what_is_said_of_other_runs_is_compared() -> None:
             if name == "chosen later":  # a run that the limit would not have let through
                 body = json.loads(text)
                 loud = plan(1.0)
-                body["settings"]["noise_multipliers"] = [1.0, 1.0]
+                body["plan"] = loud.to_json()
                 own = loud.guarantee(1e-5)
                 body["claim"]["ledger"] |= {"run_epsilon": own.epsilon, "run_method": own.method, "run_rho": own.rho}
                 found = checked(out, body)
@@ -160,7 +160,7 @@ def checked(out: Path, body: dict[str, Any]) -> Verification:
 
 @check
 def check_only_what_was_charged_is_published() -> None:
-    """The settings of a result must describe releases that its ledger holds."""
+    """The plan of a result must have releases that its ledger holds, and its facts must follow from it."""
     result = replace(results()["chosen later"], ledger=pv.Ledger(BUDGET))
     result.ledger.charge(Gaussian(40.0), FIRST.neighbours)
     assert tally(result.ledger.event) == {Gaussian(40.0): 1}

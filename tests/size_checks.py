@@ -21,6 +21,7 @@ from torch import nn
 
 import privlearn as pv
 from privlearn import cli
+from privlearn._storage import digest
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import encoding
 from privlearn.descent import train as train_module
@@ -115,7 +116,7 @@ _RELEASED = {"chosen", "thresholds", "accuracies", "files", "digests"}
 _OTHERS = re.compile(r"seconds +[\d.]+|\d:\d\d:\d\d|\d+: [\d.]+ ± [\d.]+|\s+")
 
 
-def public_settings(folder: Path) -> Any:
+def public_certificate(folder: Path) -> Any:
     """The certificate without what follows from released numbers."""
 
     def public(value: Any) -> Any:
@@ -141,8 +142,8 @@ def require_alike(name: str) -> None:
             assert code == 0, (name, number, text)
             said.append(_OTHERS.sub(" ", text.replace(str(folder), "")))
         assert said[0] == said[1], name
-        assert public_settings(one) == public_settings(other), name
-        assert public_settings(one)["claim"]["adjacency"] == "add_remove", name
+        assert public_certificate(one) == public_certificate(other), name
+        assert public_certificate(one)["claim"]["adjacency"] == "add_remove", name
         assert pv.verify(one / "model").ok, name
         assert f"not below one over the {ROWS} examples" in said[1], (name, said[1])
 
@@ -199,9 +200,10 @@ def check_runs_in_python_divide_by_the_declared_number() -> None:
     for method in runs:
         one, other = (method(dataset(number)) for number in (ROWS, ROWS - 1))
         assert one.adjacency is other.adjacency is ADD
-        assert one.settings == other.settings
-        assert one.settings["examples"] == ROWS
-        assert one.settings["examples_declared"] is True
+        assert one.facts == other.facts
+        assert one.facts["examples"] == ROWS
+        assert one.plan == other.plan
+        assert one.plan.examples == ROWS
 
 
 # A number that nobody declared
@@ -215,11 +217,12 @@ def check_an_undeclared_number_of_examples_is_public() -> None:
             folder = Path(there)
             code, said = run(name, folder, ROWS - 1, declared=False)
             assert code == 0, said
-            found = public_settings(folder)
-            counted = found["settings"].get("tuning", found["settings"])
-            if "tuning" not in found["settings"] or name == "blocks":
+            found = public_certificate(folder)
+            counted = found["facts"].get("tuning", found["facts"])
+            if "tuning" not in found["facts"] or name == "blocks":
                 assert counted["examples"] == ROWS - 1
-            assert found["settings"]["examples_declared"] is False
+            plans = [each["plan"] for each in found["plan"].get("candidates", [{"plan": found["plan"]}])]
+            assert all(plan["examples"] is None for plan in plans)
             assert found["claim"]["adjacency"] == "zero_out", name
             assert f"{ROWS - 1} examples" not in said, said  # no warning: delta is below one over them
             card = (folder / "model" / "README.md").read_text()
@@ -250,7 +253,7 @@ def check_add_remove_needs_a_declared_number() -> None:
             assert list(Path(there).iterdir()) == []
     result = pv.train(data, epsilon=3.0, delta=1e-3)
     assert result.adjacency is EMPTY
-    assert result.settings["examples_declared"] is False
+    assert result.plan.examples is None
 
 
 @check
@@ -278,8 +281,10 @@ def check_certificates_of_undeclared_numbers_claim_no_add_remove() -> None:
     with tempfile.TemporaryDirectory() as there:
         made = publish.publish(result, Path(there) / "model", delta=1e-3)
         assert pv.verify(made).ok
-        undeclared = replace(result, settings=result.settings | {"examples_declared": False})
-        made = publish.publish(undeclared, Path(there) / "other", delta=1e-3)
+        body = json.loads((made / "privacy.json").read_text())
+        body["plan"]["examples"] = None
+        body["digests"]["plan"] = digest(body["plan"])
+        (made / "privacy.json").write_text(json.dumps(body))
         problems = pv.verify(made).problems
         assert len(problems) == 1, problems
-        assert "claims add_remove" in problems[0], problems
+        assert "add_remove neighbours differ in the number of examples, and none is declared" in problems[0], problems

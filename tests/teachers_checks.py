@@ -27,10 +27,9 @@ from privlearn import teachers
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
-from privlearn.publishing import claim
+from privlearn.publishing import claim, plans, publish
 from privlearn.streams import Streams
 from privlearn.teachers import collection, reducers
-from privlearn.teachers import plan as plan_module
 from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import trained as shards_module
 from privlearn.volumes import Seen
@@ -134,14 +133,14 @@ def check_certificates_say_that_a_record_changes_one_teacher() -> None:
     def recipe(x: Tensor, y: Tensor) -> Any:
         return lambda inputs: torch.zeros(len(inputs), dtype=torch.int64)
 
-    def published(groups: Any, settings: dict[str, Any], **plan: Any) -> pv.Verification:
+    def published(groups: Any, teacher: dict[str, Any], **plan: Any) -> pv.Verification:
         own = pv.teachers.PatePlan(30, 6, pv.teachers.Votes(3), **plan).calibrate(epsilon=20.0, delta=1e-5)
         student = pv.teachers.Student(
             lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0)), epochs=1
         )
         result = pv.pate(own, teachers.Trained(private(groups=groups), recipe, 6), None, torch.zeros(30, 4), student)
-        result = replace(result, settings=result.settings | {"teacher": result.settings["teacher"] | settings})
-        with tempfile.TemporaryDirectory() as folder:
+        result = replace(result, facts=result.facts | {"teacher": result.facts["teacher"] | teacher})
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(publish, "_require_own_facts"):
             return pv.verify(pv.publish(result, Path(folder) / "m", model_spec="linear", classes=3))
 
     ids = np.arange(60) // 3
@@ -465,7 +464,7 @@ def check_neighbours_leave_the_same_traces() -> None:
             result = pv.pate(plan, teachers.Trained(own, recipe, 6), None, made_up, student, streams=streams,
                              progress=lambda *own: done.append(own))  # fmt: skip
         shapes = {name: value.shape for name, value in result.model.state_dict().items()}
-        return result.settings, result.ledger.event, streams.noise.position, out.getvalue(), len(said), done, shapes
+        return result.facts, result.ledger.event, streams.noise.position, out.getvalue(), len(said), done, shapes
 
     expected = traces(data)
     assert expected[3:5] == ("", 0)
@@ -486,13 +485,10 @@ def run(aggregate: Any = None, **more: Any) -> pv.Result:
 
 @check
 def check_what_is_published_is_what_was_asked() -> None:
-    """Certificates verify; settings that speak of more queries, or of less noise, than the events do not."""
+    """Certificates verify; plans with more queries, or of less noise, than the events do not."""
     for aggregate in (pv.teachers.Votes(3), pv.teachers.ConfidentVotes(3, 4.0, 10)):
         result = run(aggregate)
-        assert list(walk(result.ledger.event)) == list(walk(plan_module.from_description(result.settings).event()))
-        assert (result.settings["epochs"], result.settings["steps"], result.settings["noise_multipliers"]) == (
-            None,
-        ) * 3
+        assert list(walk(result.ledger.event)) == list(walk(result.plan.event()))
         with tempfile.TemporaryDirectory() as folder:
             out = pv.publish(result, Path(folder) / "m", model_spec="linear", classes=3)
             found = pv.verify(out)
@@ -501,16 +497,20 @@ def check_what_is_published_is_what_was_asked() -> None:
             assert (
                 "teachers_without_answers" not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
             )
-            settings = json.loads((out / "privacy.json").read_text())["settings"]
+            body = json.loads((out / "privacy.json").read_text())
+            assert plans.read(body["plan"]) == result.plan
             more = pv.teachers.Votes(3) if isinstance(aggregate, pv.teachers.Votes) else replace(aggregate, answers=20)
-            lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": {"kind": more.kind, **vars(more)}}
+            lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": more}
             if isinstance(aggregate, pv.teachers.Votes):
                 lies = {"noise_multiplier": 0.1, "queries": 60}
             for name, value in lies.items():
-                lie = replace(result, settings={**result.settings, name: value})
+                lie = replace(result, plan=replace(result.plan, budget=None, **{name: value}))
                 to = Path(folder) / f"lie-{name}"
-                must_raise(BadInput, lambda: pv.publish(lie, to, model_spec="linear", classes=3))  # noqa: B023
-                with mock.patch.object(claim, "_among", return_value=True):
-                    pv.publish(lie, to, model_spec="linear", classes=3)
+                must_raise(BadInput, lambda: pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3))  # noqa: B023
+                with (
+                    mock.patch.object(claim, "_among", return_value=True),
+                    mock.patch.object(publish, "_require_own_facts"),
+                ):
+                    pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3)
                 assert not pv.verify(to).ok, name
-            assert settings["method"] == "pate"
+            assert body["facts"]["method"] == "pate"

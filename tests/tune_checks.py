@@ -11,6 +11,7 @@ import re
 import tempfile
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,6 +29,7 @@ from transcripts import Transcript, require_alike, transcript
 import privlearn as pv
 from privlearn import cli, sampling
 from privlearn import streams as streams_module
+from privlearn._storage import digest
 from privlearn.accounting import accountant, pld, rdp, trees, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, Repeated, compose
@@ -40,7 +42,9 @@ from privlearn.clipping.evaluation import CandidateScores
 from privlearn.data import Dataset
 from privlearn.errors import BadInput, BudgetExceeded, PrivlearnError, UnsupportedEvent
 from privlearn.mechanisms import selection
+from privlearn.publishing import folder as folder_module
 from privlearn.publishing import publish
+from privlearn.publishing.verify import verify_contents
 from privlearn.tuning import tune as tune_module
 
 ADD, EMPTY, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
@@ -412,7 +416,7 @@ def check_everything_is_charged_before_the_first_candidate() -> None:
         assert seen[-1] == plan.event()  # the retraining is charged before it begins
         assert result.ledger is ledger
         assert ledger.event == plan.event()
-        assert result.settings["tuning"]["chosen"] in (0, 1, 2)
+        assert result.facts["tuning"]["chosen"] in (0, 1, 2)
 
 
 @check
@@ -677,9 +681,9 @@ def check_the_divisor_on_blocks_is_public() -> None:
     assert [share for share, _ in seen] == [25, 25, 25, 100]
     assert seen[-1][1] == 60
     assert sum(rows for _, rows in seen[:3]) < 60
-    assert result.settings["examples_declared"] is True
+    assert result.plan.examples is not None
     undeclared = pv.tune(pv.tuning.Blocks(candidates()).calibrate(epsilon=3.0, delta=1e-5), train, data(60))
-    assert undeclared.settings["examples_declared"] is False
+    assert undeclared.plan.examples is None
 
 
 # Failures
@@ -707,7 +711,7 @@ def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
             ]
         except RuntimeError as error:
             raise AssertionError("a failure was heard") from error
-        assert all(result.settings["tuning"]["chosen"] in (0, 2) for result in results)
+        assert all(result.facts["tuning"]["chosen"] in (0, 2) for result in results)
         error = must_raise(RuntimeError, lambda: pv.tune(plan, failing("at once", 0.1, 0.2, 0.3), data()))  # noqa: B023
         assert "secret" in str(error)
     hopeless = pv.tuning.Blocks(candidates((0.2, 0.3), examples=60)).calibrate(epsilon=3.0, delta=1e-5)
@@ -769,7 +773,7 @@ def tuned(plan: Any, rows: Any, holder: dict[str, Any], replay: Any = None) -> A
                     plan, train, rows, streams=streams, progress=lambda *done: seen.append(("progress", done))
                 )
         seen.append(("ledger", result.ledger.event, repr(result.ledger), sorted(result.private_diagnostics)))
-        seen.append(("result", repr(result), result.settings, result.architecture))
+        seen.append(("result", repr(result), result.facts, result.architecture))
         publish.publish(result, folder / "model", delta=1e-5)
 
     return run
@@ -791,7 +795,7 @@ def check_neighbouring_tuned_runs_look_the_same() -> None:
             for row in ("ordinary", "NaN", "huge", "the only one of its class"):
                 other: dict[str, Any] = {}
                 found = transcript(tuned(plan, data_with(row, adjacency, 29), other, first["record"]), replay=base)
-                require_alike(base, found, (plan.describe()["way"], adjacency, row))
+                require_alike(base, found, (plan.kind, adjacency, row))
                 for a, b in zip(first["record"].sums, other["record"].sums, strict=True):
                     assert float((a[0] - b[0]).abs().max()) <= 1.0
 
@@ -901,7 +905,7 @@ def check_losers_leave_no_trace() -> None:
 
 @check
 def check_tuned_certificates_are_recomputed() -> None:
-    """Settings must be those of the chosen candidate, and amount to the events that are certified."""
+    """Facts must be those of the chosen candidate, and the plan amount to the events that are certified."""
     plan = pv.Plan(pv.Poisson(0.4), epochs=3, clip=pv.Flat(0.5), examples=60)
     longer = pv.tuning.Candidate("longer", plan, settings={"rate": 0.1})
     unlike = pv.tuning.Blocks((*candidates((0.1, 0.2), examples=60), longer)).calibrate(epsilon=3.0, delta=1e-5)
@@ -911,21 +915,30 @@ def check_tuned_certificates_are_recomputed() -> None:
             out = publish.publish(result, Path(folder) / "model", delta=1e-5)
             assert pv.verify(out).ok, pv.verify(out).problems
             assert "other releases" not in (out / "README.md").read_text()
+            contents, kept = folder_module.read(out), json.loads((out / "privacy.json").read_text())
         for change in (
-            lambda tuning: tuning.update(chosen=len(tuning["candidates"])),
-            lambda tuning: tuning.update(way="luck"),
-            *([lambda tuning: tuning.update(chosen=0 if tuning["chosen"] == 2 else 2)] if plan is unlike else []),
-            lambda tuning: tuning["candidates"].pop(),
-            lambda tuning: tuning.update(selection_epsilon=0.01, mean=1.5),
-            lambda tuning: tuning["candidates"][tuning["chosen"]]["plan"].update(noise_multipliers=[50.0, 50.0]),
+            lambda body: body["facts"]["tuning"].update(chosen=len(body["plan"]["candidates"])),
+            *(
+                [lambda body: body["facts"]["tuning"].update(chosen=2 - body["facts"]["tuning"]["chosen"] // 2 * 2)]
+                if plan is unlike
+                else []
+            ),
+            lambda body: body["facts"].pop("tuning"),
+            lambda body: body["plan"].update(kind="luck"),
+            *([lambda body: body["facts"].update(examples=7)] if isinstance(plan, pv.tuning.Blocks) else []),
+            lambda body: body["plan"]["candidates"].pop(),
+            lambda body: body["plan"].update(
+                {"selection_epsilon": 0.01} if "retrain" in body["plan"] else {"mean": 1.5}
+            ),
+            lambda body: body["plan"]["candidates"][0]["plan"]["schedule"].update(start=50.0),
         ):
-            settings = json.loads(json.dumps(result.settings))
-            change(settings["tuning"])
+            body = json.loads(json.dumps(kept))
+            change(body)
+            body["digests"] = {part: digest(body[part]) for part in body["digests"]}
+            content = contents.files | {"privacy.json": json.dumps(body).encode()}
+            assert not verify_contents(replace(contents, files=content)).ok
+        other = result.facts | {"tuning": {"chosen": 0, "examples": 61}}
+        if plan is unlike:
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "model"
-                with (
-                    mock.patch.object(publish.tuned, "card_lines", return_value=[]),
-                    contextlib.suppress(PrivlearnError),
-                ):
-                    publish.publish(pv.Result(**{**vars(result), "settings": settings}), out, delta=1e-5)
-                assert not out.exists() or not pv.verify(out).ok
+                must_raise(BadInput, lambda: publish.publish(replace(result, facts=other), out, delta=1e-5))  # noqa: B023

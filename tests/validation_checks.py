@@ -37,7 +37,7 @@ from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent.epoch_noise import ReactingNoise
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.plan import Plan
-from privlearn.publishing import card, certificate, verify
+from privlearn.publishing import card, certificate, publish
 from privlearn.schedules import Schedule, Validation
 
 SAMPLERS = [sampling.Poisson(0.3), sampling.Partition(4), sampling.Shuffle(5), sampling.FullBatch()]
@@ -199,7 +199,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
                     assert plan.filter is not None
                     assert 0 < plain_price(plan.filter, compose(spent)) <= 1 + 1e-9
                     if pace.epochs < plan.epochs:
-                        sigma = schedule.after(pace.settings(1)["validation"]["accuracies"])
+                        sigma = schedule.after(pace.facts(1)["validation"]["accuracies"])
                         more = compose([*spent, plan.epoch_event(sigma)])
                         assert plain_price(plan.filter, more) > 1 - 1e-9
 
@@ -272,7 +272,7 @@ def check_a_run_that_reacts_is_charged_its_limit() -> None:
                 assert result.ledger.event == plan.event() == compose([*(b.event() for b in before), plan.filter])
                 kinds = [isinstance(account, Ledger) for account, _ in seen]
                 assert kinds == [True] * (len(before) + 1) + [False] * (len(kinds) - len(before) - 1)
-                sigmas = result.settings["noise_multipliers"]
+                sigmas = result.facts["noise_multipliers"]
                 assert 1 < len(sigmas) < 9, sigmas
                 assert [event for _, event in seen[len(before) + 1 :]] == [
                     part
@@ -359,7 +359,7 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
     most = pv.Dataset(torch.cat([x, x[:1] + 1]), torch.cat([y, y[:1]]), public=True)
     assert "among the training rows" in str(must_raise(BadInput, lambda: train(plan, most)))
     few = pv.Dataset(torch.cat([x[:2], x[:3] + 1]), y[:5], public=True)
-    assert train(plan, few).settings["validation"]["rows"] == 5
+    assert train(plan, few).facts["validation"]["rows"] == 5
 
 
 @check
@@ -384,10 +384,10 @@ def check_public_validations_are_plain_accuracies() -> None:
         model = network()
         plan = settled(sampler, Validation(0.6, start=7.0))
         result = train(plan, shown, model=model, optimizer=lambda p: Kept(p, lr=0.5), progress=None)
-        sigmas, seen = result.settings["noise_multipliers"], result.settings["validation"]["accuracies"]
-        assert result.settings["validation"] == {"rows": 40, "public": True, "noise": None, "accuracies": seen}
+        sigmas, seen = result.facts["noise_multipliers"], result.facts["validation"]["accuracies"]
+        assert result.facts["validation"] == {"rows": 40, "public": True, "noise": None, "accuracies": seen}
         steps = sampler.steps(12)
-        assert len(states) == steps * len(sigmas) == result.settings["steps"]
+        assert len(states) == steps * len(sigmas) == result.facts["steps"]
         for epoch, accuracy in enumerate(seen):
             model.load_state_dict(states[steps * (epoch + 1) - 1])
             with torch.no_grad():
@@ -544,12 +544,12 @@ def check_paid_validations_are_noisy() -> None:
         model = network()
         result = train(plan, model=model, optimizer=lambda p: torch.optim.SGD(p, lr=1e-12))
         right = int((result.model(x).argmax(1) == y).sum())
-        seen = torch.tensor(result.settings["validation"]["accuracies"], dtype=torch.float64)
+        seen = torch.tensor(result.facts["validation"]["accuracies"], dtype=torch.float64)
         assert len(seen) == 200
         assert len(set(seen.tolist())) == 200
         require_standard_deviation(((seen - 0.5) * 4000 - (right - 6)).numpy(), 40.0 * sensitivity)
         few = Plan(sampler, schedule=schedule, examples=4, adjacency=adjacency).within(Budget(rho=1.0), most=60)
-        seen = torch.tensor(train(few).settings["validation"]["accuracies"])
+        seen = torch.tensor(train(few).facts["validation"]["accuracies"])
         assert (float(seen.min()), float(seen.max())) == (0.0, 1.0)  # clipped
 
 
@@ -596,14 +596,14 @@ def check_runs_that_react_go_on_after_interruptions() -> None:
     ):
         reacts = Reacts(sampler, noise, **options)
         whole = reacts.run.go(**reacts.given)
-        assert len(set(whole.settings["noise_multipliers"])) > 1
+        assert len(set(whole.facts["noise_multipliers"])) > 1
         with folder() as here:
             book = here / "ledger"
             pieces = reacts.run.by_pieces(
                 here / "run", stop=stop, ledger=Ledger.open(book, create=True), **reacts.given
             )
             assert torch.equal(weights(pieces), weights(whole)), (sampler, noise, stop)
-            assert pieces.settings == whole.settings
+            assert pieces.facts == whole.facts
             assert pieces.ledger.event == Ledger.open(book).event == reacts.run.plan().event()
     with folder() as here:
         reacts = Reacts(SAMPLERS[2], None)
@@ -618,8 +618,8 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def edit(out: Path) -> None:
         body = json.loads((out / "privacy.json").read_text())
         change(body)
-        if "noise_multipliers" in body["settings"]:
-            body["settings"]["epochs"] = len(body["settings"]["noise_multipliers"])
+        if "noise_multipliers" in body["facts"]:
+            body["facts"]["epochs"] = len(body["facts"]["noise_multipliers"])
         body["digests"] = {part: digest(body[part]) for part in body["digests"]}
         (out / "privacy.json").write_text(json.dumps(body))
 
@@ -628,101 +628,104 @@ def _edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
 
 def _claim_what_was_spent(body: dict[str, Any]) -> None:
     """Realised spending in place of the limit: half of it, with figures that fit."""
-    (event,) = body["event"]["events"]
+    (event,) = body["events"]["events"]
     event["rho"] /= 2
     limit = accountant.guarantee(GaussianFilter(rho=event["rho"]), Adjacency.ZERO_OUT, body["claim"]["delta"])
     body["claim"] |= {"epsilon": limit.epsilon, "rho": limit.rho, "method": limit.method}
 
 
-FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
-    "the accuracies": lambda body: body["settings"]["validation"].__setitem__(
-        "accuracies", [0.01 * (n + 1) for n in range(len(body["settings"]["noise_multipliers"]))]
+FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "the accuracies": lambda body: body["facts"]["validation"].__setitem__(
+        "accuracies", [0.01 * (n + 1) for n in range(len(body["facts"]["noise_multipliers"]))]
     ),
-    "less noise": lambda body: body["settings"]["noise_multipliers"].__setitem__(-1, 0.9),
+    "less noise": lambda body: body["facts"]["noise_multipliers"].__setitem__(-1, 0.9),
     "an epoch more": lambda body: (
-        body["settings"]["noise_multipliers"].append(5.0), body["settings"]["validation"]["accuracies"].append(0.4)
+        body["facts"]["noise_multipliers"].append(5.0), body["facts"]["validation"]["accuracies"].append(0.4)
     ),
     "epochs past the filter": lambda body: (
-        body["settings"]["validation"].__setitem__("accuracies", [0.002 * (n + 1) for n in range(400)]),
-        body["settings"].__setitem__("noise_multipliers", [7.0] * 400),
+        body["facts"]["validation"].__setitem__("accuracies", [0.002 * (n + 1) for n in range(400)]),
+        body["facts"].__setitem__("noise_multipliers", [7.0] * 400),
+        body["plan"].__setitem__("epochs", 400),
     ),
-    "an epoch less": lambda body: body["settings"]["noise_multipliers"].pop(),
-    "another schedule": lambda body: body["settings"].__setitem__("schedule", "validation:k=0.61,start=7.0"),
-    "a schedule that is none": lambda body: body["settings"].__setitem__("schedule", "constant:start=7.0"),
-    "a wider filter": lambda body: body["settings"]["filter"].__setitem__("rho", 0.5),
-    "no filter": lambda body: body["settings"].pop("filter"),
+    "an epoch less": lambda body: body["facts"]["noise_multipliers"].pop(),
+    "another schedule": lambda body: body["plan"]["schedule"].__setitem__("k", 0.61),
+    "a schedule that is none": lambda body: body["plan"].__setitem__("schedule", {"kind": "constant", "start": 7.0}),
+    "a wider filter": lambda body: body["plan"]["filter"]["value"].__setitem__("rho", 0.5),
+    "no filter": lambda body: body["plan"].__setitem__("filter", None),
     "its spending": _claim_what_was_spent,
 }  # fmt: skip
 
 
-def _consistent(settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` whose figures follow from each other, as a careful forger writes them."""
-    if settings.get("schedule") == "constant:start=7.0":
-        settings["noise_multipliers"] = [7.0] * len(settings["noise_multipliers"])
-    return settings | {"epochs": len(settings["noise_multipliers"])}
+def _known(result: pv.Result, **changes: Any) -> pv.Result:
+    """`result` with a plan whose noise is known beforehand: that which the run came to."""
+    schedule = pv.schedules.PerEpoch(tuple(result.facts["noise_multipliers"]))
+    plan = dataclasses.replace(result.plan, schedule=schedule, epochs=len(schedule.values), filter=None, budget=None)
+    return dataclasses.replace(result, plan=plan, facts={**result.facts, **changes})
 
 
-def _without(settings: dict[str, Any], *parts: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in parts}
+def _stating(result: pv.Result, **stated: Any) -> pv.Result:
+    """`result` with other facts of its validation."""
+    return dataclasses.replace(result, facts={**result.facts, "validation": {**result.facts["validation"], **stated}})
 
 
-def _stating(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    return {**settings, "validation": {**settings["validation"], **facts}}
+def _without(result: pv.Result, *names: str) -> pv.Result:
+    """`result` without some of its facts."""
+    return dataclasses.replace(result, facts={name: value for name, value in result.facts.items() if name not in names})
 
 
-#: Other settings, certified with whatever they describe: figures, digests and card are all right.
-PLAIN: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "plain composition": lambda settings: _without(settings, "filter"),
-    "plain composition, its validations kept quiet": lambda settings: _without(settings, "filter", "validation"),
-    "validations kept quiet": lambda settings: _without(settings, "validation"),
-    "plain composition under a schedule that can't be read": lambda settings: {
-        **_without(settings, "filter", "validation"), "schedule": settings["schedule"] + ",because=1"
-    },
-    "no schedule": lambda settings: _without(settings, "filter", "validation", "schedule"),
-    "paid validations that were free": lambda settings: _stating(settings, noise=None),
-    "free validations that were paid": lambda settings: _stating(settings, noise=50.0),
-    "validations with more noise": lambda settings: _stating(settings, noise=9.5),
-    "public rows that were private": lambda settings: _stating(settings, public=True),
-    "private rows that were public": lambda settings: _stating(settings, public=False),
-    "a filter beside noise that is known": lambda settings: {**settings, "schedule": "constant:start=7.0"},
-    "a filter alone beside noise that is known": lambda settings: {
-        **_without(settings, "validation"), "schedule": "constant:start=7.0"
-    },
-    "validations beside noise that is known": lambda settings: {
-        **_without(settings, "filter"), "schedule": "constant:start=7.0"
-    },
-    "a filter beside noise of one's own": lambda settings: {**settings, "schedule": "<Mine object>"},
-}  # fmt: skip
+def _paying(result: pv.Result, noise: float | None) -> pv.Result:
+    """`result` with a schedule whose validations cost something else."""
+    schedule = dataclasses.replace(result.plan.schedule, noise=noise)
+    return dataclasses.replace(result, plan=dataclasses.replace(result.plan, schedule=schedule))
 
 
-def _certified(result: pv.Result, settings: dict[str, Any], out: Path) -> pv.Verification:
-    """What `verify` says if `settings` are certified in place of the result's own, by whoever has all of privlearn."""
+#: Other plans and facts, certified with whatever they amount to: figures, digests and card are all right.
+PLAIN: dict[str, Callable[[pv.Result], pv.Result]] = {
+    "plain composition": _known,
+    "plain composition, its validations kept quiet": lambda result: _without(_known(result), "validation"),
+    "validations kept quiet": lambda result: _without(result, "validation"),
+    "noise kept quiet": lambda result: _without(result, "noise_multipliers"),
+    "paid validations that were free": lambda result: _stating(result, noise=None),
+    "free validations that were paid": lambda result: _stating(result, noise=50.0),
+    "validations with more noise": lambda result: _stating(result, noise=9.5),
+    "public rows that were private": lambda result: _stating(result, public=True),
+    "private rows that were public": lambda result: _stating(result, public=False),
+    "a schedule that pays": lambda result: _paying(result, 50.0),
+    "a schedule that pays nothing": lambda result: _paying(result, None),
+}
+
+
+def _certified(result: pv.Result, out: Path) -> pv.Verification:
+    """What `verify` says if plan and facts of `result` are certified, by whoever has all of privlearn."""
     ledger = Ledger()
-    ledger.charge(verify.described_run(settings), result.adjacency)
+    ledger.charge(result.plan.event(), result.adjacency)
 
     def head(found: Any, *_: Any, **__: Any) -> str:
         return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)
 
-    with mock.patch.object(card, "write", head):
-        return pv.verify(pv.publish(dataclasses.replace(result, settings=settings, ledger=ledger), out, delta=1e-5))
+    with mock.patch.object(card, "write", head), mock.patch.object(publish, "_require_own_facts"):
+        return pv.verify(pv.publish(dataclasses.replace(result, ledger=ledger), out, delta=1e-5))
 
 
 @check
 def check_reacting_runs_are_never_certified_as_plain_ones() -> None:
-    """The schedule says that a run reacted: then it went by a filter, and its validations were what the schedule says."""
+    """The plan says that a run reacted: then it went by a filter, and its validations were what the schedule says."""
     for noise in (None, 9.0):
         result = train(settled(SAMPLERS[2], Validation(0.6, start=7.0, noise=noise)), None if noise else public())
         with tempfile.TemporaryDirectory() as name:
-            assert _certified(result, result.settings, Path(name) / "honest").ok
+            assert _certified(result, Path(name) / "honest").ok
             for number, (what, change) in enumerate(PLAIN.items()):
-                settings = _consistent(change(json.loads(json.dumps(result.settings))))
-                if settings != result.settings:
-                    assert not _certified(result, settings, Path(name) / str(number)).ok, (what, noise)
+                changed = change(result)
+                if (changed.plan, changed.facts) != (result.plan, result.facts):
+                    assert not _certified(changed, Path(name) / str(number)).ok, (what, noise)
+        must_raise(BadInput, lambda plan=result.plan: dataclasses.replace(plan, filter=None).event())  # type: ignore[misc]
+        steady = pv.schedules.Constant(7.0)
+        must_raise(BadInput, lambda plan=result.plan, s=steady: dataclasses.replace(plan, schedule=s))  # type: ignore[misc]
     known = train(Plan(SAMPLERS[2], 3, pv.schedules.Exponential(0.1, start=7.0), examples=12))
     with tempfile.TemporaryDirectory() as name:
-        assert _certified(known, known.settings, Path(name) / "known").ok
-        own = {**known.settings, "schedule": "<somebody's own schedule>"}
-        assert _certified(known, own, Path(name) / "own").ok
+        assert _certified(known, Path(name) / "known").ok
+        own = dataclasses.replace(known.plan, schedule=pv.schedules.PerEpoch(known.plan.noise_multipliers()))
+        assert _certified(dataclasses.replace(known, plan=own), Path(name) / "own").ok
 
 
 @check

@@ -86,7 +86,7 @@ def maps_that_bring_nothing(place: Path) -> str:
     start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
     data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1))
     result = pv.Result(
-        nn.Identity(), pv.Ledger(), pv.accounting.Adjacency.ADD_REMOVE, None, None, "pate", {}, {}, False, None
+        nn.Identity(), pv.Ledger(), pv.teachers.PatePlan(3, 2, pv.teachers.Votes(3)), "pate", {}, {}, False, None
     )  # type: ignore[arg-type]
     asides = io.StringIO()
     answer = {"plan": {"teachers": 2, "queries": 3}}

@@ -1,24 +1,32 @@
-"""The plan: public numbers that fix, before any data is touched, every event of a training run."""
+"""Plans: public numbers that fix, before any data is touched, every event of a run, and that a certificate carries.
+
+`AbstractPlan` is what all of them are: events, price, calibration, JSON. `Plan` is that of DP-SGD and DP-MAC.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final, get_args
+from typing import Any, ClassVar, Self, final, get_args
 
+from privlearn import _public, reacting, solving
 from privlearn._checks import count
+from privlearn._public import registered
 from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
+from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency
-from privlearn.accounting.filters import Limit, fits, largest_filter, share
+from privlearn.accounting.filters import Limit, fits, largest_filter
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
-from privlearn.sampling import Partition, Poisson, Sampler, named
-from privlearn.schedules import Constant, NoiseSchedule, Polynomial, Schedule, Step, Validation
-from privlearn.transforms.base import PrivateTransform, Transform, priced
+from privlearn.sampling import Sampler
+from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
+from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform, priced, public_features
 from privlearn.transforms.pca import PrivatePCA
+from privlearn.transforms.select import SelectFeatures, check_choices
 
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
@@ -27,10 +35,6 @@ LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
 #: With what scales rows and makes features of them, as many as a published model may have.
 _MOST_IN_FRONT = 6
-_NOT_KNOWN = (
-    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
-    "epochs, or give --schedule {}"
-)
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
@@ -44,9 +48,111 @@ _EXAMPLES = {
 }
 
 
+class AbstractPlan(ABC):
+    """Public numbers that fix what a run is charged. Concrete plans are final, frozen and registered dataclasses.
+
+    Attributes:
+        adjacency: the kind of neighbour.
+        group_size: examples of one person that are protected together.
+        budget: what the plan was calibrated to; the limit of the ledger.
+    """
+
+    kind: ClassVar[str]
+    budget: Budget | None
+
+    @abstractmethod
+    def event(self) -> Composed:
+        """Everything that the run will be charged, in order.
+
+        Raises:
+            BadInput: the noise was not settled yet.
+        """
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """The plan with `factor` times the noise, as far as a target is met by it."""
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str]]:
+        """What a model card says of the plan: a label and a text each."""
+
+    @abstractmethod
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """What contradicts the plan in `facts`, which the run itself told: each a sentence.
+
+        Raises:
+            BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
+        """
+
+    @property
+    def summary(self) -> str:
+        """What a model card says before `rows`."""
+        return ""
+
+    def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
+        """The plan that the published model was trained by: itself, or that of the candidate which `facts` say was chosen."""
+        return self
+
+    @property
+    def neighbours(self) -> Adjacency:
+        """The plan's adjacency, settled."""
+        return self.adjacency  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """Whose data are protected."""
+        return PrivacyUnit(self.group_size)  # type: ignore[attr-defined]
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """The tightest sound guarantee of the whole run at `delta`."""
+        return self.guarantees(delta)[0]
+
+    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
+        """Every sound guarantee of the whole run at `delta`, the tightest first."""
+        unit = self.unit
+        priced = accountant.guarantees(self.event(), self.neighbours, delta, unit.group_size)
+        return tuple(replace(each, rows_per_person=unit.rows_per_person) for each in priced)
+
+    def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Self:
+        """Scale the noise so that the whole run, earlier releases included, meets a target.
+
+        What is spent ends at most at the target, and within 0.3% of it.
+
+        Raises:
+            BadInput: a target out of range, or one that what is not scaled exceeds by itself.
+            UnsupportedEvent: a target rho under Poisson sampling, or by random stopping.
+        """
+        budget = Budget(epsilon, delta, rho, self.unit.group_size)
+        at, start = self._by_factor(budget)
+        factor = self._solved(budget, lambda factor: budget.spent(at(factor).event(), self.neighbours), start)
+        return replace(at(factor), budget=budget)  # type: ignore[type-var]
+
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
+        """The plan by the factor on its noise, and a first guess of that. Refuses what no factor can meet."""
+        return self.scaled, 1.0
+
+    def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
+        """The factor at which what is spent meets `budget`."""
+        return solve_noise(spent, budget.limit, start)
+
+    def stated(self) -> AbstractPlan:
+        """The plan as it is published: with values in place of functions that are the user's own."""
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain JSON values, which `privlearn.publishing.plans.read` reads back as an equal plan.
+
+        Raises:
+            BadInput: it holds an object of a class that was not registered.
+        """
+        written: dict[str, Any] = _public.to_json(self.stated())
+        return written
+
+
 @final
+@registered
 @dataclass(frozen=True)
-class Plan:
+class Plan(AbstractPlan):
     """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and equals the ledger's afterwards.
 
     Attributes:
@@ -84,6 +190,7 @@ class Plan:
     group_size: int = 1
     rows_per_person: int | None = None
     filter: Limit | None = None
+    kind: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
         kinds: dict[str, tuple[type, ...]] = {
@@ -101,10 +208,7 @@ class Plan:
             )
         if len(self.front) > _MOST_IN_FRONT:
             raise BadInput(f"front has {len(self.front)} transforms: expected at most {_MOST_IN_FRONT}")
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise BadInput(
-                f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
-            )
+        require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
             count("examples", self.examples)
@@ -121,9 +225,9 @@ class Plan:
                 "(--group-size K) and data without person ids"
             )
         if self.budget is not None:
-            object.__setattr__(self, "budget", self._for_the_unit(self.budget))
+            object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
         if self.filter is not None:
-            self._require_own_filter(self.filter)
+            reacting.require_filter(self, self.filter)
 
     @property
     def releases(self) -> tuple[PrivateTransform, ...]:
@@ -187,49 +291,85 @@ class Plan:
             during.insert(self.clip.learned.after, self.clip.learned.event())
         return compose([*priced(self.front), *during])
 
-    def other_releases(self) -> list[dict[str, Any]]:
-        """Every release that is no epoch's, as plain values, for certificates."""
-        learned = self.clip.learned if isinstance(self.clip, Derivatives) else None
-        return [
-            *({"kind": release.kind, **vars(release)} for release in self.releases),
-            *([{"kind": "histogram", **vars(learned)}] if learned else []),
-        ]
-
-    def guarantee(self, delta: float) -> Guarantee:
-        """The tightest sound guarantee of the whole run at `delta`."""
-        return self.guarantees(delta)[0]
-
-    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
-        """Every sound guarantee of the whole run at `delta`, the tightest first."""
-        found = accountant.guarantees(self.event(), self.neighbours, delta, self.group_size)
-        return tuple(replace(each, rows_per_person=self.rows_per_person) for each in found)
+    def scaled(self, factor: float) -> Plan:
+        """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled it."""
+        return replace(self, schedule=self.schedule.scaled(factor))
 
     def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
-        """Scale the schedule so that the whole run, earlier releases included, meets a target for its epochs.
+        """As of every plan: the schedule is scaled so that the whole run meets a target for its epochs.
 
-        What is spent ends at most at the target, and within 0.3% of it. A validation schedule starts at the noise that
-        would last for its epochs if it never fell; its filter is as wide as the target allows.
+        A validation schedule starts at the noise that would last for its epochs if it never fell; its filter is as wide as the
+        target allows.
 
         Raises:
             BadInput: a target out of range, or one that the earlier releases alone exceed.
             UnsupportedEvent: a target rho under Poisson sampling.
         """
+        if not isinstance(self.schedule, Validation):
+            return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
         budget = Budget(epsilon, delta, rho, self.group_size)
-        self._require_room(budget)
-        if isinstance(self.schedule, Validation):
-            return self._started(self.schedule, budget)
+        self.require_room(budget)
+        return reacting.started(self, self.schedule, budget)
 
-        def spent(factor: float) -> float:
-            return budget.spent(replace(self, schedule=self.schedule.scaled(factor)).event(), self.neighbours)
-
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Plan], float]:
+        self.require_room(budget)
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
             raise BadInput(
                 f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. Use a "
                 "slower decay or fewer epochs"
             )
-        factor = solve_noise(spent, budget.limit, start=1.0 / min(shape))
-        return replace(self, schedule=self.schedule.scaled(factor), budget=budget)
+        return self.scaled, 1.0 / min(shape)
+
+    def stated(self) -> Plan:
+        """Itself, with the values that a schedule of the user's own gave."""
+        if _public.is_registered(self.schedule):
+            return self
+        return replace(self, schedule=PerEpoch(self.noise_multipliers()))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What a card says of how it was trained."""
+        sampling = ", ".join(f"{name} {value}" for name, value in vars(self.sampling).items())
+        learned = [self.clip.learned] if isinstance(self.clip, Derivatives) and self.clip.learned else []
+        expansion = "" if isinstance(self.clip, Clip) else f", expansion of order {self.clip.order}"
+        counted = "examples" if self.rows_per_person is None else "persons"
+        number = "the length of the data, not protected"
+        return [
+            ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
+            *(reacting.rows(self) if isinstance(self.schedule, Validation) else self._noise_rows()),
+            ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}{expansion}"),
+            (
+                f"{counted} (divisor of sums)",
+                number if self.examples is None else f"{self.examples}, declared by the publisher",
+            ),
+            (
+                "earlier releases",
+                ", ".join([*(each.text() for each in self.releases), *(each.text() for each in learned)]) or "none",
+            ),
+        ]
+
+    def _noise_rows(self) -> list[tuple[str, str]]:
+        sigmas = self.noise_multipliers()
+        noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+        return [("epochs", str(self.epochs)), ("noise multiplier", noise)]
+
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """What contradicts the plan: another divisor than was declared, other choices, noise that followed something else."""
+        problems = []
+        if self.examples is not None and facts["examples"] != self.examples:
+            problems.append(
+                f"sums were divided by {str(facts['examples'])[:40]} examples, and the plan declares {self.examples}"
+            )
+        steps = self.sampling.steps(1)
+        epochs = facts["epochs"] if self.filter else self.epochs
+        if steps == self.sampling.steps(10**9) and facts["steps"] != steps * epochs:  # it does not depend on the rows
+            problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
+        check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
+        named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
+        stated = [part["spec"] for part in public_features(facts)]
+        if named and stated[-len(named) :] != named:
+            problems.append(f"the plan has the public features {', '.join(named)[:80]}, and others are stated")
+        return problems + reacting.contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.
@@ -241,13 +381,13 @@ class Plan:
             BadInput: not even one epoch fits.
             UnsupportedEvent: a budget of rho under Poisson sampling.
         """
-        budget = self._for_the_unit(budget)
-        self._require_room(budget)
+        budget = budget.for_group(self.group_size)
+        self.require_room(budget)
 
         schedule, limit = self.schedule, None
         if isinstance(schedule, Validation):
             epoch = self.epoch_event(schedule.start)
-            limit = largest_filter(budget, self._earlier(), epoch, self.neighbours)
+            limit = largest_filter(budget, self.earlier(), epoch, self.neighbours)
 
         def last(epochs: int) -> bool:
             if limit is not None:
@@ -267,58 +407,13 @@ class Plan:
             raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
         return replace(self, epochs=epochs, budget=budget, filter=limit)
 
-    def _started(self, shape: Validation, budget: Budget) -> Plan:
-        """Itself with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell."""
-        if shape.noise is not None:
-            paid = Gaussian(shape.noise)
-            if share(largest_filter(budget, self._earlier(), paid, self.neighbours), Repeated(paid, self.epochs)) >= 1:
-                raise BadInput(
-                    f"{self.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give them "
-                    "more noise (noise= of the schedule), or use fewer epochs"
-                )
-
-        def at(factor: float) -> tuple[Validation, Limit, Event]:
-            schedule = shape.scaled(factor)
-            epoch = replace(self, schedule=schedule, filter=None).epoch_event(schedule.start)
-            return (
-                schedule,
-                largest_filter(budget, self._earlier(), epoch, self.neighbours),
-                Repeated(epoch, self.epochs),
-            )
-
-        def taken(factor: float) -> float:
-            _, limit, all_epochs = at(factor)
-            return share(limit, all_epochs)
-
-        schedule, limit, _ = at(solve_noise(taken, 1.0, start=1.0 / shape.start))
-        return replace(self, schedule=schedule, budget=budget, filter=limit)
-
     def with_rate(self, budget: Budget) -> Plan:
         """Keep start, epochs and batches, and solve for the schedule's rate k.
 
         Raises:
             BadInput: a constant schedule, or no k meets the budget.
         """
-        budget = self._for_the_unit(budget)
-        self._require_room(budget)
-        schedule = self.schedule
-        if isinstance(schedule, Constant):
-            raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
-        if isinstance(schedule, Validation):
-            raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
-
-        def at(k: float) -> Plan:
-            return replace(self, schedule=replace(schedule, k=k))  # type: ignore[type-var]
-
-        step = isinstance(schedule, Step)
-        k = solve_rate(
-            lambda k: budget.spent(at(k).event(), self.neighbours),
-            budget.limit,
-            more_is_louder=not step,
-            below_one=step,
-            start=0.9 if step else 1.0 if isinstance(schedule, Polynomial) else 0.05,
-        )
-        return replace(at(k), budget=budget)
+        return solving.with_rate(self, budget)
 
     def with_batch_size(self, budget: Budget, examples: int) -> Plan:
         """Keep noise and epochs, and solve for the largest batch size that the budget allows.
@@ -328,26 +423,7 @@ class Plan:
         Raises:
             BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
         """
-        if not isinstance(self.sampling, Poisson | Partition):
-            raise BadInput(
-                f"with {type(self.sampling).__name__.lower()} batches the guarantee does not depend on their size: solve for "
-                "the noise or the epochs, or use poisson or partition sampling"
-            )
-        if isinstance(self.schedule, Validation):
-            raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
-        kind = type(self.sampling).__name__.lower()
-        budget = self._for_the_unit(budget)
-        self._require_room(budget)
-
-        def at(size: int) -> Plan:
-            return replace(self, sampling=named(kind, size, examples))
-
-        size = largest(lambda size: budget.covers(budget.spent(at(size).event(), self.neighbours)), examples)
-        if size == 0:
-            raise BadInput(
-                f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs"
-            )
-        return replace(at(size), budget=budget)
+        return solving.with_batch_size(self, budget, examples)
 
     def _settle_adjacency(self) -> None:
         """Set the kind of neighbour where none is given; raises `UnsupportedEvent`, `BadInput` as the class says."""
@@ -361,40 +437,14 @@ class Plan:
         if undeclared and self.neighbours is Adjacency.ADD_REMOVE:
             raise BadInput(UNDECLARED)
 
-    def _earlier(self) -> Composed:
+    def earlier(self) -> Composed:
         """What comes before training."""
         return compose(priced(self.front))
 
-    def _require_own_filter(self, limit: Limit) -> None:
-        """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-        if not isinstance(limit, Limit) or not isinstance(self.schedule, Validation):
-            raise BadInput(
-                f"filter is {limit!r}, and the schedule {self.schedule!r}: a filter is for schedules.Validation alone, and "
-                "within and calibrate set it. Leave it out"
-            )
-        if not fits(limit, self.epoch_event(self.schedule.start)):
-            raise BadInput(
-                f"not one epoch at noise multiplier {self.schedule.start:g} fits into {limit}: use more noise, or settle the "
-                "limit with within or calibrate"
-            )
-
-    def _for_the_unit(self, budget: Budget) -> Budget:
-        """`budget` as a limit for the plan's own group size.
-
-        Raises:
-            BadInput: it is one for groups of another size.
-        """
-        if budget.group_size not in (1, self.group_size):
-            raise BadInput(
-                f"the budget is {budget}, and the plan's group_size is {self.group_size}: give both the same",
-                budget=budget,
-            )
-        return replace(budget, group_size=self.group_size)
-
-    def _require_room(self, budget: Budget) -> None:
+    def require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
         budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
-        spent = budget.spent(self._earlier(), self.neighbours)
+        spent = budget.spent(self.earlier(), self.neighbours)
         if spent >= budget.limit:
             raise BadInput(
                 f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "

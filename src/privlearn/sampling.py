@@ -10,12 +10,13 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, final
+from typing import Any, ClassVar, NoReturn, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn._checks import count, probability
+from privlearn._checks import count, one_of, probability
+from privlearn._public import kinds, registered
 from privlearn.accounting.events import Event, Repeated
 from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
@@ -102,8 +103,10 @@ class Sample:
 
 
 class Sampler:
-    """Draws the batches of an epoch, and prices them."""
+    """Draws the batches of an epoch, and prices them. A final class with a `kind` and `@registered` is known everywhere."""
 
+    #: What it is called on the command line and in certificates.
+    kind: ClassVar[str]
     #: The kinds of neighbour that it is priced for; the first is the default.
     adjacencies: ClassVar[tuple[Adjacency, ...]]
 
@@ -132,12 +135,14 @@ class Sampler:
         """The kind of neighbour that a plan has unless it says otherwise."""
         return self.adjacencies[0]
 
-    def describe(self) -> dict[str, Any]:
-        """The sampler's public numbers, for certificates."""
-        return {"kind": type(self).__name__.lower(), **vars(self)}
+    @classmethod
+    @abstractmethod
+    def of_size(cls, batch_size: int, examples: int) -> Sampler:
+        """The sampler with batches of about `batch_size` out of `examples` rows."""
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Poisson(Sampler):
     """Each batch takes each example independently with probability `sampling_rate`. Batches may be empty.
@@ -147,9 +152,15 @@ class Poisson(Sampler):
 
     sampling_rate: float
     adjacencies = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+    kind: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
         probability("sampling_rate", self.sampling_rate)
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> Poisson:
+        """The sampler with batches of about `batch_size` rows."""
+        return cls(batch_size / examples)
 
     def steps(self, examples: int | None = None) -> int:
         """Batches in an epoch; the number of examples does not matter."""
@@ -175,6 +186,7 @@ class Poisson(Sampler):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Partition(Sampler):
     """Each example falls into one of `batches` batches, independently and uniformly, afresh every epoch.
@@ -185,9 +197,15 @@ class Partition(Sampler):
 
     batches: int
     adjacencies = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
+    kind: ClassVar[str] = "partition"
 
     def __post_init__(self) -> None:
         count("batches", self.batches)
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> Partition:
+        """The sampler with batches of about `batch_size` rows."""
+        return cls(math.ceil(examples / batch_size))
 
     def steps(self, examples: int | None = None) -> int:
         """Batches in an epoch."""
@@ -221,6 +239,11 @@ class _FixedSize(Sampler):
     def __post_init__(self) -> None:
         count("batch_size", self.batch_size)
 
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> Self:
+        """The sampler with batches of `batch_size` rows."""
+        return cls(batch_size)
+
     def steps(self, examples: int) -> int:
         """Batches in an epoch."""
         return math.ceil(examples / self.batch_size)
@@ -240,6 +263,7 @@ class _FixedSize(Sampler):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Shuffle(_FixedSize):
     """Reshuffles every epoch and cuts batches of `batch_size` rows; the last one may be smaller.
@@ -248,12 +272,15 @@ class Shuffle(_FixedSize):
     batches would be wrong (Yu et al. 2019; Chua et al. 2024).
     """
 
+    kind: ClassVar[str] = "shuffle"
+
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
         yield from self._cut(rng.permutation(examples))
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class FixedOrder(_FixedSize):
     """Batches of `batch_size` rows in the order of the data, the same in every epoch; the last one may be smaller.
@@ -261,17 +288,26 @@ class FixedOrder(_FixedSize):
     As for `Shuffle`, the epoch is the unit, and nothing is amplified: which batch an example is in is no secret.
     """
 
+    kind: ClassVar[str] = "fixed"
+
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield one epoch of batches."""
         yield from self._cut(np.arange(examples))
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class FullBatch(Sampler):
     """All the data in one batch."""
 
     adjacencies = (Adjacency.ZERO_OUT, Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
+    kind: ClassVar[str] = "full"
+
+    @classmethod
+    def of_size(cls, batch_size: int, examples: int) -> FullBatch:
+        """The sampler with batches of about `batch_size` rows."""
+        return cls()
 
     def steps(self, examples: int | None = None) -> int:
         """One."""
@@ -298,19 +334,6 @@ def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:
     return rng.integers(count("blocks", blocks), size=examples)
 
 
-def from_description(description: dict[str, Any]) -> Sampler:
-    """The sampler that `describe` described.
-
-    Raises:
-        BadInput: no sampler's description.
-    """
-    numbers = {key: value for key, value in description.items() if key != "kind"}
-    for kind in (Poisson, Partition, Shuffle, FixedOrder, FullBatch):
-        if kind.__name__.lower() == description.get("kind"):
-            return kind(**numbers)
-    raise BadInput(f"{str(description)[:80]} describes no sampler")
-
-
 def named(name: str, batch_size: int, examples: int) -> Sampler:
     """The sampler called `name` with batches of about `batch_size` out of `examples` rows.
 
@@ -324,15 +347,5 @@ def named(name: str, batch_size: int, examples: int) -> Sampler:
             batch_size=batch_size,
             examples=examples,
         )
-    match name:
-        case "poisson":
-            return Poisson(batch_size / examples)
-        case "partition":
-            return Partition(math.ceil(examples / batch_size))
-        case "shuffle":
-            return Shuffle(batch_size)
-        case "fixed":
-            return FixedOrder(batch_size)
-        case "full":
-            return FullBatch()
-    raise BadInput(f"sampling is {name!r}: expected one of poisson, partition, shuffle, fixed, full", sampling=name)
+    known: dict[str, type[Sampler]] = kinds(Sampler)
+    return known[one_of("sampling", name, known)].of_size(batch_size, examples)

@@ -10,9 +10,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 from privlearn._checks import between, count, parse_spec, positive
+from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
 
@@ -20,10 +21,13 @@ class Schedule:
     """A decreasing, data-independent function of the epoch.
 
     `start` is its value at epoch 0. Without a noise multiplier of its own a plan reads a schedule as a shape and
-    solves for the factor that `scaled` puts on it.
+    solves for the factor that `scaled` puts on it. A final dataclass with a `kind` and `@registered` is known everywhere; one
+    without is published as the values that it gave.
     """
 
     start: float
+    #: What it is called in specs and in certificates.
+    kind: ClassVar[str]
 
     @abstractmethod
     def __call__(self, epoch: float) -> float:
@@ -35,11 +39,13 @@ class Schedule:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Constant(Schedule):
     """The same value in every epoch."""
 
     start: float = 10.0
+    kind: ClassVar[str] = "constant"
 
     def __post_init__(self) -> None:
         positive("the schedule's start", self.start)
@@ -76,6 +82,7 @@ class Decay(Schedule):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Time(Decay):
     """start / (1 + k t); with `period` t is floor(t / period), so that it decays every `period` epochs."""
@@ -83,6 +90,7 @@ class Time(Decay):
     k: float
     start: float = 10.0
     period: float | None = field(default=None, kw_only=True)
+    kind: ClassVar[str] = "time"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,6 +103,7 @@ class Time(Decay):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Exponential(Decay):
     """start e^{-k t}; with `period` t is floor(t / period), so that it decays every `period` epochs."""
@@ -102,6 +111,7 @@ class Exponential(Decay):
     k: float
     start: float = 10.0
     period: float | None = field(default=None, kw_only=True)
+    kind: ClassVar[str] = "exp"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +124,7 @@ class Exponential(Decay):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Step(Decay):
     """start k^floor(t / period), with 0 < k < 1."""
@@ -121,6 +132,7 @@ class Step(Decay):
     k: float
     period: float = 10.0
     start: float = 10.0
+    kind: ClassVar[str] = "step"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,6 +146,7 @@ class Step(Decay):
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Polynomial(Decay):
     """(start - end) (1 - t / period)^k + end up to t = period, and end from there on; end 0 suits learning rates."""
@@ -142,6 +155,7 @@ class Polynomial(Decay):
     end: float = 2.0
     period: float = 100.0
     start: float = 10.0
+    kind: ClassVar[str] = "poly"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,6 +176,36 @@ class Polynomial(Decay):
 
 
 @final
+@registered
+@dataclass(frozen=True)
+class PerEpoch(Schedule):
+    """The value of each epoch, one by one; the last holds from there on. It stands for schedules of the user's own."""
+
+    values: tuple[float, ...]
+    kind: ClassVar[str] = "per-epoch"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, tuple) or not self.values:
+            raise BadInput(f"values is {repr(self.values)[:60]}: expected a tuple of numbers, one for each epoch")
+        for value in self.values:
+            positive("the value of an epoch", value)
+
+    @property
+    def start(self) -> float:  # type: ignore[override]
+        """The value of the first epoch."""
+        return self.values[0]
+
+    def __call__(self, epoch: float) -> float:
+        """The value at `epoch`."""
+        return self.values[min(int(epoch), len(self.values) - 1)]
+
+    def scaled(self, factor: float) -> PerEpoch:
+        """The same shape, `factor` times as high."""
+        return PerEpoch(tuple(value * factor for value in self.values))
+
+
+@final
+@registered
 @dataclass(frozen=True)
 class Validation:
     """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
@@ -188,6 +232,7 @@ class Validation:
     period: int = 1
     start: float = 10.0
     noise: float | None = field(default=None, kw_only=True)
+    kind: ClassVar[str] = "validation"
 
     def __post_init__(self) -> None:
         _rates(self, k=self.k, start=self.start)
@@ -228,14 +273,10 @@ class Validation:
 #: What a plan's noise may follow.
 NoiseSchedule = Schedule | Validation
 
-_SPECS: dict[str, type[NoiseSchedule]] = {
-    "constant": Constant,
-    "time": Time,
-    "exp": Exponential,
-    "step": Step,
-    "poly": Polynomial,
-    "validation": Validation,
-}
+
+def _specs() -> dict[str, type[NoiseSchedule]]:
+    """The schedules that a spec can name: those made of numbers by name."""
+    return {kind: cls for kind, cls in kinds(NoiseSchedule).items() if cls is not PerEpoch}
 
 
 def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
@@ -248,13 +289,13 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
         BadInput: an unknown schedule, or a parameter that it does not have or needs.
     """
     name, numbers = parse_spec("schedule", text)
-    if name not in _SPECS:
+    if name not in _specs():
         raise BadInput(
             f"schedule {text!r} is unknown: expected one of constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, "
             "poly:k=3,end=2,period=100 or validation:k=0.7,m=5,threshold=0.01,period=10",
             spec=text,
         )
-    kind = _SPECS[name]
+    kind = _specs()[name]
     known = {_key(part): part.name for part in _parameters(kind)}
     unknown = [key for key in numbers if key not in known]
     if free_rate and "k" in known:
@@ -291,17 +332,11 @@ def spec(schedule: NoiseSchedule) -> str:
     >>> spec(Step(k=0.6, from_epoch=20.0))
     'step:k=0.6,period=10.0,start=10.0,from=20.0'
     """
-    name = next((name for name, kind in _SPECS.items() if kind is type(schedule)), None)
-    if name is None:
-        return repr(schedule)  # a user's own
+    if not is_registered(schedule) or isinstance(schedule, PerEpoch):
+        return repr(schedule)[:200]  # a user's own
     values = {part: getattr(schedule, part.name) for part in _parameters(type(schedule))}
     shown = {_key(part): value for part, value in values.items() if not (part.kw_only and value == part.default)}
-    return f"{name}:{','.join(f'{key}={value!r}' for key, value in shown.items())}"
-
-
-def is_spec(text: str) -> bool:
-    """Whether `text` claims to be a spec of one of the schedules here, well-formed or not, and not a user's own."""
-    return text.partition(":")[0].strip() in _SPECS
+    return f"{schedule.kind}:{','.join(f'{key}={value!r}' for key, value in shown.items())}"
 
 
 def _parameters(kind: type[NoiseSchedule]) -> list[Field[Any]]:

@@ -334,11 +334,11 @@ def _stopped_after(steps: int | None) -> Iterator[None]:
 def _published(folder: Path) -> dict[str, Any]:
     """What a command published, its card as a digest."""
     figures = described(folder)
-    settings = figures["certificate"]["settings"]
     card = _settled("\n".join(figures["card"]))
     return {
         "files": figures["files"],
-        "settings": settings,
+        "plan": figures["certificate"]["plan"],
+        "facts": figures["certificate"]["facts"],
         "config": figures["config"],
         "card": plain.digest(card),
         "weights": figures["weights"],

@@ -212,5 +212,5 @@ def _solved(plan: Any) -> dict[str, Any]:
     if isinstance(plan, Plan):
         return {"epochs": plan.epochs, "schedule": schedules.spec(plan.schedule), "sampling": str(plan.sampling)}
     if isinstance(plan, PatePlan):
-        return {"noise std": plan.noise_std.hex(), "described": plain.short(plan.describe())}
-    return {"described": plain.short(plan.describe())}
+        return {"noise std": plan.noise_std.hex(), "described": plain.short(plan.to_json())}
+    return {"described": plain.short(plan.to_json())}

@@ -577,7 +577,7 @@ def _figures(result: Any) -> dict[str, Any]:
         return {
             "weights": plain.weights(result.model),
             "outputs": plain.array(_outputs(result)),
-            "settings": plain.short(result.settings),
+            "facts": plain.short(result.facts),
             "architecture": plain.short(result.architecture),
             "method": result.method,
             "adjacency": str(result.adjacency),
@@ -588,7 +588,7 @@ def _figures(result: Any) -> dict[str, Any]:
     rest = {name: vars(result)[name] for name in ("noise_std", "names") if name in vars(result)}
     return {
         "arrays": {name: plain.array(value) for name, value in arrays.items()},
-        "plan": plain.short(result.plan.describe()),
+        "plan": plain.short(result.plan.to_json()),
         **plain.short(rest),
         **charged,
     }

@@ -27,7 +27,6 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms import release as release_module
 from privlearn.models.check import require_per_example
-from privlearn.publishing import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import base, pca
 from privlearn.transforms.base import PublicTransform, Transform
@@ -201,7 +200,7 @@ def test_published_ones_come_back(name: str, tmp_path: Path) -> None:
     out = pv.publish(result, tmp_path / "model", delta=1e-5, model_spec="linear", classes=CLASSES)
     assert pv.verify(out).ok
     code = own.name if isinstance(own, TRANSFORMS.External) else None
-    model, _ = publish.load(out, features=code)
+    model = pv.load_model(out, features=code)
     torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)
 
 
@@ -226,8 +225,8 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
         [own.event() for own in plan.releases] + list(replace(plan, front=()).event().events)
     )
     assert result.ledger.event == plan.event()
-    assert [part["kind"] for part in result.settings["before"]] == ["pca", "moments"]
-    assert [part["kind"] for part in result.settings["public_features"]] == ["external", "norm"]
+    assert [own.kind for own in plan.releases] == ["pca", "moments"]
+    assert [part["kind"] for part in result.facts["public_features"]] == ["external", "norm"]
     if stop is not None:
         file = tmp_path / "run.checkpoint"
 
@@ -244,7 +243,7 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
         result = resumed
     out = pv.publish(result, tmp_path / "model", delta=1e-5, model_spec="linear", classes=CLASSES)
     assert pv.verify(out).ok
-    model, _ = publish.load(out, features=f"{__name__}:own_encoder")
+    model = pv.load_model(out, features=f"{__name__}:own_encoder")
     torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)
 
 

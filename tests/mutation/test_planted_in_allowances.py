@@ -9,7 +9,7 @@ import allowance_checks  # noqa: F401 - registers its checks
 
 from privlearn.accounting import accountant, budget, pairs, partition, pld, zcdp
 from privlearn.accounting import rdp as accounting_rdp
-from privlearn_studies import strong
+from privlearn_studies.yu2019.accounting import strong_composition
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -65,9 +65,9 @@ MUTANTS = [
     Mutant("a step's delta does not grow, in Renyi", accountant.rdp_in_steps, " + log_growth(one, k)", "", STEPS),
     Mutant("a limit just above its budget", budget.to_safe_side, "while not safe(value):", "while False:", LIMITS),
     Mutant("a limit is searched for without end", budget.to_safe_side, "if abs(step) > 0.5:", "if False:", LIMITS),
-    Mutant("delta is not split", strong.epsilon, "slack = delta * (1 - share)", "slack = delta", STRONG),
-    Mutant("no split is tried", strong.epsilon, "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
-    Mutant("sampling by the releases' epsilon alone", strong.epsilon, "math.log1p(rate * math.expm1(alone))",
+    Mutant("delta is not split", strong_composition, "slack = delta * (1 - share)", "slack = delta", STRONG),
+    Mutant("no split is tried", strong_composition, "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
+    Mutant("sampling by the releases' epsilon alone", strong_composition, "math.log1p(rate * math.expm1(alone))",
            "rate * alone", STRONG),
     Mutant("groups in the remove direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "remove", BOTH),
     Mutant("groups in the add direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "add", BOTH),

@@ -8,7 +8,10 @@ from pathlib import Path
 import certificate_checks
 import pytest
 
-from privlearn.publishing import keys, verify
+from privlearn import _public, plan, reacting
+from privlearn.publishing import keys, plans, verify
+from privlearn.teachers import plan as teachers_plan
+from privlearn.tuning import blocks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -17,7 +20,8 @@ DIGESTED, COMPARED = (
     "check_every_value_of_a_certificate_is_digested",
     "check_every_value_that_a_guarantee_follows_from_is_compared",
 )
-FOLLOWS = "check_figures_that_follow_from_others_are_compared"
+FOLLOWS = "check_facts_that_follow_from_the_plan_are_compared"
+READ, REFUSED = "check_every_plan_reads_itself_back", "check_plans_of_strangers_are_refused"
 SIGNED, MESSAGE = (
     "check_every_value_of_every_methods_certificate_is_signed",
     "check_what_is_signed_is_what_the_documentation_says",
@@ -37,12 +41,36 @@ MUTANTS = [
     Mutant("a percent of epsilon passes", verify._agrees, "rel_tol=_AGREE", "rel_tol=1e-2", COMPARED),
     Mutant("the configuration is not hashed", verify._changed_files, "for name in (WEIGHTS, CONFIG, CARD)\n",
            "for name in (WEIGHTS, CARD)\n", COMPARED),
-    Mutant("events may lack what the settings describe", verify._other_releases, "others + unfollowed", "unfollowed",
+    Mutant("events may lack what the plan has", verify._of_the_plan,
+           'claim_module.contradictions(certificate["claim"], event, planned, found)', "[]", COMPARED),
+    Mutant("reacting runs are not followed", plan.Plan.follows, "problems + reacting.contradictions(self, facts)", "problems",
            COMPARED),
-    Mutant("reacting runs are not followed", verify._other_releases, "*_unfollowed(settings, found.adjacency)", "", COMPARED),
-    Mutant("a schedule need not be what ran", verify._inconsistent, "if schedule is not None and", "if False and", FOLLOWS),
-    Mutant("any number of epochs", verify._inconsistent, 'follows["epochs"] = len(sigmas)', "pass", FOLLOWS),
-    Mutant("any noise of votes", verify._inconsistent, "follows = ensemble.derived(settings)", "pass", FOLLOWS),
+    Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])', "problems",
+           FOLLOWS),
+    Mutant("any number of epochs", reacting.contradictions, 'and facts["epochs"] == len(follow)', "", FOLLOWS),
+    Mutant("any noise of votes", teachers_plan.PatePlan.follows, "not math.isclose(stated, true, rel_tol=1e-6)", "False",
+           FOLLOWS),
+    Mutant("any number of answers", teachers_plan.PatePlan.follows, "<= most:", "<= 10**9:", FOLLOWS),
+    Mutant("any divisor", plan.Plan.follows, 'facts["examples"] != self.examples', "False", FOLLOWS),
+    Mutant("any number of examples in blocks", blocks.Blocks.follows, "stated == (self.examples or stated)", "True", FOLLOWS),
+    Mutant("a plan for other neighbours than the claim", verify._of_the_plan,
+           "(plan.neighbours, plan.unit) != (found.adjacency, found.unit)", "plan.unit != found.unit", FOLLOWS),
+    Mutant("a plan for another unit than the claim", verify._of_the_plan,
+           "(plan.neighbours, plan.unit) != (found.adjacency, found.unit)", "plan.neighbours != found.adjacency", FOLLOWS),
+    Mutant("a plan above its own budget", verify._of_the_plan, "plan.budget is not None and not", "False and not", FOLLOWS),
+    Mutant("infinite numbers are lost", _public.to_json, 'return {"kind": _INFINITY}', "return 1e308", READ),
+    Mutant("fields at their defaults are left out", _public.to_json, "for part in fields(value)}",
+           "for part in fields(value) if getattr(value, part.name) != part.default}", READ),
+    Mutant("a schedule of one's own is written as its start", plan.Plan.stated, "PerEpoch(self.noise_multipliers())",
+           "PerEpoch(self.noise_multipliers()[:1])", READ),
+    Mutant("what is missing is as usual", _public.from_json, "if set(values) != expected:",
+           "if set(values) - expected:", REFUSED),
+    Mutant("any kind will do for a plan", plans.read, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
+    Mutant("plans of any size are priced", plans.read, "> _MOST_EPOCHS", "> 10**12", REFUSED),
+    Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
+    Mutant("errors of types are shown as they are", _public.from_json,
+           "except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:",
+           "except ZeroDivisionError as error:", REFUSED),
     Mutant("the public key is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
            "canonical({**certificate, \"signature\": {**who, \"public_key\": \"\"}})", MESSAGE),
     Mutant("the algorithm is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
@@ -51,7 +79,9 @@ MUTANTS = [
            '{**certificate, "randomness": "", "digests": "", ', SIGNED),
 ]  # fmt: skip
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, errors=[TypeError, ValueError, AttributeError, RecursionError]
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,15 +10,16 @@ import feature_run_checks  # noqa: F401 - registers the checks
 import feature_told_checks  # noqa: F401 - registers the checks
 
 from privlearn import plan as plan_module
+from privlearn.accounting import budget
 from privlearn.clipping import rows
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
-from privlearn.publishing import features
+from privlearn.publishing import verify
 from privlearn.runs import result
 from privlearn.statistics import classifiers, opening, release, sklearn
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
-from privlearn_studies import shen_literal
+from privlearn_studies.shen2021 import published
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -33,7 +34,7 @@ LABELS = "check_labels_of_any_kind_make_the_same_classifier"
 ORDER = "check_kept_columns_stay_in_their_order"
 TOLD = "check_the_chosen_features_are_told_and_no_others"
 SCORED = "check_scores_are_those_of_the_released_statistics"
-SAID = "check_certificates_say_only_what_counts"
+SAID = "check_stated_choices_are_those_of_the_plan"
 MET = "check_targets_are_met_to_the_last_digits"
 
 MUTANTS = [
@@ -125,16 +126,17 @@ MUTANTS = [
     Mutant("exact counts stand in the certificate", classifiers.fisher, "return classifier(",
            "object.__setattr__(plan, 'least_count', float((rows.y == 0).sum()) + 1); return classifier(",
            "check_neighbouring_feature_releases_look_the_same"),
-    Mutant("the literal release looks private", shen_literal.literal_release, "ledger.charge(NonPrivate(",
+    Mutant("the literal release looks private", published.literal_release, "ledger.charge(NonPrivate(",
            "ledger.charge(__import__('privlearn').accounting.mechanisms.ZCDP(1.0) or (",
            "check_the_literal_release_is_never_published"),
-    Mutant("certificates of features are not recomputed", features.described,
-           "plan.event()", "Gaussian(1.0)", "check_feature_certificates_are_recomputed"),
+    Mutant("certificates of features are not recomputed", verify._of_the_plan,
+           "planned = plan.event()", "planned = __import__('privlearn').accounting.events.Gaussian(1.0)",
+           "check_feature_certificates_are_recomputed"),
     Mutant("a selection before training is left out", plan_module.Plan.event,
            "*priced(self.front), ",
            "", "check_a_selection_before_training_is_in_the_price"),
-    Mutant("a selection is certified as one Gaussian release", features.earlier,
-           'part["kind"] != SelectFeatures.kind', "True", "check_a_selection_before_training_is_in_the_price"),
+    Mutant("a selection is certified as one Gaussian release", select.SelectFeatures.event,
+           "if not self.by_gumbel:", "if True:", "check_a_selection_before_training_is_in_the_price"),
     Mutant("a selector leaves nothing for what comes after it", sklearn.DPFeatureSelector.fit,
            "self.then is not None", "False", "check_a_pipeline_is_paid_for_in_full_or_not_at_all"),
     Mutant("a search costs what one fit costs", sklearn.budget_for, 'count("fits", fits)', "1", SEARCH),
@@ -153,8 +155,8 @@ MUTANTS = [
     # What is told
     Mutant("the first features are told, whichever were chosen", classifiers._chosen, "choice_json(found[0], origin",
            "choice_json(sorted(found[0]), origin", TOLD),
-    Mutant("a card calls protected labels public", features.card_lines,
-           'plan.purpose == "rows" and plan.labels', "plan.labels", TOLD),
+    Mutant("a card calls protected labels public", statistics_plan.FeaturesPlan.summary,
+           'self.purpose == "rows" and self.labels', "self.labels", TOLD),
     Mutant("rows are given scores", classifiers._chosen, 'plan.purpose == "rows"', "False", TOLD),
     Mutant("all features are told where none was chosen", classifiers._chosen, "not plan.selects or not found",
            "not found", TOLD),
@@ -163,24 +165,22 @@ MUTANTS = [
     Mutant("noise of one class in a distance", select.scored, " + inverse[bottom.indices] ** 2", "", SCORED),
     Mutant("noise of another pair in a t statistic", select.scored, "pair.gather(0, other[None])[0].where(",
            "pair.mean().expand_as(noise).where(", SCORED),
-    Mutant("names of features stand for components", result.with_choices,
+    Mutant("names of features stand for components", result.choice_facts,
            "tuple(names[index] for index in indices) if names else ()", "names",
            "check_a_selection_before_training_tells_what_it_chose"),
     Mutant("a choice of any length is certified", select.check_choice, "len(indices) != min(keep, MOST) or ",
            "", SAID),
     Mutant("a feature is chosen twice", select.check_choice, " or len(set(indices)) < len(indices)", "",
            SAID),
-    Mutant("a share of labels is left out", statistics_plan.FeaturesPlan._unused, "if not self._label_part:",
-           "if True:", SAID),
-    Mutant("bounds of no use are certified", statistics_plan.FeaturesPlan._unused, "if self.in_one_release:",
-           "if False:", SAID),
+    Mutant("choices are not counted", select.check_choices, "if len(choices) != len(keeps):", "if False:", SAID),
+    Mutant("nothing may be chosen, and is", statistics_plan.FeaturesPlan.follows, "if self.selects else []", "", SAID),
     Mutant("persons may have more rows than are protected", opening._require_rows, "most_rows(groups) >", "0 >",
            "check_nobody_has_more_rows_than_are_protected"),
     Mutant("persons are counted, not their rows", dataset.most_rows, "return_counts=True)[1].max(initial=0)",
            "return_counts=True)[1].min()", "check_nobody_has_more_rows_than_are_protected"),
-    Mutant("noise is near enough", statistics_plan.FeaturesPlan.calibrate,
-           "budget.epsilon is not None and not gaussian", "True", MET),
-    Mutant("a group has the noise of one", statistics_plan.FeaturesPlan.calibrate, "self.group_size / mu", "1 / mu",
+    Mutant("noise is near enough", statistics_plan.FeaturesPlan._solved,
+           "if budget.epsilon is not None and ", "if True or ", MET),
+    Mutant("a group has the noise of one", budget.solve_gaussian, "budget.group_size * mu", "mu",
            MET),
     Mutant("every fit has a ledger of its own", sklearn._given, "not isinstance(ledger, Ledger)", "False",
            "check_estimators_share_their_ledger"),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import group_checks  # noqa: F401 - registers its checks
 
-from privlearn import plan
 from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
 from privlearn.clipping import backends, gradients, rows
 from privlearn.data import dataset
@@ -48,8 +47,8 @@ MUTANTS = [
            "check_targets_are_met_for_the_group"),
     Mutant("a rho for one example", budget.Budget.spent, "self.group_size**2 * ", "",
            "check_targets_are_met_for_the_group"),
-    Mutant("the plan's group forgets its budget", plan.Plan._for_the_unit,
-           "replace(budget, group_size=self.group_size)", "budget", "check_targets_are_met_for_the_group"),
+    Mutant("the plan's group forgets its budget", budget.Budget.for_group,
+           "replace(self, group_size=group_size)", "self", "check_targets_are_met_for_the_group"),
     Mutant("a ledger states one example's price", ledger.Ledger._priced, "delta, unit.group_size)", "delta)",
            "check_ledgers_price_the_group"),
     Mutant("one example is told as a group", guarantee.PrivacyUnit.change, "self.group_size > 1", "self.group_size >= 1",

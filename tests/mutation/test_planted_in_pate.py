@@ -11,7 +11,6 @@ import teachers_checks  # noqa: F401 - registers the checks
 
 from privlearn import plan as plan_module
 from privlearn.clipping import randomness
-from privlearn.publishing import ensemble as publishing_ensemble
 from privlearn.publishing import verify
 from privlearn.teachers import autoencoder, collection, pate, recipes, reducers, student, sums, trained
 from privlearn.teachers import ensemble as teachers_ensemble
@@ -138,14 +137,14 @@ MUTANTS = [
            "unit.rows_per_person is None and replaced", "str(unit) == str(PrivacyUnit()) and replaced", REPLACED),
     Mutant("teachers that are seen through something", corrections.Seen.require_covered,
            "self._teachers.require_covered(adjacency, unit)", "pass", REPLACED),
-    Mutant("certificates of records that change two teachers", publishing_ensemble.uncovered,
+    Mutant("certificates of records that change two teachers", teachers_plan.PatePlan.follows,
            'teacher.get("assigned_by") != "row"', "False", CERTIFIED),
-    Mutant("certificates that don't say who came to which teacher", publishing_ensemble.uncovered,
+    Mutant("certificates that don't say who came to which teacher", teachers_plan.PatePlan.follows,
            'teacher.get("assigned_by") != "row"', 'teacher.get("assigned_by") == "person"', CERTIFIED),
-    Mutant("certificates of sites for replaced records", publishing_ensemble.uncovered,
+    Mutant("certificates of sites for replaced records", teachers_plan.PatePlan.follows,
            'teacher.get("records") == "by site"', "False", CERTIFIED),
-    Mutant("nobody looks who came to which teacher", verify.verify_contents,
-           'problems += ensemble.uncovered(certificate["settings"], claim)', "pass", CERTIFIED),
+    Mutant("nobody looks who came to which teacher", verify._of_the_plan,
+           'problems + plan.follows(certificate["facts"])', "problems", CERTIFIED),
     Mutant("teachers say that they were assigned by row", trained.Trained.describe, '"person"', '"row"',
            REPLACED),
     Mutant("teachers share numpy's generator", randomness.generators_at, "np.random.seed(seed % 2**32)", "pass",
@@ -232,8 +231,8 @@ MUTANTS = [
            "check_the_activation_fills_the_unit_ball"),
     Mutant("no noise in the bottleneck", autoencoder._train, "noise_std * ", "0 * ",
            "check_autoencoders_code_into_the_ball"),
-    Mutant("a certificate may speak of other queries", verify.described_run,
-           "return ensemble.described(settings)", "return compose([])", "check_what_is_published_is_what_was_asked"),
+    Mutant("a certificate may speak of other queries", verify._of_the_plan,
+           "planned = plan.event()", "planned = event", "check_what_is_published_is_what_was_asked"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

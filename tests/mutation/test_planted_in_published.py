@@ -7,22 +7,22 @@ from pathlib import Path
 
 import published_checks  # noqa: F401 - registers its checks
 
-from privlearn_studies.best import published
+from privlearn_studies import others
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
 ORDER, BEHIND = "check_more_privacy_counts_for_less_and_nothing_else_does", "check_the_page_says_where_we_are_behind"
 MUTANTS = [
-    Mutant("a figure at less privacy counts for more", published.best_known,
+    Mutant("a figure at less privacy counts for more", others.best_known,
            "each.epsilon <= epsilon", "each.epsilon >= epsilon", ORDER),
-    Mutant("the figure at that very epsilon alone", published.best_known,
+    Mutant("the figure at that very epsilon alone", others.best_known,
            "each.epsilon <= epsilon", "each.epsilon < epsilon", ORDER),
-    Mutant("the worst published for the best", published.best_known, "max(known", "min(known", ORDER),
-    Mutant("figures of other data", published.best_known, "each.data == data and", "", ORDER),
-    Mutant("behind is called ahead", published.compared, "< each.accuracy", "> each.accuracy", BEHIND),
-    Mutant("a claim without a figure is passed over", published._cell, "more_is_claimed(data, epsilon)", "False", BEHIND),
-    Mutant("a claim reaches to other data", published.more_is_claimed, "data == _CLAIMED and", "", BEHIND),
+    Mutant("the worst published for the best", others.best_known, "max(known", "min(known", ORDER),
+    Mutant("figures of other data", others.best_known, "each.data == data and", "", ORDER),
+    Mutant("behind is called ahead", others.compared, "< each.accuracy", "> each.accuracy", BEHIND),
+    Mutant("a claim without a figure is passed over", others._cell, "more_is_claimed(data, epsilon)", "False", BEHIND),
+    Mutant("a claim reaches to other data", others.more_is_claimed, "data == _CLAIMED and", "", BEHIND),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import publishing_checks  # noqa: F401 - registers its checks
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, model, publish, verify
+from privlearn.publishing import certificate, folder, keys, loading, model, verify
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -20,8 +20,11 @@ MUTANTS = [
            "check_a_signature_covers_every_part"),
     Mutant("the hashes of files are not signed", keys._message, "{**certificate, ",
            '{**{k: v for k, v in certificate.items() if k not in ("files", "digests")}, ', "check_swapped_files_are_found"),
-    Mutant("the settings are not signed", keys._message, "{**certificate, ",
-           '{**{k: v for k, v in certificate.items() if k not in ("settings", "digests")}, ',
+    Mutant("the facts are not signed", keys._message, "{**certificate, ",
+           '{**{k: v for k, v in certificate.items() if k not in ("facts", "digests")}, ',
+           "check_a_signature_covers_every_part"),
+    Mutant("the plan is not signed", keys._message, "{**certificate, ",
+           '{**{k: v for k, v in certificate.items() if k not in ("plan", "digests")}, ',
            "check_a_signature_covers_every_part"),
     Mutant("no prefix of its own", keys._message, "_PREFIX + ", "", "check_a_signature_does_not_move"),
     Mutant("a missing signature passes for a trusted one", verify._signature, "if trusted else []",
@@ -30,8 +33,8 @@ MUTANTS = [
            'if not certificate.get("signature"):', "check_a_stripped_signature_is_found"),
     Mutant("any key is the one that was given", verify._signature, "found.raw != trusted.raw", "False",
            "check_another_key_is_found"),
-    Mutant("loading does not ask for the key", publish.load, "verify_contents(contents, trusted)", "verify_contents(contents)",
-           "check_another_key_is_found"),
+    Mutant("loading does not ask for the key", loading.load_model, "verify_contents(contents, key)",
+           "verify_contents(contents)", "check_another_key_is_found"),
     Mutant("keys of small order pass", keys.PublicKey.__post_init__, "height in _SMALL_ORDER", "height == 1",
            "check_keys_of_small_order_are_refused"),
     Mutant("keys have two spellings", keys.PublicKey.__post_init__, "height >= _PRIME", "False",
@@ -54,7 +57,7 @@ MUTANTS = [
     Mutant("weights are read again unchecked", folder.weights,
            "hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS)", "False",
            "check_what_is_loaded_is_what_was_checked"),
-    Mutant("the configuration is read again", publish.load, "model.parse(contents.files[CONFIG])",
+    Mutant("the configuration is read again", loading.load_model, "model.parse(contents.files[CONFIG])",
            "model.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
     Mutant("networks are built before they fit", model.rebuild, '"meta" if known else "cpu"', '"cpu"',
            "check_a_network_gets_no_memory_before_it_fits"),

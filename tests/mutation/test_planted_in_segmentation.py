@@ -10,13 +10,13 @@ import segmentation_checks  # noqa: F401 - registers its checks
 from privlearn.data import hippocampus
 from privlearn.teachers import sums
 from privlearn.volumes import corrections, start, training
-from privlearn_studies.pate import scans as pate_scans
-from privlearn_studies.pate import segmentation_baselines, segmentation_runs
+from privlearn_studies.fay2020 import scans as pate_scans
+from privlearn_studies.fay2020 import segmenting
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
-from privlearn_studies.pate import scans
+from privlearn_studies.fay2020 import scans
 
 MUTANTS = [
     Mutant("masks of the pool are handed out", hippocampus.split, "masks=False", "masks=True",
@@ -37,10 +37,10 @@ MUTANTS = [
            "check_dpsgd_moves_volumes_and_maps_alike"),
     Mutant("moves draw from a generator of others", training._Moved.__call__, "with torch.random.fork_rng():",
            "if True:", "check_dpsgd_moves_volumes_and_maps_alike"),
-    Mutant("DP-SGD gets copies that nothing moves", segmentation_baselines.train, "augmentation=pairs.moved(",
+    Mutant("DP-SGD gets copies that nothing moves", segmenting.train_by_gradients, "augmentation=pairs.moved(",
            "augmentation=None and pairs.moved(", "check_copies_of_a_volume_are_one_example"),
-    Mutant("the paper's noise is on all layers together", segmentation_baselines.plan_of,
-           "setting.noise / math.sqrt(layers)", "setting.noise", "check_the_papers_noise_is_on_each_layer"),
+    Mutant("the paper's noise is on all layers together", segmenting.plan_of,
+           "_PAPERS_NOISE / math.sqrt(layers)", "_PAPERS_NOISE", "check_the_papers_noise_is_on_each_layer"),
     Mutant("nothing is mirrored", training.Warp._matrices, "-1.0, 1.0", "1.0, 1.0",
            "check_volumes_and_maps_move_alike"),
     Mutant("the reference is not taken off", corrections.Corrections.encode, ".flatten(2) - reference", ".flatten(2)",
@@ -71,17 +71,17 @@ MUTANTS = [
            "check_training_what_a_start_gives_leaves_it_public"),
     Mutant("students think there is no noise", start.Start.student, "noise = plan.noise_std", "noise = 1e-9",
            "check_students_know_the_noise"),
-    Mutant("answers of the study at twice the epsilon", segmentation_runs._released, "calibrate(epsilon=epsilon",
+    Mutant("answers of the study at twice the epsilon", segmenting._released, "calibrate(epsilon=epsilon",
            "calibrate(epsilon=2 * epsilon", "check_releases_of_the_study_cost_what_is_stated"),
-    Mutant("DP-SGD at twice the epsilon", segmentation_baselines.plan_of, "calibrate(epsilon=setting.epsilon",
-           "calibrate(epsilon=2 * setting.epsilon", "check_releases_of_the_study_cost_what_is_stated"),
-    Mutant("the autoencoder begins anyhow", segmentation_runs.autoencoder, "torch.manual_seed(seed)", "pass",
+    Mutant("DP-SGD at twice the epsilon", segmenting.plan_of, "calibrate(epsilon=epsilon",
+           "calibrate(epsilon=2 * epsilon", "check_releases_of_the_study_cost_what_is_stated"),
+    Mutant("the autoencoder begins anyhow", segmenting.autoencoder, "torch.manual_seed(seed)", "pass",
            "check_a_run_of_the_study_is_its_seeds"),
     Mutant("private volumes pass for public ones", pate_scans.chosen, "parts().labelled", "parts().private",
            "check_seeds_have_public_volumes_of_their_own"),
     Mutant("one choice of public volumes for every seed", pate_scans.chosen, "seed * labelled +", "",
            "check_seeds_have_public_volumes_of_their_own"),
-    Mutant("the public U-Net goes on with private volumes", segmentation_runs.train, "start = public.start",
+    Mutant("the public U-Net goes on with private volumes", segmenting.train, "start = public.start",
            "start = public.start; start.tuning(start._trained, parts().private.tensors()[0], "
            "public_maps(replace(parts().private, public=True), CLASSES)[1])",
            "check_public_figures_of_the_study_are_public"),

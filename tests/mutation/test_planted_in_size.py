@@ -15,8 +15,6 @@ from privlearn.data import dataset, overlap
 from privlearn.descent import dpsgd
 from privlearn.descent import train as descent_train
 from privlearn.mac import dpmac
-from privlearn.publishing import verify
-from privlearn.runs import result
 from privlearn.teachers import pate
 from privlearn.tuning import blocks, tune
 
@@ -46,14 +44,15 @@ MUTANTS = [
            "pass", NEEDED),
     Mutant("the command line finds out when a ledger is begun", training.require_in_range,
            "raise BadInput(UNDECLARED)", "pass", NEEDED),
-    Mutant("an undeclared number passes for a declared one", result.public_settings,
-           "plan.examples is not None", "True", PUBLIC),
-    Mutant("an undeclared number of all blocks passes for a declared one", tune._tuning,
-           "plan.examples is not None", "True", PUBLIC),
+    Mutant("an undeclared number passes for a declared one", plan.Plan.rows, "number if self.examples is None else",
+           "number if False else", PUBLIC),
+    Mutant("an undeclared number of all blocks passes for a declared one", blocks.Blocks.trained,
+           "return candidate.again or candidate.plan if self.retrain else candidate.plan",
+           'return self._settled(candidate, facts["tuning"]["examples"])', PUBLIC),
     Mutant("candidates declare the file's length", tuning.make_choice, "draft(own, examples)",
            "draft(argparse.Namespace(**vars(own) | {'examples': examples}), examples)", PUBLIC),
-    Mutant("old claims of undeclared numbers verify", verify._undeclared,
-           'settings["examples_declared"] is True', "True",
+    Mutant("old claims of undeclared numbers verify", plan.Plan._settle_adjacency,
+           "raise BadInput(UNDECLARED)", "pass",
            "check_certificates_of_undeclared_numbers_claim_no_add_remove"),
     # The declared number
     Mutant("train goes by the real number", descent_train.train, "examples or dataset.examples", "dataset.examples",

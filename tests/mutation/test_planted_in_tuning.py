@@ -7,13 +7,12 @@ from pathlib import Path
 
 import tune_checks  # noqa: F401 - registers its checks
 
-from privlearn import sampling
+from privlearn import plan, sampling
 from privlearn.accounting import accountant, ledger, mechanisms, trees
 from privlearn.cli import tuned as cli_tuned
 from privlearn.clipping import evaluation
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
-from privlearn.publishing import tuned as publishing_tuned
 from privlearn.tuning import blocks, stopping, tune
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -111,8 +110,9 @@ MUTANTS = [
            "for parameter in parameters if parameter.requires_grad", "for parameter in parameters", HELD),
     Mutant("losing models stay in memory", tune._Trainer.__init__, "weakref.WeakSet()", "set()",
            "check_losing_models_are_not_kept"),
-    Mutant("calibrated one by one", blocks.Blocks.calibrate, "replace(at(factor), budget=budget)",
-           "replace(at(1.0 if self.retrain else factor * 0.98), budget=budget)", "check_tuning_meets_its_target"),
+    Mutant("calibrated one by one", plan.AbstractPlan.calibrate, "replace(at(factor), budget=budget)",
+           "replace(at(1.0 if getattr(self, 'retrain', False) else factor * 0.98), budget=budget)",
+           "check_tuning_meets_its_target"),
     Mutant("the rows of the block as divisor", blocks.Blocks.for_block, "(self.examples or present)", "present",
            "check_the_divisor_on_blocks_is_public"),
     Mutant("a failure is heard", tune._Trainer.attempt, "return None", "raise",
@@ -122,16 +122,16 @@ MUTANTS = [
            "check_a_failed_candidate_is_the_worst_and_says_nothing"),
     Mutant("error counts are printed", tune._on_blocks, "selection = plan.selection()",
            "selection = plan.selection(); print(scores.values.tolist())", "check_losers_leave_no_trace"),
-    Mutant("scores stand among the settings", tune._by_random_stopping, "return _finished(best[1]), best[2]",
-           'best[1].settings["score"] = best[0]; return best[1], best[2]', "check_losers_leave_no_trace"),
+    Mutant("scores stand among the facts", tune._by_random_stopping, "return _finished(best[1]), best[2]",
+           'best[1].facts["score"] = best[0]; return best[1], best[2]', "check_losers_leave_no_trace"),
     Mutant("the time of a random number of runs is told", cli_tuned.run, "timed=isinstance(plan, Blocks)",
            "timed=True", "check_losers_leave_no_trace"),
     Mutant("progress tells how many runs there were", tune._by_random_stopping,
            "result = trainer", 'print("run 1/2"); result = trainer', "check_losers_leave_no_trace"),
     Mutant("the sizes of blocks are seen", tune._on_blocks, "progress(len(results), len(own))",
            "progress(len(results), len(rows.x))", "check_neighbouring_tuned_runs_look_the_same"),
-    Mutant("any candidate may be said to have been chosen", publishing_tuned.described,
-           'tally(run(settings)) != tally(trainings[tuning["chosen"]])', "False", "check_tuned_certificates_are_recomputed"),
+    Mutant("any candidate may be said to have been chosen", plan.Plan.follows,
+           'facts["steps"] != steps * epochs', "False", "check_tuned_certificates_are_recomputed"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import validation_checks  # noqa: F401 - registers its checks
 
-from privlearn import plan, schedules
+from privlearn import plan, reacting, schedules
 from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
-from privlearn.publishing import verify
 from privlearn.runs import run
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -62,7 +61,7 @@ MUTANTS = [
            "False", ONCE),
     Mutant("the start is claimed, not the limit", plan.Plan.event, "[self.filter]",
            "[self.epoch_event(self.schedule.start)]", LIMIT),
-    Mutant("limits forget what came before", plan.Plan._earlier, "priced(self.front)", "()", MEET),
+    Mutant("limits forget what came before", plan.Plan.earlier, "priced(self.front)", "()", MEET),
     Mutant("limits are rounded up", budget.to_safe_side, "while not safe(value):", "while False:", MEET),
     Mutant("the room at an order forgets what came before", filters._renyi_room, "- rdp.curve(before)", "",
            MEET),
@@ -117,23 +116,21 @@ MUTANTS = [
     Mutant("accuracies are forgotten in an interruption", run.Run._save,
            "self.accuracies,", "[],", AGAIN),
     Mutant("other validation rows are welcome", run.facts, "_digest(*(shown or ()))", '""', AGAIN),
-    Mutant("the noise of a certificate is not recomputed", verify._unfollowed,
-           "sigmas == list(schedule.noise_multipliers(accuracies))[:-1]", "True", CERTIFIED),
-    Mutant("a certificate may leave its filter", verify._unfollowed, "fits(limit, epochs) and", "",
-           CERTIFIED),
-    Mutant("a plain run may have had a filter", verify._unfollowed, '("filter" in settings) is not reacts or', "",
-           REACTED),
-    Mutant("a plain run may have had validations", verify._unfollowed, 'or ("validation" in settings) is not reacts',
-           "", REACTED),
-    Mutant("the filter tells whether a run reacted", verify._unfollowed,
-           "reacts = isinstance(schedule, schedules.Validation)",
-           'reacts = "filter" in settings', REACTED),
-    Mutant("schedules that can't be read are somebody's own", schedules.is_spec, "in _SPECS",
-           'in _SPECS and "because" not in text', REACTED),
-    Mutant("paid validations may be said to be free", verify._unfollowed, 'validation["noise"] != schedule.noise or',
-           "", REACTED),
-    Mutant("any validations may be said to be public", verify._unfollowed,
-           'or validation["public"] is not (schedule.noise is None)', "", REACTED),
+    Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
+           "sigmas == follow", "True", CERTIFIED),
+    Mutant("a certificate may leave its filter", reacting.contradictions,
+           "and fits(plan.filter, compose(map(plan.epoch_event, follow)))", "", CERTIFIED),
+    Mutant("a plain run may have had a filter", reacting.require_filter,
+           "or not isinstance(plan.schedule, Validation)", "", REACTED),
+    Mutant("a plain run may have had validations", reacting.contradictions,
+           'if {"validation", "noise_multipliers"} & set(facts):', "if False:", REACTED),
+    Mutant("the facts tell whether a run reacted", reacting.contradictions,
+           'if not isinstance(plan.schedule, Validation):\n        if {"validation", "noise_multipliers"} & set(facts):',
+           'if "validation" not in facts:\n        if False:', REACTED),
+    Mutant("paid validations may be said to be free", reacting.contradictions,
+           'stated["noise"] != plan.schedule.noise or', "", REACTED),
+    Mutant("any validations may be said to be public", reacting.contradictions,
+           'or stated["public"] is not (plan.schedule.noise is None)', "", REACTED),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

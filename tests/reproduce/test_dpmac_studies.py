@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from privlearn_studies import registry
-from privlearn_studies.dpmac import taylor
-from privlearn_studies.seeds import apart, mean_row
+from privlearn_studies.harder2020 import taylor
+from privlearn_studies.report import apart, mean_row
 
 
 def test_minima_of_expansions_are_near_the_truth_and_move_with_the_noise() -> None:

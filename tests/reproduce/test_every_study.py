@@ -6,12 +6,12 @@ epoch or two, and with the numbers of the first of its kind. A study of another 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,23 +19,14 @@ from test_training_studies import MadeUp
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
-from privlearn_studies import registry, sweep, tasks
-from privlearn_studies.best import runs as best_runs
-from privlearn_studies.best.runs import BestSetting
-from privlearn_studies.dfs import release_runs, size_runs
-from privlearn_studies.dfs.release_runs import HeadSetting, ReleaseSetting
-from privlearn_studies.dfs.size_runs import SizeSetting
-from privlearn_studies.dpmac import features as dpmac_features
-from privlearn_studies.dpmac.runs import MacSetting
-from privlearn_studies.findings import Findings
-from privlearn_studies.pate import scans, segmentation_figure, segmentation_runs, vote_runs
-from privlearn_studies.pate.scans import Settings
-from privlearn_studies.pate.segmentation_baselines import GradientSetting
-from privlearn_studies.pate.segmentation_runs import SegmentationSetting
-from privlearn_studies.pate.vector_runs import VectorSetting
-from privlearn_studies.pate.vote_runs import VoteSetting
-from privlearn_studies.writer import save
-from privlearn_studies.yu.runs import Setting
+from privlearn_studies import best, data, registry, runs
+from privlearn_studies.fay2020 import scans, segmentation, segmenting, votes
+from privlearn_studies.fay2020.scans import Settings
+from privlearn_studies.harder2020 import features as hidden_units
+from privlearn_studies.harder2020.training import train
+from privlearn_studies.report import Findings, save
+from privlearn_studies.runs import Call, Outcome
+from privlearn_studies.shen2021 import releases
 
 _SCHEDULES = {
     "constant": "constant:start=8", "time": "time:k=0.05", "step": "step:k=0.6,period=10", "exp": "exp:k=0.01",
@@ -44,71 +35,73 @@ _SCHEDULES = {
 _BRIEF = Settings(public=2, teacher=1, alone=1, epochs=1)
 
 
-def _of_yu(run: Setting) -> Setting:
+def _of_yu(run: Call) -> Call:
     schedule = None if run.schedule is None else _SCHEDULES[run.schedule.partition(":")[0]]
     size = None if run.task == "cancer" else 100
-    own = replace(run, schedule=schedule, epochs=2, first=200, batch_size=size, rho=None, learning_rate=None)
-    return replace(own, hidden=None if run.hidden is None else (10,) * len(run.hidden))
+    own = run.but(schedule=schedule, epochs=2, first=200, batch_size=size, rho=None, learning_rate=None)
+    return own.but(hidden=None if run.hidden is None else (10,) * len(run.hidden))
 
 
-def _of_dpmac(run: MacSetting) -> MacSetting:
-    own = replace(run, epochs=1, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1")
+def _of_dpmac(run: Call) -> Call:
+    own = run.but(epochs=1, first=200, batch_size=50, rate=0.01, learning_rates="constant:start=1")
     noises = {name: None if getattr(run, name) is None else 4.0 for name in ("noise", "epsilon", "pca_noise")}
-    return replace(own, **noises)
+    return own.but(**noises)
 
 
-def _of_sizes(run: SizeSetting) -> SizeSetting:
+def _of_sizes(run: Call) -> Call:
     name, _, widths = run.model.partition(":")
     small = run.model if name == "cnn" else f"{name}:{','.join('10' for _ in widths.split(','))}"
-    return replace(run, model=small, epsilon=2.0, rate=20.0, epochs=1, sampling_rate=0.5, first=200)
+    return run.but(model=small, epsilon=2.0, rate=20.0, epochs=1, sampling_rate=0.5, first=200)
 
 
 #: From each kind of run to a small one; runs that differ in numbers alone become the same.
-SMALL: dict[type[Any], Callable[[Any], Any]] = {
-    Setting: _of_yu,
-    MacSetting: _of_dpmac,
-    BestSetting: lambda run: replace(run, epsilon=3.0, first=150),
-    VoteSetting: lambda run: replace(run, teachers=3, epochs=1, first=300),
-    VectorSetting: lambda run: replace(run, teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
-    ReleaseSetting: lambda run: replace(run, epsilon=run.epsilon and 10.0, per_class=50, share=0.1),
-    HeadSetting: lambda run: replace(run, epsilon=10.0, per_class=50),
-    SizeSetting: _of_sizes,
-    SegmentationSetting: lambda run: replace(run, teachers=2, first=8, settings=_BRIEF),
-    GradientSetting: lambda run: replace(run, epsilon=run.epsilon and 8.0, epochs=1, first=8, settings=_BRIEF),
+SMALL: dict[str, Callable[[Call], Call]] = {
+    "yu": _of_yu,
+    "dpmac": _of_dpmac,
+    "best": lambda run: run.but(epsilon=3.0, first=150),
+    "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
+    "pate-vectors": lambda run: run.but(teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
+    "dfs-release": lambda run: run.but(epsilon=run.epsilon and 10.0, per_class=50, share=0.1),
+    "dfs-head": lambda run: run.but(epsilon=10.0, per_class=50),
+    "dfs-size": _of_sizes,
+    "pate-segmentation": lambda run: run.but(teachers=2, first=8, settings=_BRIEF),
+    "pate-segmentation, gradients": lambda run: run.but(
+        epsilon=run.epsilon and 8.0, epochs=1, first=8, settings=_BRIEF
+    ),
 }
 
 
-def small(run: Any) -> Any:
-    assert type(run) in SMALL, f"a study asks for a {type(run).__name__}: say in SMALL how it runs in a second"
-    return SMALL[type(run)](run)
+def small(run: Call) -> Call:
+    name = run.function.name
+    assert name in SMALL, f"a study asks for a run called {name}: say in SMALL how it runs in a second"
+    return SMALL[name](run)
 
 
 @cache
-def _made(run: Any, seed: int) -> Any:
-    outcome = run.run(seed)
-    assert run.outcome(sweep._plain(sweep.asdict(outcome))) is not None
+def _made(run: Call, seed: int) -> Outcome:
+    outcome = run(seed)
+    assert runs._whole(json.loads(json.dumps(outcome, default=vars, allow_nan=False))) == outcome
     return outcome
 
 
-class Small:
-    """A sweep that makes small runs; what a page expects for each epoch is there for each of the run's own."""
+class Small(runs.Runs):
+    """Makes small runs; what a page expects for each epoch is there for each of the run's own."""
 
-    def __init__(self, *others: Any) -> None:
-        self._made_up = MadeUp()
+    def __call__(self, calls: Iterable[Call], seeds: Sequence[int]) -> dict[Call, list[Outcome]]:
+        return {call: [self._outcome(call, seed) for seed in seeds] for call in calls}
 
-    def __call__(self, settings: Iterable[Any], numbers: Sequence[int]) -> dict[Any, list[Any]]:
-        return {one: [self._outcome(one, number) for number in numbers] for one in settings}
-
-    def _outcome(self, run: Any, number: int) -> Any:
-        found = _made(small(run), number)
-        if not isinstance(run, Setting | MacSetting):
-            return found
-        [[long]] = self._made_up([run], [number]).values()
-        lists = {each.name: (getattr(found, each.name), getattr(long, each.name)) for each in fields(found)}
-        return replace(found, **{
-            name: tuple(own[at % len(own)] for at in range(len(wanted)))
-            for name, (own, wanted) in lists.items() if isinstance(own, tuple) and own
-        })  # fmt: skip
+    def _outcome(self, run: Call, seed: int) -> Outcome:
+        brief = _made(small(run), seed)
+        if run.function.name not in ("yu", "dpmac"):
+            return brief
+        [[long]] = MadeUp()([run], [seed]).values()
+        lists = {
+            name: (own, getattr(long, name)) for name, own in vars(brief).items() if isinstance(own, tuple) and own
+        }
+        stretched = {
+            name: tuple(own[at % len(own)] for at in range(len(wanted))) for name, (own, wanted) in lists.items()
+        }
+        return Outcome(**vars(brief) | stretched)
 
 
 def _cut(rows: int | None, tests: int | None) -> Callable[[str], Dataset]:
@@ -131,8 +124,8 @@ def _cropped(name: str) -> Dataset:
 
 def _forget() -> None:
     remembered = (
-        tasks._flat, tasks._projected, size_runs._rows, release_runs.parts, release_runs._whole, release_runs.plan_of,
-        release_runs._order, scans.parts, scans.public_side, scans.pool_truth,
+        data._flat, data._projected, releases.parts, releases._whole, releases.plan_of, releases._order, scans.parts,
+        scans.public_side, scans.pool_truth,
     )  # fmt: skip
     for one in remembered:
         one.cache_clear()
@@ -143,18 +136,20 @@ def little(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Small runs of little data; what is remembered of other data is forgotten before and after."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVLEARN_DATA", str(data_dir))
-        patch.setattr(sweep, "Sweep", Small)
-        train = dpmac_features.train
-        patch.setattr(dpmac_features, "train", lambda setting, seed: train(small(setting), seed))
-        patch.setattr(tasks, "load", _cut(None, 200))
-        patch.setattr(release_runs, "load", _cut(2000, 200))
-        patch.setattr(best_runs, "load", _cut(None, 50))
-        patch.setattr(best_runs, "cache", lambda: tmp_path_factory.mktemp("features"))
-        patch.setattr(vote_runs, "POOL", 450)
+        patch.setattr(runs, "Runs", Small)
+        trained = hidden_units.trained
+        patch.setattr(
+            hidden_units, "trained", lambda setting, seed: trained(_of_dpmac(train.at(setting)).setting, seed)
+        )
+        patch.setattr(data, "load", lambda name: load(name) if name == "usps-all" else _cut(None, 200)(name))
+        patch.setattr(releases, "load", _cut(2000, 200))
+        patch.setattr(best, "load", _cut(None, 50))
+        patch.setattr(best, "cache", lambda: tmp_path_factory.mktemp("features"))
+        patch.setattr(votes, "POOL", 450)
         patch.setattr(scans, "load", _cropped)
-        patch.setattr(segmentation_figure, "_SIZE", (8, 8))
-        patch.setattr(segmentation_runs, "EPSILONS", (8.0,))
-        patch.setattr(segmentation_runs, "QUERIES", (10, 80))
+        patch.setattr(segmentation, "SIZE", (8, 8))
+        patch.setattr(segmenting, "EPSILONS", (8.0,))
+        patch.setattr(segmenting, "QUERIES", (10, 80))
         _forget()
         yield
         _forget()
@@ -178,7 +173,7 @@ def test_every_study_runs_in_small(study: registry.Study, little: None, tmp_path
 
 def test_a_study_without_a_small_run_is_noticed() -> None:
     with pytest.raises(AssertionError, match="say in SMALL"):
-        Small()([Settings()], [0])
+        Small()([runs.cached("new")(lambda seed: {}).at()], [0])
 
 
 @pytest.mark.nightly

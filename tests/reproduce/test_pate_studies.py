@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 import torch
 
 from privlearn_studies import registry
-from privlearn_studies.pate import activation, pca
-from privlearn_studies.pate.vector_runs import VectorOutcome, VectorSetting
-from privlearn_studies.pate.vote_runs import VoteOutcome, VoteSetting, shifted
-from privlearn_studies.sweep import Store
+from privlearn_studies.fay2020 import activation, pca, vectors, votes
+from privlearn_studies.fay2020.votes import shifted
+from privlearn_studies.runs import Outcome, Store
 
 
 def test_the_loss_by_hand_and_the_papers_noise() -> None:
@@ -65,16 +63,17 @@ def test_images_are_moved_by_two_pixels_at_most_and_nothing_is_added() -> None:
 
 def test_runs_of_pate_are_found_again(tmp_path: Path) -> None:
     """What is written for a run gives the same outcome; settings that differ have different keys, also across studies."""
-    votes = VoteOutcome(0.9, 0.92, (0.9, 0.8), (56.0, 89.0), (2.0, 2.0), ((0.8, 0.9, 0.95),) * 2, (0.9, 0.9))
-    vectors = VectorOutcome(0.3, 0.1, 8, 16, 20.0, 15.0, (1.0,) * 3, (2.0,) * 3, 12.0, 31.0, (1.0,) * 3, (3.0,), (2.0,))
-    for setting, outcome in ((VoteSetting(), votes), (VectorSetting(250, 1.0), vectors)):
-        store = Store(tmp_path / f"{type(setting).__name__}.jsonl")
-        store.keep(setting.key(3), json.loads(json.dumps(asdict(outcome))))
-        (found,) = store.read().values()
-        assert setting.outcome(found) == outcome
+    reached = Outcome(
+        teacher=0.9, plurality=0.92, answers=(0.9, 0.8), test=((0.8, 0.9, 0.95),) * 2, epsilons=(2.0, 2.0)
+    )
+    for call in (votes.train.at(), vectors.train.at(teachers=250, epsilon=1.0)):
+        store = Store(tmp_path / f"{call.function.name}.jsonl")
+        store.keep(call.key(3), reached)
+        assert list(store.read().values()) == [reached]
+    vote, vector = votes.train.at(), vectors.train.at(teachers=250, epsilon=2.0)
     keys = [json.dumps(one.key(seed), sort_keys=True) for seed in (0, 1) for one in (
-        VoteSetting(), VoteSetting(teachers=100), VoteSetting(queries=(400,)), VoteSetting(epsilon=1.0), VoteSetting(first=9),
-        VectorSetting(250, 2.0), VectorSetting(250, 1.0), VectorSetting(100, 2.0), VectorSetting(250, 2.0, private=9),
+        vote, vote.but(teachers=100), vote.but(queries=(400,)), vote.but(epsilon=1.0), vote.but(first=9),
+        vector, vector.but(epsilon=1.0), vector.but(teachers=100), vector.but(private=9),
     )]  # fmt: skip
     assert len(set(keys)) == len(keys)
 

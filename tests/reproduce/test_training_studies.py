@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,83 +21,88 @@ from scipy import stats
 from privlearn.cli import main
 from privlearn.errors import BadInput
 from privlearn.schedules import parse
-from privlearn_studies import registry, seeds, sweep
-from privlearn_studies.best.runs import BestOutcome, BestSetting
-from privlearn_studies.dpmac import features as features_study
-from privlearn_studies.dpmac.runs import MacOutcome, MacSetting
-from privlearn_studies.pate import vote_runs
-from privlearn_studies.pate.vector_runs import LENGTHS, VectorOutcome, VectorSetting
-from privlearn_studies.pate.vote_runs import VoteOutcome, VoteSetting
-from privlearn_studies.yu import runs as yu_runs
-from privlearn_studies.yu.runs import Outcome, Setting
+from privlearn_studies import registry, report, runs
+from privlearn_studies.fay2020 import votes
+from privlearn_studies.fay2020.vectors import LENGTHS
+from privlearn_studies.harder2020 import features as hidden_units
+from privlearn_studies.harder2020.training import Setting as MacSetting
+from privlearn_studies.runs import Call, Outcome
+from privlearn_studies.yu2019 import training
+from privlearn_studies.yu2019.training import Setting
 
-#: Studies of which every run is made by a sweep; those of feature selection and segmentation have tests of their own.
+#: Studies of which every run is made by `Runs`; those of feature selection and segmentation have tests of their own.
 TRAINED = [
     study.name
     for study in registry.STUDIES
-    if study.module and not study.name.startswith("dfs-") and study.name not in ("dpmac-features", "pate-segmentation")
+    if study.trains and not study.name.startswith("dfs-") and study.name not in ("dpmac-features", "pate-segmentation")
 ]
-OUTCOME = Outcome((0.5, 0.75), (), 0.7, (10.0, 9.0), 0.01, 0.5)
+OUTCOME = Outcome(test=(0.5, 0.75), train=(), train_end=0.7, noise=(10.0, 9.0), rho=0.01, epsilon=0.5)
 
 
-class MadeUp:
-    """A sweep whose outcomes follow from setting and seed alone."""
+def call(*given: Any, **named: Any) -> Call:
+    """A run of the studies of Yu et al."""
+    return training.train.at(Setting(*given, **named))
 
-    def __init__(self, *others: Any) -> None:
-        pass
 
-    def __call__(self, settings: Iterable[Any], numbers: Sequence[int]) -> dict[Any, list[Any]]:
-        made: dict[type[Any], Any] = {
-            Setting: self._outcome,
-            MacSetting: self._outcome_of_dpmac,
-            VoteSetting: self._outcome_of_votes,
-            VectorSetting: self._outcome_of_vectors,
-            BestSetting: self._outcome_of_best,
+class MadeUp(runs.Runs):
+    """Runs whose outcomes follow from their arguments and seed alone."""
+
+    def __call__(self, calls: Iterable[Call], seeds: Sequence[int]) -> dict[Call, list[Outcome]]:
+        made = {
+            "yu": self._yu,
+            "dpmac": self._dpmac,
+            "pate-mnist": self._votes,
+            "pate-vectors": self._vectors,
+            "best": self._best,
         }
-        return {setting: [made[type(setting)](setting, number) for number in numbers] for setting in settings}
+        return {
+            call: [
+                made[call.function.name](call, np.random.default_rng([seed, len(str(call.given))])) for seed in seeds
+            ]
+            for call in calls
+        }
 
-    def _outcome_of_best(self, setting: BestSetting, seed: int) -> BestOutcome:
-        draw = np.random.default_rng([seed, len(str(setting))])
-        return BestOutcome(0.9 + draw.normal(0, 0.01), setting.epsilon, 10.0, 7850)
+    def _best(self, call: Call, draw: np.random.Generator) -> Outcome:
+        return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, seconds=10.0, weights=7850)
 
-    def _outcome_of_dpmac(self, setting: MacSetting, seed: int) -> MacOutcome:
-        draw = np.random.default_rng([seed, len(str(setting))])
-        test = tuple((0.9 + draw.normal(0, 0.01, setting.epochs)).tolist())
-        norms = ((0.01, 0.2, 3.0),) * setting.epochs if setting.method == "dpmac" else ()
-        noise = (setting.noise or 1.5) if setting.private else None
-        return MacOutcome(test, test, noise, None if noise is None else setting.epsilon or 1.0, norms)
+    def _dpmac(self, call: Call, draw: np.random.Generator) -> Outcome:
+        test = tuple((0.9 + draw.normal(0, 0.01, call.epochs)).tolist())
+        norms = ((0.01, 0.2, 3.0),) * call.epochs if call.method == "dpmac" else ()
+        noise = (call.noise or 1.5) if call.private else None
+        epsilon = None if noise is None else call.epsilon or 1.0
+        return Outcome(test=test, train=test, noise=noise, epsilon=epsilon, norms=norms)
 
-    def _outcome_of_votes(self, setting: VoteSetting, seed: int) -> VoteOutcome:
-        draw = np.random.default_rng([seed, len(str(setting))])
-        each = tuple((0.9 + draw.normal(0, 0.01, len(setting.queries))).tolist())
-        noise = tuple(vote_runs.plan_of(setting, queries).noise_std for queries in setting.queries)
-        return VoteOutcome(
-            0.9, 0.92, each, noise, (setting.epsilon,) * len(each), ((0.8, 0.9, 0.95),) * len(each), each
-        )
+    def _votes(self, call: Call, draw: np.random.Generator) -> Outcome:
+        each = tuple((0.9 + draw.normal(0, 0.01, len(call.queries))).tolist())
+        noise = tuple(votes.plan_of(queries, call.teachers, call.epsilon).noise_std for queries in call.queries)
+        several = {"epsilons": (call.epsilon,) * len(each), "test": ((0.8, 0.9, 0.95),) * len(each), "noise": noise}
+        return Outcome(teacher=0.9, plurality=0.92, answers=each, seen=each, **several)
 
-    def _outcome_of_vectors(self, setting: VectorSetting, seed: int) -> VectorOutcome:
-        draw = np.random.default_rng([seed, len(str(setting))])
+    def _vectors(self, call: Call, draw: np.random.Generator) -> Outcome:
         curve = tuple((3 + draw.random(len(LENGTHS) + 1)).tolist())
         errors = tuple((20 + draw.random(3)).tolist())
-        return VectorOutcome(
-            0.3, 0.1, 8, 16, 20.0, 15.0, errors, errors, 12.0, 31.0, (setting.epsilon,) * 3, curve, curve[:-1]
-        )
+        return Outcome(
+            noise=0.3, autoencoder_noise=0.1, rule=8, size=16, teacher=20.0, ensemble=15.0, answers=errors, students=errors,
+            public=12.0, mean=31.0, epsilons=(call.epsilon,) * 3, by_length=curve, expected=curve[:-1],
+        )  # fmt: skip
 
-    def _outcome(self, setting: Setting, seed: int) -> Outcome:
-        plain = setting.schedule is None
-        draw = np.random.default_rng([seed, len(str(setting))])
+    def _yu(self, call: Call, draw: np.random.Generator) -> Outcome:
+        setting, plain = call.setting, call.schedule is None
         if plain or setting.epsilon:
             epochs = setting.epochs or 0
         elif setting.schedule.startswith("validation"):
             epochs = 64
         else:
-            share = yu_runs._written(setting, 2) if setting.task == "mnist" else 2.0
-            epochs = max(1, yu_runs._plan(setting, round(share**2)).epochs)
+            share = training._written(setting, 2) if setting.task == "mnist" else 2.0
+            epochs = max(1, training.plan_of(setting, round(share**2)).epochs)
         test = tuple(np.round(0.9 - 0.5 * np.exp(-np.arange(epochs) / 5) + draw.normal(0, 0.002, epochs), 5).tolist())
         noise = () if plain else tuple(
             8.0 if setting.schedule.startswith("validation") else parse(setting.schedule)(t) for t in range(epochs)
         )  # fmt: skip
-        return Outcome(test, test if plain else (), test[-1], noise, None if plain else 0.8, None if plain else 6.7)
+        rho, epsilon = (None, None) if plain else (0.8, 6.7)
+        return Outcome(
+            test=test, train=test if plain else (), train_end=test[-1], noise=noise, rho=rho, epsilon=epsilon
+        )
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -106,7 +110,7 @@ class MadeUp:
 def test_files_and_words(
     name: str, quick: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "Sweep", MadeUp)
+    monkeypatch.setattr(runs, "Runs", MadeUp)
     assert main(["reproduce", name, "--out", str(tmp_path), "--json", *(["--quick"] if quick else [])]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{end}" for end in ("json", "md", "png")}
@@ -123,7 +127,7 @@ def test_files_and_words(
 
 
 def test_the_papers_numbers_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "Sweep", MadeUp)
+    monkeypatch.setattr(runs, "Runs", MadeUp)
     rows = registry.find("yu-table2").run(quick=True).rows
     papers = {row.label: row.paper for row in rows if row.metric == "test accuracy" and row.paper is not None}
     assert papers["uniform (constant:start=8)"] == 0.919
@@ -141,10 +145,10 @@ def test_features_are_those_of_the_released_weights(data_dir: Path, monkeypatch:
     network = torch.nn.Sequential(torch.nn.Linear(60, 8), torch.nn.ReLU(), torch.nn.Linear(8, 10))
     with torch.no_grad():
         network[2].weight.zero_()[3, 5] = 1.0  # the fifth unit is what speaks for a 3
-    features = features_study._features(setting, network)
-    task = features_study.task_of(setting)
+    features = hidden_units.features(setting, network)
+    task = hidden_units.task_of(setting)
     rows = task.rows(0, False).x[:500]
-    directions = features_study.projection(task, 0, rows).get_buffer("components")
+    directions = hidden_units.projection(task, 0, rows).get_buffer("components")
     expected = (rows @ directions) @ network[0].weight[5]
     assert torch.allclose(rows @ features[1], expected, rtol=1e-3, atol=1e-4)
 
@@ -152,62 +156,91 @@ def test_features_are_those_of_the_released_weights(data_dir: Path, monkeypatch:
 def test_intervals_are_students() -> None:
     draw = np.random.default_rng(0)
     ours, others = draw.normal(0.93, 0.003, 10), draw.normal(0.92, 0.003, 10)
-    middle, half = seeds.interval(ours, others)
+    middle, half = report.interval(ours, others)
     expected = stats.ttest_rel(ours, others).confidence_interval(0.95)
     assert (middle - half, middle + half) == pytest.approx((expected.low, expected.high))
-    assert seeds.verdict(middle, half) == "better"
-    assert seeds.verdict(-middle, half) == "worse"
-    assert seeds.verdict(half / 2, half) == "within noise"
-    assert seeds.interval([0.9], [0.8]) == (pytest.approx(0.1), math.inf)
-    assert seeds.verdict(0.1, math.inf) == "one seed says nothing"
-    assert seeds.gap_closed([0.93], [0.91], [0.96]) == pytest.approx(0.4)
-    assert math.isnan(seeds.gap_closed([0.93], [0.96], [0.95]))
+    assert report.verdict(middle, half) == "better"
+    assert report.verdict(-middle, half) == "worse"
+    assert report.verdict(half / 2, half) == "within noise"
+    assert report.interval([0.9], [0.8]) == (pytest.approx(0.1), math.inf)
+    assert report.verdict(0.1, math.inf) == "one seed says nothing"
+    assert report.gap_closed([0.93], [0.91], [0.96]) == pytest.approx(0.4)
+    assert math.isnan(report.gap_closed([0.93], [0.96], [0.95]))
 
 
 def test_a_run_is_found_again(tmp_path: Path) -> None:
-    store = sweep.Store(tmp_path / "deep" / sweep.FILE)
+    store = runs.Store(tmp_path / "deep" / runs.FILE)
     assert store.read() == {}
-    setting = Setting("cancer", "exp:k=0.001,start=30", hidden=(10, 20))
-    store.keep(setting.key(3), asdict(OUTCOME))
-    (found,) = store.read().values()
-    assert setting.outcome(found) == OUTCOME
+    setting = call("cancer", "exp:k=0.001,start=30", hidden=(10, 20))
+    store.keep(setting.key(3), OUTCOME)
+    assert store.read() == {runs._canonical(setting.key(3)): OUTCOME}
     assert setting.key(3) != setting.key(4)
-    assert replace(setting, rho=0.5).key(3) != setting.key(3)
+    assert setting.but(rho=0.5).key(3) != setting.key(3)
     # The same setting said otherwise is the same run.
-    assert Setting("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(3) == setting.key(3)
+    assert call("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(3) == setting.key(3)
+    whole = call(
+        "cancer", "exp:start=30,k=0.001", hidden=(10, 20, 10), learning_rate=0.1, learning_rates="constant:start=1"
+    )
+    assert whole.key(3) == call("cancer", "exp:k=0.001,start=30").key(3) != setting.key(3)
 
 
-def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = sweep.Store(tmp_path / sweep.FILE)
-    settings = [Setting("cancer", None, epochs=number) for number in (1, 2, 3)]
+def test_runs_of_different_arguments_have_different_keys() -> None:
+    """Also those of different studies; and a run is the same value wherever it is asked for."""
+
+    @runs.cached("some")
+    def some(seed: int, *, size: int, rate: float = 0.5) -> dict[str, Any]:
+        return {"size": size, "rates": [rate] * 2, "parts": [{"seed": seed}]}
+
+    @runs.cached("others")
+    def others(seed: int, *, size: int, rate: float = 0.5) -> dict[str, Any]:
+        return {"size": size}
+
+    calls = [some.at(size=1), some.at(size=2), some.at(size=1, rate=0.25), others.at(size=1)]
+    assert len({json.dumps(one.key(seed)) for one in calls for seed in (0, 1)}) == 8
+    assert some.at(size=1, rate=0.5) == calls[0] == calls[2].but(rate=0.5)
+    assert calls[0].key(0) == {"run": "some", "size": 1, "seed": 0}
+    assert calls[2](7) == Outcome(size=1, rates=(0.25, 0.25), parts=(Outcome(seed=7),))
+    with pytest.raises(TypeError):
+        some.at(sise=1)
+    with pytest.raises(AttributeError):
+        _ = calls[0].sise
+
+
+def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path) -> None:
+    store = runs.Store(tmp_path / runs.FILE)
+    settings = [call("cancer", None, epochs=number) for number in (1, 2, 3)]
+
+    def keep(setting: Call) -> None:
+        store.keep(setting.key(0), Outcome(**vars(OUTCOME) | {"train_end": setting.epochs / 10}))
+
     for setting in settings:
-        store.keep(setting.key(0), asdict(replace(OUTCOME, train_end=setting.epochs / 10)))
+        keep(setting)
     whole = store.path.read_bytes()
     for cut in (whole[:-1], whole[:-20], whole + b'{"run": [', whole + b"\xc3"[:0] + b"null\n", whole[:-40] + b"\n"):
         store.path.write_bytes(cut)
-        assert {round(found["train_end"], 3) for found in store.read().values()} >= {0.1, 0.2}
-        store.keep(settings[2].key(0), asdict(replace(OUTCOME, train_end=0.3)))
-        assert {round(found["train_end"], 3) for found in store.read().values()} == {0.1, 0.2, 0.3}
+        assert {round(kept.train_end, 3) for kept in store.read().values()} >= {0.1, 0.2}
+        keep(settings[2])
+        assert {round(kept.train_end, 3) for kept in store.read().values()} == {0.1, 0.2, 0.3}
     store.path.write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="cannot be read"):
         store.read()
 
 
-def test_a_sweep_goes_on_where_it_ended(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_go_on_where_they_ended(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVLEARN_DATA", str(data_dir))
-    settings = [Setting("cancer", "constant:start=25", epochs=2), Setting("cancer", None, epochs=2)]
+    settings = [call("cancer", "constant:start=25", epochs=2), call("cancer", None, epochs=2)]
     seen: list[tuple[int, int]] = []
-    first = sweep.Sweep(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(settings, range(2))
+    first = runs.Runs(tmp_path, jobs=2, progress=lambda done, total: seen.append((done, total)))(settings, range(2))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     # In another process, the same as here.
-    here = yu_runs.train(settings[0], 1)
+    here = settings[0](1)
     assert first[settings[0]][1].test == pytest.approx(here.test, abs=1e-5)
 
     def refuse(*given: Any) -> Outcome:
         raise AssertionError("it was run again")
 
-    monkeypatch.setattr(sweep, "ProcessPoolExecutor", refuse)
-    again = sweep.Sweep(tmp_path)(settings, range(2))
+    monkeypatch.setattr(runs, "ProcessPoolExecutor", refuse)
+    again = runs.Runs(tmp_path)(settings, range(2))
     assert again == first
 
 
@@ -219,7 +252,7 @@ def test_an_interruption_ends_at_once_and_keeps_what_is_done(data_dir: Path, tmp
         # Where the tests run in the background, interruptions may be ignored, and children would ignore them, too.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    store = sweep.Store(tmp_path / sweep.FILE)
+    store = runs.Store(tmp_path / runs.FILE)
     for _ in range(600):
         if store.read():
             break
@@ -251,9 +284,9 @@ def _alive_in_session(session: int) -> bool:
 
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(BadInput, match="task"):
-        yu_runs.train(Setting("imagenet", None), 0)
+        call("imagenet", None)(0)
     with pytest.raises(BadInput, match="clip"):
-        yu_runs.train(Setting("cancer", "constant", clip="loosely"), 0)
+        call("cancer", "constant", clip="loosely")(0)
 
 
 @pytest.mark.parametrize("options", [["--jobs", "0"], ["--seeds", "0"]])

@@ -15,11 +15,11 @@ import pytest
 from privlearn.accounting import rdp
 from privlearn.cli import main
 from privlearn.schedules import Constant, Exponential, Polynomial, Schedule, Step, Time
-from privlearn_studies import registry
-from privlearn_studies.yu import fig16, table1, table3
+from privlearn_studies import charts, registry
+from privlearn_studies.yu2019 import accounting, tables
 
 NAMES = [study.name for study in registry.STUDIES]
-COMPUTED = [study.name for study in registry.STUDIES if study.module is None]
+COMPUTED = [study.name for study in registry.STUDIES if not study.trains]
 #: Those of them that look at a data set.
 ON_DATA = ("pate-pca",)
 ROW = {"label", "metric", "paper", "ours", "ours_std", "seeds"}
@@ -154,21 +154,21 @@ def test_figure_sixteen_counterexample(order: float, golden: float) -> None:
 
 
 def test_figure_sixteen() -> None:
-    every, some = fig16.thresholds()
+    every, some = accounting.thresholds()
     assert every == pytest.approx(0.892135, abs=1e-4)
     assert some == pytest.approx(1.10710, abs=1e-4)
-    assert fig16.worst(0.0625, 1.0) == pytest.approx(1.157, abs=1e-3)
+    assert accounting.worst(0.0625, 1.0) == pytest.approx(1.157, abs=1e-3)
     for sigma, largest in ((1.15, 0.95), (2.0, 0.63), (6.0, 0.52)):
         metric = "largest divergence over the bound"
         assert ours("yu-fig16", f"sigma {sigma:g}, all q and orders", metric) == pytest.approx(largest, abs=0.01)
     # Below the first threshold small rates break the bound at every order.
-    assert np.all(fig16.ratio(1e-4, 0.88, np.linspace(1.01, 6, 40)) > 1)
-    assert np.all(fig16.ratio(1e-4, 0.90, np.linspace(1.01, 4, 40)) < 1)
+    assert np.all(accounting.ratio(1e-4, 0.88, np.linspace(1.01, 6, 40)) > 1)
+    assert np.all(accounting.ratio(1e-4, 0.90, np.linspace(1.01, 4, 40)) < 1)
     assert rows("yu-fig16")["sigma 1, the paper's grid of q and orders", "points where the bound fails"]["ours"] > 1000
 
 
 TABLE_THREE = [
-    (kind, epochs, k) for kind, papers in table3.PAPER.items() for epochs, k in zip(table3.EPOCHS, papers, strict=True)
+    (kind, epochs, k) for kind, papers in tables.PAPER.items() for epochs, k in zip(tables.EPOCHS, papers, strict=True)
 ]
 
 
@@ -181,7 +181,7 @@ def test_table_three() -> None:
         least = ours("yu-table3", label, "k, the least on the grid of 0.0001")
         assert low <= least <= k <= high
         assert k - least < 7.5e-4
-        fewer = [table3.epochs_of(kind(k=end)) for end in (low - 2e-7, low, least, high, high + 2e-7)]  # type: ignore[call-arg]
+        fewer = [tables.epochs_of(kind(k=end)) for end in (low - 2e-7, low, least, high, high + 2e-7)]  # type: ignore[call-arg]
         assert fewer[1:4] == [epochs] * 3
         assert sorted([fewer[0], fewer[4]]) == [epochs - 1, epochs + 1]
 
@@ -191,7 +191,7 @@ def test_table_three() -> None:
     [(Constant(8.0), 100), (Time(0.05), 38), (Step(0.6), 31), (Exponential(0.01), 71), (Polynomial(3.0), 44)],
 )
 def test_table_two(schedule: Schedule, epochs: int) -> None:
-    assert table3.epochs_of(schedule) == epochs
+    assert tables.epochs_of(schedule) == epochs
 
 
 def test_table_one() -> None:
@@ -201,10 +201,10 @@ def test_table_one() -> None:
         assert found[name, "items drawn exactly once"]["ours_std"] == 0
     for name in ("torch DataLoader, shuffled", "Shuffle"):
         assert found[name, "empty batches"]["ours"] == 0
-    epochs = [table1.METHODS[2][1](seed) for seed in range(300)]
-    once = np.mean([table1.tally(epoch)["items drawn exactly once"] for epoch in epochs])
+    epochs = [tables.METHODS[2][1](seed) for seed in range(300)]
+    once = np.mean([tables.tally(epoch)["items drawn exactly once"] for epoch in epochs])
     assert once == pytest.approx(10 * 10 * 0.1 * 0.9**9, abs=0.35)  # four standard errors
-    assert epochs[0] == table1.METHODS[2][1](0)
+    assert epochs[0] == tables.METHODS[2][1](0)
     assert {metric: row["paper"] for (name, metric), row in found.items() if name == "Poisson"} == {
         "batches": 10, "empty batches": 3, "largest batch": 3, "items drawn exactly once": 4, "items never drawn": 3,
     }  # fmt: skip
@@ -227,3 +227,13 @@ def test_the_divergence_meets_the_curve() -> None:
 
     curve = rdp.curve(PoissonSampled(0.06, Gaussian(1.0)))
     assert rdp.divergence(0.06, 1.0, rdp.ORDERS[:100]) == pytest.approx(curve[:100], rel=1e-10)
+
+
+def test_without_matplotlib_the_extra_is_named_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(charts, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry.Study, "run", lambda *given, **named: pytest.fail("it ran"))
+    assert main(["reproduce", "yu-fig1", "--out", str(tmp_path / "out")]) == 2
+    assert 'pip install "privlearn[studies]"' in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

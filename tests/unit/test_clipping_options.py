@@ -505,7 +505,7 @@ def test_training_refuses(options: dict[str, Any], message: str) -> None:
 
 def test_training_in_low_precision_says_so() -> None:
     result = train(precision="bf16", device="cpu", microbatch=5)
-    assert result.settings["precision"] == "bf16"
+    assert result.facts["precision"] == "bf16"
     assert all(p.dtype == torch.float32 for p in result.model.parameters())
 
 

@@ -213,7 +213,7 @@ def test_the_plan_prices_the_histogram_where_it_comes() -> None:
     calibrated = plan.calibrate(epsilon=1.0, delta=1e-5)
     assert 0.99 <= calibrated.guarantee(1e-5).epsilon <= 1.0
     assert calibrated.schedule.start > 2.0
-    assert plan.other_releases() == [{"kind": "histogram", **vars(pv.mac.Histogram(7.0, after=1))}]
+    assert plan.to_json()["clip"]["learned"] == {"kind": "histogram", **vars(pv.mac.Histogram(7.0, after=1))}
 
 
 def test_results_repeat_with_a_seed_and_in_parts() -> None:
@@ -286,7 +286,7 @@ def test_diagnostics_are_by_layer_and_stay_private() -> None:
     assert [len(own) for own in figures["norms"]] == [2, 2]
     assert figures["clipped_shares"][-1][1] == 1.0
     assert figures["left_out"] == [0, 0]
-    assert "norms" not in json.dumps(result.settings)
+    assert "norms" not in json.dumps(result.facts)
 
 
 def test_labels_softmax_discrete_noise_and_groups() -> None:
@@ -331,10 +331,10 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert found["ok"]
     assert found["epsilon"] == answer["epsilon"] <= 8
-    settings = json.loads((out / "privacy.json").read_text())["settings"]
-    assert settings["method"] == "dpmac"
-    assert settings["coordinates"] == {"steps": 5, "rate": 0.02, "optimizer": "adam", "stored": False}
-    assert settings["sampling"]["sampling_rate"] == pytest.approx(256 / 1437)
+    body = json.loads((out / "privacy.json").read_text())
+    assert body["facts"]["method"] == "dpmac"
+    assert body["facts"]["coordinates"] == {"steps": 5, "rate": 0.02, "optimizer": "adam", "stored": False}
+    assert body["plan"]["sampling"]["sampling_rate"] == pytest.approx(256 / 1437)
     assert "| method | dpmac |" in (out / "README.md").read_text()
     assert command("predict", out, "--data", "digits") == 0
 

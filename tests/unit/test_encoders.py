@@ -14,7 +14,6 @@ import privlearn as pv
 from privlearn.accounting.events import walk
 from privlearn.cli import main
 from privlearn.descent import rules
-from privlearn.publishing import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import specs
 
@@ -43,14 +42,14 @@ def test_images_are_scattered_in_front_of_a_linear_model(
     out = tmp_path / "model"
     assert main(["train", "--data", rows, *COMMON, "--out", str(out)]) == 0
     assert "--features raw" in capsys.readouterr().err
-    assert json.loads((out / "privacy.json").read_text())["settings"]["public_features"]["spec"] == "scatter:J=2"
+    assert json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"] == "scatter:J=2"
     assert pv.verify(out).ok
     assert main(["predict", str(out), "--data", rows]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 61
     for others in (["--features", "raw"], ["--model", "mlp:5"], ["--pca", "4"]):
         plain = tmp_path / others[-1].replace(":", "")
         assert main(["train", "--data", rows, *COMMON, *others, "--out", str(plain)]) == 0
-        assert "public_features" not in json.loads((plain / "privacy.json").read_text())["settings"]
+        assert "public_features" not in json.loads((plain / "privacy.json").read_text())["facts"]
 
 
 def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_a_small_network_stands_on_maps_of_features(rows: str, tmp_path: Path) -
         main(["train", "--data", rows, *COMMON, "--features", "scatter:J=2", "--model", "cnn", "--out", str(out)]) == 0
     )
     assert pv.verify(out).ok
-    model, _ = publish.load(out)
+    model = pv.load_model(out)
     assert [tuple(value.shape) for value in model[-1].parameters()][-2:] == [(3, 32), (3,)]
     assert main(["predict", str(out), "--data", rows]) == 0
 
@@ -117,12 +116,12 @@ def test_train_needs_no_settings(tmp_path: Path) -> None:
     data = encoder_checks.images(60)
     result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
     assert 4.9 < result.ledger.guarantee(1e-3).epsilon <= 5.0
-    assert result.settings["public_features"]["spec"] == "scatter:J=2"
+    assert result.facts["public_features"]["spec"] == "scatter:J=2"
     path, out = tmp_path / "images.npz", tmp_path / "model"
     np.savez(path, x=data.x, y=data.y)
     target = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e-3", "--seed", "1"]
     assert main(["train", "--data", str(path), *target, "--out", str(out)]) == 0
-    published, _ = publish.load(out)
+    published = pv.load_model(out)
     for name, value in result.model.state_dict().items():
         assert value.equal(published.state_dict()[name])
     with pytest.raises(pv.errors.BadInput, match="classes"):
@@ -176,19 +175,19 @@ def test_rows_of_many_numbers_are_normalised_one_by_one() -> None:
     x = np.random.default_rng(0).integers(0, 200, (40, 256), dtype=np.uint8)
     data = pv.Dataset(x, np.arange(40) % 3, classes=3, low=0.0, high=200.0)
     result = pv.train(data, epsilon=5.0, delta=1e-3, streams=pv.Streams.new(1))
-    assert result.settings["public_features"]["spec"] == "norm:power=0.5"
+    assert result.facts["public_features"]["spec"] == "norm:power=0.5"
     features = result.model[:-1](data.tensors()[0])  # type: ignore[index]
     assert np.allclose(features.mean(1), 0, atol=1e-5)
     assert np.allclose(features.var(1, correction=0), 1, atol=1e-3)
     few = pv.Dataset(x[:, :20], np.arange(40) % 3, classes=3, low=0.0, high=200.0)
-    assert "public_features" not in pv.train(few, epsilon=5.0, delta=1e-3).settings
+    assert "public_features" not in pv.train(few, epsilon=5.0, delta=1e-3).facts
 
 
 def test_what_was_chosen_is_told(rows: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "model"
     assert main(["train", "--data", rows, *COMMON, "--explain", "--out", str(out)]) == 0
     told = " ".join(capsys.readouterr().err.split())
-    rate = json.loads((out / "privacy.json").read_text())["settings"]["optimizer"]["lr"]
+    rate = json.loads((out / "privacy.json").read_text())["facts"]["optimizer"]["lr"]
     assert f"learning rate {rate:.4g}" in told
     assert "epochs 2 as given" in told
 
@@ -227,7 +226,7 @@ def test_moments_stand_behind_rows_of_many_numbers_where_they_pay(
         assert main(["train", *target, *more, "--explain", "--out", str(out)]) == 0
         assert pv.verify(out).ok
         told = " ".join(capsys.readouterr().err.split())
-        published, _ = publish.load(out)
+        published = pv.load_model(out)
         names = [type(part).__name__ for part in published.children()]
         assert ("Standardise" in names) == (not more)
         assert f"normalisation {'none' if more else 'noisy moments'}" in told
@@ -250,8 +249,8 @@ def test_few_examples_have_few_directions(tmp_path: Path, monkeypatch: pytest.Mo
                 monkeypatch.setattr(specs, name, number)
             spec = f"scatter:J=2,kept={kept}"
             result = pv.train(data, epsilon=5.0, delta=1e-3)
-            assert result.settings["public_features"]["spec"] == spec
+            assert result.facts["public_features"]["spec"] == spec
             out = tmp_path / f"model{kept}"
             assert main(["train", *target, "--out", str(out)]) == 0
-            assert json.loads((out / "privacy.json").read_text())["settings"]["public_features"]["spec"] == spec
+            assert json.loads((out / "privacy.json").read_text())["facts"]["public_features"]["spec"] == spec
             assert main(["predict", str(out), "--data", str(path)]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import encoder_checks
 import feature_source_checks
@@ -14,7 +15,6 @@ from checks import CHECKS
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.publishing import publish
 from privlearn.runs.checkpoint import Checkpoint
 
 OWN = sorted(name for name in vars(feature_source_checks) if name.startswith("check_"))
@@ -47,8 +47,13 @@ TARGET = ["--classes", "3", "--range", "0,255", "--epsilon", "5", "--delta", "1e
 COMMON = [*TARGET, "--epochs", "2"]
 
 
-def settings_of(out: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((out / "privacy.json").read_text())["settings"]
+def facts_of(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "privacy.json").read_text())["facts"]
+    return found
+
+
+def plan_of(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "privacy.json").read_text())["plan"]
     return found
 
 
@@ -63,7 +68,7 @@ def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tm
     assert "precomputed by a net of ours" in told.err
     assert "test accuracy" in told.out
     assert pv.verify(out).ok
-    assert settings_of(out)["public_features"]["normalisation"] == "of each example"  # type: ignore[index]
+    assert facts_of(out)["public_features"]["normalisation"] == "of each example"  # type: ignore[index]
     # Predictions for the folder are those for rows of features; test rows come first.
     assert main(["predict", str(out), "--data", folder]) == 0
     by_folder = capsys.readouterr().out
@@ -214,10 +219,10 @@ def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, cap
             == 0
         )
         assert pv.verify(target).ok
-        (before,) = settings_of(target)["before"]  # type: ignore[misc]
+        (before,) = plan_of(target)["before"]  # type: ignore[misc]
         assert (before["kind"], before["features"], before["row_norm"]) == ("moments", numbers, pytest.approx(norm))  # type: ignore[index]
         assert main(["predict", str(target), "--data", rows]) == 0
-        rate = settings_of(target)["optimizer"]["lr"]  # type: ignore[index]
+        rate = facts_of(target)["optimizer"]["lr"]  # type: ignore[index]
         assert f"{rate:.4g}" in capsys.readouterr().err
     for more, said in (
         (["--normalise", "moments", "--pca", "4"], "--pca"),
@@ -245,15 +250,16 @@ def test_heads_from_statistics_behind_public_features(mode: str, rows: str, tmp_
     options = ["--method", "features", "--mode", mode, "--features", "scatter:J=1"]
     assert main(["train", "--data", rows, *TARGET, *options, "--out", str(out)]) == 0
     assert pv.verify(out).ok
-    found = settings_of(out)
+    found = facts_of(out)
     assert found["public_features"]["spec"] == "scatter:J=1"  # type: ignore[index]
-    assert found["features"] == 576
-    assert found["row_norm"] == pytest.approx(24.0)
-    assert "coordinate_bound" not in found
+    plan = plan_of(out)
+    assert plan["features"] == 576
+    assert plan["row_norm"] == pytest.approx(24.0)
+    assert plan["coordinate_bound"] is None
     capsys.readouterr()
     assert main(["predict", str(out), "--data", rows]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 61
-    model, _ = publish.load(out)
+    model = pv.load_model(out)
     assert model(torch.zeros(2, 16, 16)).shape == (2, 3)
 
 

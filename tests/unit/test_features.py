@@ -23,11 +23,11 @@ from privlearn.accounting.events import Composed, Repeated
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
-from privlearn.publishing import features as published
+from privlearn.publishing import plans
 from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
-from privlearn_studies.shen_literal import literal_release
+from privlearn_studies.shen2021.published import literal_release
 
 X, Y = some_rows()
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -185,7 +185,7 @@ def test_fewer_features_are_better_under_noise() -> None:
 
 def test_noise_on_a_grid() -> None:
     result = pv.statistics.fisher(settled(way="gumbel"), (X, Y), streams=pv.Streams.new(0, discrete=True))
-    assert result.settings["noise"] == "on a grid"
+    assert result.facts["noise"] == "on a grid"
 
 
 def test_a_pipeline_of_selection_and_classifier() -> None:
@@ -214,18 +214,22 @@ def test_the_example_for_scikit_learn_runs_and_costs_what_it_says(capsys: pytest
     assert f"print(budget)  # {printed}" in example
 
 
-def test_absurd_settings_of_a_certificate_are_refused_or_priced() -> None:
-    """Whoever verifies reads what strangers wrote: nothing but the errors that `verify` reports."""
-    plan, before = settled().describe(), {"kind": "select", **vars(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5))}
+def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> None:
+    """Whoever verifies reads what strangers wrote: nothing but errors of privlearn's own."""
+    plan = settled().to_json()
+    before = pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
     absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
     refused = 0
-    for read, numbers in ((published.described, plan), (published.earlier, before)):
-        for name in numbers:
+    for whole, numbers in ((plan, plan), (before, before["before"][0])):
+        for name, kept in list(numbers.items()):
             for value in absurd:
+                numbers[name] = value
                 try:
-                    read({**numbers, name: value})
-                except (pv.errors.PrivlearnError, KeyError, TypeError, ValueError, AttributeError):
+                    plans.read(whole).event()
+                except pv.errors.PrivlearnError:
                     refused += 1
+            numbers[name] = kept
+        plans.read(whole).event()
     assert refused > 200
 
 
@@ -338,9 +342,7 @@ def test_names_of_chosen_features_are_shown(
     data = ("--data", "breast-cancer", "--epsilon", "20", "--seed", "3", "--out", str(out))
     assert cli.main(["train", *data, *options]) == 0
     shown = capsys.readouterr().out
-    settings = json.loads((out / "privacy.json").read_text())["settings"]
-    chosen = published.chosen(settings)
-    assert chosen is not None
+    (chosen,) = json.loads((out / "privacy.json").read_text())["facts"]["chosen"]
     names = pv.load("breast-cancer").feature_names
     assert [names[index] for index in chosen["indices"]] == chosen["names"]
     assert all(f"{index} {names[index]}" in shown for index in chosen["indices"])

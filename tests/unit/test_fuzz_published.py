@@ -20,6 +20,8 @@ import pytest
 from fuzz import mutations
 from publishing_checks import body_of, published
 
+from privlearn import schedules
+from privlearn._storage import loads
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, Repeated, compose, from_json, tally
 from privlearn.accounting.guarantee import Adjacency
@@ -34,48 +36,58 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
-from privlearn.accounting.trees import Filter, OneOf, Parallel, RepeatAndSelect
+from privlearn.accounting.trees import Filter, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
-from privlearn.publishing import certificate, keys, tuned
+from privlearn.plan import AbstractPlan, Plan
+from privlearn.publishing import certificate, keys, plans
 from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import Contents
-from privlearn.publishing.verify import Verification, described_run, verify_contents
+from privlearn.publishing.verify import Verification, verify_contents
+from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
+from privlearn.statistics.plan import FeaturesPlan
+from privlearn.teachers.plan import PatePlan, Votes
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import Candidate, RandomStopping
 
 NIGHTLY = pytest.mark.nightly
-SHARES = (6, 3, 6, 6, 6, 1, 3, 2)  # fewer inputs where each takes long
-TRAINED = {
-    "sampling": {"kind": "poisson", "sampling_rate": 0.25},
-    "noise_multipliers": [1.3, 1.3, 1.105, 1.105],
-    "schedule": "step:k=0.85,period=2.0,start=1.3",
-    "before": [],
-    "examples_declared": True,
-}
-NOTHING = {**TRAINED, "noise_multipliers": []}
+SHARES = (6, 3, 6, 6, 6, 6, 6, 3, 2)  # fewer inputs where each takes long
+TRAINED = Plan(Poisson(0.25), epochs=4, schedule=schedules.Step(k=0.85, period=2.0, start=1.3), examples=100)
+WHICH = tuple(Candidate(name, TRAINED, settings={"epochs": 4}) for name in "ab")
 RUN = compose([Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8), Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)])
 
 
-def chosen(**way: Any) -> dict[str, Any]:
-    """Settings of a run that was chosen; nothing in them is shared, so that it can be damaged by itself."""
-    candidates = [{"name": name, "settings": {"epochs": 4}, "plan": TRAINED} for name in "ab"]
-    return json.loads(json.dumps({**TRAINED, "tuning": {"candidates": candidates, "chosen": 1, **way}}))  # type: ignore[no-any-return]
+def one(adjacency: str, noise: float = 9.0) -> Plan:
+    """A plan of one release."""
+    examples = 100 if adjacency == "add_remove" else None
+    return Plan(FullBatch(), 1, schedules.Constant(noise), adjacency=Adjacency(adjacency), examples=examples)
 
 
-BASES: dict[str, tuple[Event, str, dict[str, Any]]] = {
-    "poisson": (compose([Gaussian(16.0), Repeated(PoissonSampled(0.25, Gaussian(1.3)), 8),
-                         Repeated(PoissonSampled(0.25, Gaussian(1.105)), 8)]), "add_remove", TRAINED),
-    "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out", NOTHING),
-    "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one", NOTHING),
+#: A run among whatever else there may be, the certificate's events, and the kind of neighbour.
+BASES: dict[str, tuple[Event, str, AbstractPlan]] = {
+    "poisson": (compose([Gaussian(16.0), RUN]), "add_remove", TRAINED),
+    "partition": (Repeated(Partitioned(16, Gaussian(1.5)), 3), "zero_out",
+                  Plan(Partition(16), 3, schedules.Constant(1.5), adjacency=Adjacency.ZERO_OUT)),
+    "fixed": (compose([Repeated(FixedBatches(Gaussian(4.0)), 3)]), "replace_one",
+              Plan(Shuffle(10), 3, schedules.PerEpoch((4.0,)), adjacency=Adjacency.REPLACE_ONE)),
     "kinds": (compose([Laplace(3.0), RandomisedResponse(0.5, 4), Selection(0.1), PureDP(0.2), ZCDP(0.01),
-                       Repeated(Gaussian(9.0), 3)]), "zero_out", NOTHING),
-    "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5))]),
-                "add_remove", NOTHING),
-    "select": (compose([RepeatAndSelect(Gaussian(10.0), 3.0, 1.0)]), "add_remove", NOTHING),
-    "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), OneOf((RUN, Gaussian(4.0)))]), "add_remove",
-               chosen(way="blocks", selection_epsilon=0.5, retrain=False, examples=90)),
+                       Repeated(Gaussian(9.0), 3)]), "zero_out", one("zero_out")),
+    "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5)),
+                         Gaussian(9.0)]), "add_remove", one("add_remove")),
+    "pate": (compose([Repeated(Gaussian(10.0), 3)]), "add_remove", PatePlan(3, 9, Votes(4), 10.0)),
+    "features": (compose([Gaussian(9.0)]), "add_remove", FeaturesPlan(3, 8, 8, 1.0, noise_multiplier=9.0)),
+    "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), RUN]), "add_remove",
+               Blocks(WHICH, selection_epsilon=0.5, retrain=True)),
     "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",
-                 chosen(way="random-stopping", mean=3.0, shape=1.0, score_noise=9.0)),
+                 RandomStopping(WHICH, 3.0, score_noise=9.0)),
 }  # fmt: skip
+FACTS = {
+    "examples": 100,
+    "noise_std": 10.0 * 2**0.5,
+    "answered": 2,
+    "teacher": {},
+    "tuning": {"chosen": 1, "examples": 100},
+}
 
 
 class Watch:
@@ -126,15 +138,17 @@ def test_the_watch_sees_what_runs(watch: Watch) -> None:
 
 def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, Any], dict[str, bytes]]:
     """A certificate that verifies, and the files that it speaks of."""
-    event, adjacency, settings = BASES[name]
+    event, adjacency, plan = BASES[name]
     found = accountant.guarantee(event, Adjacency(adjacency), 1e-5)
     who = key.public.fingerprint if key else None
     card = certificate.header(found.epsilon, found.delta, adjacency, found.unit, who).encode()
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
-    described = tuned.described(settings, described_run)
-    own = accountant.guarantee(described, Adjacency(adjacency), 1e-5)
-    others = None if tally(described) == tally(event) else claim_module.figures(claim_module.FIXED, own)
-    body = certificate.make(event, found, {"examples": 100, **settings}, False, files, others)
+    planned = plan.event()
+    own = accountant.guarantee(planned, Adjacency(adjacency), 1e-5)
+    others = None if tally(planned) == tally(event) else claim_module.figures(claim_module.FIXED, own)
+    trained = plan.trained(FACTS)
+    steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
+    body = certificate.make(event, found, plan, FACTS | steps, False, files, others)
     return keys.sign(body, key) if key else body, files
 
 
@@ -195,10 +209,31 @@ def test_forged_certificates(name: str, total: int, watch: Watch) -> None:
             read += 1
             if found.ok:
                 claim = forged["claim"]
-                true = accountant.guarantee(from_json(forged["event"]), Adjacency(claim["adjacency"]), claim["delta"])
+                true = accountant.guarantee(from_json(forged["events"]), Adjacency(claim["adjacency"]), claim["delta"])
                 assert claim["epsilon"] == pytest.approx(true.epsilon, rel=1e-6)
                 assert claim["method"] == true.method
     assert read > share // 4
+
+
+@pytest.mark.parametrize("total", [900, pytest.param(20_000, marks=NIGHTLY)])
+def test_damaged_plans(total: int, watch: Watch) -> None:
+    """Whoever verifies reads what strangers wrote: it is refused as bad input, or is a plan that reads itself back."""
+    texts = [plan.to_json() for _, _, plan in BASES.values()]
+    refused = 0
+    with watch.nothing_runs():
+        for number, text in enumerate(texts):
+            for content in fuzz_json.structures(text, number, total // len(texts)):
+                try:
+                    value = loads(content)
+                except ValueError:
+                    continue  # no JSON
+                try:
+                    plan = plans.read(value)
+                    assert plans.read(json.loads(json.dumps(plan.to_json()))) == plan
+                    assert plan.event() is not None
+                except PrivlearnError:
+                    refused += 1
+    assert refused > total // 2
 
 
 # Folders, and what is loaded from them

@@ -175,7 +175,7 @@ def test_batches_are_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = pv.Plan(pv.sampling.FullBatch(), epochs=1, rows_per_person=2).calibrate(epsilon=4.0, delta=1e-3)
     result = pv.dpsgd(plan, small_net(), cross_entropy, pv.Dataset(x, y, groups=ids))
     assert drawn == [30]
-    assert result.settings["examples"] == 30 == pv.Dataset(x, y, groups=ids).examples
+    assert result.facts["examples"] == 30 == pv.Dataset(x, y, groups=ids).examples
 
 
 def _seeing(draw: Any, seen: list[int]) -> Any:

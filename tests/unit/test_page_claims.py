@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSample
 from privlearn.cli import main
 from privlearn.errors import UnsupportedEvent
 from privlearn_studies.registry import STUDIES
-from privlearn_studies.writer import number
+from privlearn_studies.report import read_rows
 
 _COMMANDS = (
     "train",
@@ -182,21 +181,8 @@ def test_noise_on_votes_and_codes() -> None:
     assert f"{said} becomes {exact.noise_std:.2f} R" in page("docs/pate.md")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "docs" / "results").glob("*.json")))
-def test_a_studys_page_has_the_numbers_of_its_file(name: str) -> None:
-    """Pages of studies are written by a program: nobody edits one of both."""
-    lines = [
-        line for line in _TEXTS[f"docs/results/{name}.md"].split("## All numbers")[1].splitlines() if line[:2] == "| "
-    ]
-    rows = json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())["rows"]
-    assert len(lines) == len(rows) + 2
-    for line, row in zip(lines[2:], rows, strict=True):
-        assert line.startswith(f"| {row['label']} | {row['metric']} | {number(row['paper'])} | {number(row['ours'])} |")
-
-
 def test_what_votes_on_mnist_bring() -> None:
-    rows = json.loads((ROOT / "docs" / "results" / "pate-mnist.json").read_text())["rows"]
-    found = {(row["label"], row["metric"]): row for row in rows}
+    found = {(row.label, row.metric): row for row in read_rows(_TEXTS["docs/results/pate-mnist.md"])}
     for line in table("docs/pate.md", "| queries | noise on each count | noisy winners"):
         queries = f"{line[0]} queries"
         wanted = [
@@ -204,7 +190,7 @@ def test_what_votes_on_mnist_bring() -> None:
             *((f"{queries}, {way}", "test accuracy") for way in ("no spreading", "spreading from winners")),
             (f"{queries}, spreading from noisy counts", "test accuracy"),
         ]
-        assert [f"{found[key]['ours']:.3f} ± {found[key]['ours_std']:.3f}" for key in wanted] == line[2:]
+        assert [f"{found[key].ours:.3f} ± {found[key].ours_std:.3f}" for key in wanted] == line[2:]
 
 
 _RELEASE = Gaussian(3.0)

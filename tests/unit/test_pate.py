@@ -174,7 +174,7 @@ def test_students_learn_maps_and_labels() -> None:
     with torch.no_grad():
         error = float((result.model(x) - maps).square().mean())
     assert error < 0.3 * float((maps - maps.mean(0)).square().mean())
-    assert result.settings["reducer"] == {"kind": "pca", "size": pca.size}
+    assert result.facts["reducer"] == {"kind": "pca", "size": pca.size}
 
     labels = (x[:, 0] > 0.5).long()
     for spread in (None, pv.teachers.Spread(components=0, neighbours=5)):
@@ -286,7 +286,7 @@ def test_bounds_of_public_data_become_part_of_the_model(tmp_path: Path) -> None:
 
 def test_discrete_noise_serves_too() -> None:
     result = ask(streams=Streams.new(0, discrete=True))
-    assert result.settings["noise"] == "on a grid"
+    assert result.facts["noise"] == "on a grid"
 
 
 # Teachers
@@ -414,7 +414,7 @@ def test_certificates_say_what_codes_are_clipped_about(tmp_path: Path) -> None:
         out = pv.publish(result, tmp_path / name)
         assert pv.verify(out).ok
         about = "in the unit ball, clipped about 0"
-        assert (result.settings["reducer"].get("codes") == about) is (name == "autoencoder")
+        assert (result.facts["reducer"].get("codes") == about) is (name == "autoencoder")
         assert (f"| reducer | {name}, codes of 3 numbers, {about} |" in (out / "README.md").read_text()) is (
             name == "autoencoder"
         )

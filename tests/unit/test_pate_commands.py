@@ -14,6 +14,7 @@ import privlearn as pv
 from privlearn import cli
 from privlearn.cli import voting
 from privlearn.errors import BadInput
+from privlearn.publishing import plans
 
 PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
 
@@ -244,7 +245,7 @@ def test_persons_are_protected_at_the_same_price(tmp_path: Path, capsys: pytest.
     assert "unit: one person" in card
     assert "on 10 rows |" in card
     assert "40 (of 90 public inputs)" in card
-    assert json.loads((tmp_path / "m" / "privacy.json").read_text())["settings"]["student"]["epochs"] == 2
+    assert json.loads((tmp_path / "m" / "privacy.json").read_text())["facts"]["student"]["epochs"] == 2
     code, said = command(capsys, "ledger", str(tmp_path / "ledger.json"))
     assert "What is protected: one person" in said
     code, said = command(capsys, *words, "--group-size", "3", "--out", str(tmp_path / "g"))
@@ -279,10 +280,12 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     assert code == 0, said
     assert json.JSONDecoder().raw_decode(said)[0]["test_rows"] == 36
     card = (tmp_path / "m" / "README.md").read_text()
-    settings = json.loads((tmp_path / "m" / "privacy.json").read_text())["settings"]
-    assert "| teachers | 6 x ExtraTreesClassifier(), records assigned by chance |" in card
-    assert settings["teacher"]["recipe"]["class"].endswith(":ExtraTreesClassifier")
+    body = json.loads((tmp_path / "m" / "privacy.json").read_text())
+    assert "| teachers | 6 |" in card
+    assert "| each teacher | ExtraTreesClassifier(), records assigned by chance |" in card
+    assert body["facts"]["teacher"]["recipe"]["class"].endswith(":ExtraTreesClassifier")
     assert "reaches 3 votes; at most 40 times" in card
     assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
     plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
-    assert settings["test_noise_multiplier"] == plan.test_noise
+    assert plans.read(body["plan"]) == plan
+    assert f"with noise of {plan.test_noise:.4g}, reaches" in card

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,13 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
 from privlearn.models import networks, unets
 from privlearn.models.check import require_per_example
-from privlearn.publishing import publish
 from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
-from privlearn_studies import registry
-from privlearn_studies.pate import segmentation
-from privlearn_studies.pate.scans import Settings
-from privlearn_studies.pate.segmentation_baselines import GradientSetting
-from privlearn_studies.pate.segmentation_runs import SegmentationSetting
+from privlearn_studies import registry, runs
+from privlearn_studies.fay2020 import segmentation
+from privlearn_studies.fay2020.scans import Settings
+from privlearn_studies.fay2020.segmenting import train, train_by_gradients
+from privlearn_studies.runs import Outcome
 
 monai = pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
 SHAPE = (1, SIDE, SIDE, SIDE)
@@ -147,8 +145,8 @@ def test_teachers_of_maps_on_the_command_line(
     assert found["test_accuracy"] is None
     assert pv.verify(out).ok
     assert not Path(f"{out}.teachers").exists()
-    loaded, config = publish.load(out)
-    assert config["model"] == "unet:8,16"
+    loaded = pv.load_model(out)
+    assert loaded.config["model"] == "unet:8,16"
     predictions = tmp_path / "maps.npz"
     assert (
         run(["predict", str(out), "--data", str(tmp_path / "private.npz"), "--out", str(predictions)], capsys)[0] == 0
@@ -208,17 +206,19 @@ def test_references_must_be_probabilities() -> None:
     assert start.TUNING.steps < start.LEARNING.steps
 
 
-def test_runs_of_the_study_are_found_again() -> None:
+def test_runs_of_the_study_are_found_again(tmp_path: Path) -> None:
     """What is written for a run gives the same outcome; settings that differ have different keys."""
     with small_study():
         found = small_run()
-    kept = json.loads(json.dumps(asdict(found)))
-    assert SegmentationSetting(3).outcome(kept) == found
+    descend, store = train_by_gradients.at, runs.Store(tmp_path / runs.FILE)
+    store.keep(train.at(teachers=3).key(0), found)
+    assert list(store.read().values()) == [found]
     keys = [json.dumps(one.key(seed), sort_keys=True) for seed in (0, 1) for one in (
-        SegmentationSetting(8), SegmentationSetting(16), SegmentationSetting(8, 4), SegmentationSetting(8, first=9),
-        SegmentationSetting(8, cells=((8.0, 10),)), SegmentationSetting(8, settings=Settings(9)), GradientSetting(None),
-        GradientSetting(8.0), GradientSetting(8.0, "public"), GradientSetting(8.0, "public", learning_rate=1e-3),
+        train.at(teachers=8), train.at(teachers=16), train.at(teachers=8, labelled=4), train.at(teachers=8, first=9),
+        train.at(teachers=8, cells=((8.0, 10),)), train.at(teachers=8, settings=Settings(9)), descend(epsilon=None),
+        descend(epsilon=8.0), descend(epsilon=8.0, start="public"), descend(epsilon=None, papers=True),
+        descend(epsilon=8.0, start="public", learning_rate=1e-3),
     )]  # fmt: skip
     assert len(set(keys)) == len(keys)
-    assert registry.find("pate-segmentation").module == "pate.segmentation"
-    assert segmentation.mean_of((0.5, 0.7)) == pytest.approx(0.6)
+    assert registry.find("pate-segmentation").place == "fay2020.segmentation:run"
+    assert segmentation.dice([Outcome(test=(0.5, 0.7))], "test") == [pytest.approx(0.6)]

@@ -130,11 +130,11 @@ def test_what_is_public_is_told(
     assert "warning: the student's Dice" in err
     assert "the private answers brought nothing" in err
     certificate = json.loads((out / "privacy.json").read_text())
-    start = certificate["settings"]["public_start"]
+    start = certificate["facts"]["public_start"]
     assert (start["volumes_with_masks"], start["student_began_as_it"], start["test_rows"]) == (3, True, 6)
     assert f"{start['test_metrics']['dice']:.4f}" == lines[at].split()[2]
     card = " ".join((out / "README.md").read_text().split())
-    assert "| released | corrections of a public network's predictions: the mean of their codes" in card
+    assert "| teachers answer with | corrections of a public network's predictions |" in card
     assert (
         "| the student began as | a public network, trained on 3 public volumes with masks, as teachers did |" in card
     )

@@ -195,4 +195,4 @@ def test_a_plan_that_draws_otherwise_is_refused(sampling: Any) -> None:
 def test_a_shuffling_loader_that_drops_nothing_is_taken() -> None:
     for settings in ({}, {"drop_last": True}, {"num_workers": 2}, {"generator": torch.Generator()}):
         loader = DataLoader(ROWS, batch_size=4, shuffle=True, **settings)  # type: ignore[arg-type]
-        assert train(loader, pv.Shuffle(4)).settings["steps"] == 3
+        assert train(loader, pv.Shuffle(4)).facts["steps"] == 3

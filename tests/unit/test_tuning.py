@@ -358,7 +358,7 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
     def fixed(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         ledger.charge(candidate.plan.event(), candidate.plan.neighbours)
         model = Fixed(int(candidate.settings["answer"]))
-        return pv.Result(model, ledger, ADD, None, None, "fixed", {}, {}, False, PrivateDiagnostics({}))
+        return pv.Result(model, ledger, candidate.plan, "fixed", {}, {}, False, PrivateDiagnostics({}))
 
     each = tuple(
         pv.tuning.Candidate(
@@ -368,7 +368,7 @@ def test_the_better_candidate_wins_with_the_stated_odds() -> None:
     )
     plan = pv.tuning.Blocks(each, selection_epsilon=0.6)
     streams, runs = streams_module.Streams.new(2), 400
-    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).settings["tuning"]["chosen"] for _ in range(runs)]
+    chosen = [pv.tune(plan, fixed, (x, y), streams=streams).facts["tuning"]["chosen"] for _ in range(runs)]
     # A third of the rows is held out, all of class 0: no errors against one for each held row, so odds e^{0.6 n}.
     held = np.arange(7)
     expected = float(stats.binom.pmf(held, 6, 1 / 3) @ (1 / (1 + np.exp(-0.6 * held))))

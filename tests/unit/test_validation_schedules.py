@@ -204,7 +204,7 @@ def test_data_of_both_precisions_and_kinds_are_validated_on() -> None:
         (small_data(), shown(x=shown().x.numpy(), y=shown().y.tolist()), small_net()),
         (pixels, others, small_net().float()),
     ):
-        found = go(Validation(0.5), given, data=data, net=net).settings["validation"]
+        found = go(Validation(0.5), given, data=data, net=net).facts["validation"]
         assert len(found["accuracies"]) == 2
         right = [accuracy * found["rows"] for accuracy in found["accuracies"]]
         assert right == pytest.approx([round(count) for count in right])
@@ -218,7 +218,7 @@ def test_public_rows_go_through_what_stands_in_front_of_the_model() -> None:
     net = nn.Linear(2, 3)
     result = pv.dpsgd(settled, net, cross_entropy, data, validation=shown())
     right = result.model(shown().x).argmax(1) == shown().y
-    assert result.settings["validation"]["accuracies"][-1] == float(right.double().mean())
+    assert result.facts["validation"]["accuracies"][-1] == float(right.double().mean())
 
 
 def test_the_renyi_order_is_the_best_one_for_the_start() -> None:

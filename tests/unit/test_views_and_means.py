@@ -89,7 +89,7 @@ ALL = ["--average", "0.5", "--label-smoothing", "0.1", "--views", "2", "--augmen
 
 
 def settings(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "privacy.json").read_text())["settings"]
+    found: dict[str, Any] = json.loads((out / "privacy.json").read_text())["facts"]
     return found
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
 
 from privlearn._checks import delta as valid_delta
 from privlearn._checks import positive
+from privlearn._public import registered
 from privlearn.accounting.events import Event, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.errors import BadInput, UnsupportedEvent
@@ -159,6 +160,28 @@ def _cost(spent: Callable[[float], float], scale: float) -> float:
         return math.inf
 
 
+def solve_gaussian(budget: Budget, spent: Callable[[float], float], mu: float = 1.0, step: float = 1e-15) -> float:
+    """The scale of noise that meets `budget` to the last digits, for releases that together are one Gaussian's.
+
+    Args:
+        budget: the target.
+        spent: the cost as a function of the scale, in the budget's measure.
+        mu: what they amount to at scale 1: sensitivity over noise, of one example.
+        step: by how much the scale is raised first, where the last digits ask for it.
+    """
+    from privlearn.accounting import zcdp  # which uses the searches of this file
+
+    if budget.epsilon is None:
+        limit = math.sqrt(2 * budget.limit)
+    else:
+        assert budget.delta is not None
+        limit = zcdp.gaussian_mu_for(budget.epsilon, budget.delta)
+    scale = budget.group_size * mu / limit
+    while spent(scale) > budget.limit:
+        scale, step = scale * (1 + step), 2 * step
+    return scale
+
+
 def solve_rate(
     spent: Callable[[float], float],
     target: float,
@@ -204,11 +227,20 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
+def require_budget(budget: object) -> None:
+    """Raise `BadInput` unless `budget` is one that a plan can have."""
+    if budget is not None and not isinstance(budget, Budget):
+        raise BadInput(
+            f"budget is {repr(budget)[:80]}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
+        )
+
+
 #: Relative slack when spending is compared with a budget: sums of floats must not lose the last epoch.
 _SLACK = 1e-12
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Budget:
     """A limit on what may be spent: `epsilon` with `delta`, or `rho` (zCDP).
@@ -223,6 +255,7 @@ class Budget:
     delta: float | None = None
     rho: float | None = None
     group_size: int = 1
+    kind: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
         PrivacyUnit(self.group_size)
@@ -255,6 +288,18 @@ class Budget:
             return self.group_size**2 * zcdp.rho(event)
         assert self.delta is not None
         return accountant.epsilon_bound(event, adjacency, self.delta, self.group_size)
+
+    def for_group(self, group_size: int) -> Budget:
+        """Itself as a limit for somebody with `group_size` examples.
+
+        Raises:
+            BadInput: it is one for groups of another size.
+        """
+        if self.group_size not in (1, group_size):
+            raise BadInput(
+                f"the budget is {self}, and the plan's group_size is {group_size}: give both the same", budget=self
+            )
+        return replace(self, group_size=group_size)
 
     def covers(self, spent: float) -> bool:
         """Whether `spent`, in the unit of the budget, stays within it."""

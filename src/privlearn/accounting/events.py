@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from privlearn._checks import count
+from privlearn._public import with_own_form
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput, UnsupportedEvent
 
@@ -299,3 +300,6 @@ def from_json(data: Any, *, _depth: int = 0) -> Event:
             raise BadInput(f"reason is a {type(value).__name__}: expected text")
         values[key] = value
     return made(**values)
+
+
+with_own_form("event", Event, to_json, from_json)

@@ -50,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> None:
     out = screen.answers
-    kind = plan.sampling.describe()
-    numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items() if key != "kind")
+    kind = vars(plan.sampling)
+    numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items())
     steps = plan.sampling.steps(options.examples)
     out.print(
-        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {kind['kind']} "
+        f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {plan.sampling.kind} "
         f"batches{' (' + numbers + ')' if numbers else ''}, "
         f"noise multiplier [bold]{screen.noise_text(plan)}[/]"
     )

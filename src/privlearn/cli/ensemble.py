@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
                 progress=progress,
                 keep=folder / ANSWERS,
             )
-        answer["answered"] = result.settings["answered"]
+        answer["answered"] = result.facts["answered"]
         rows = {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
         publication.end(result, data, answer, rows, options.model)
     except BaseException as error:

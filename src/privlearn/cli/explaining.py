@@ -43,7 +43,7 @@ def _settings(
     if moments or options.normalise is not None:
         why = f"examples x epsilon is at least {rules.WORTH_MOMENTS:,}: they cost less than they bring"
         yield "normalisation", "noisy moments" if moments else "none", options.normalise is not None, why
-    sampling = plan.sampling.describe()["kind"]
+    sampling = plan.sampling.kind
     yield "batches", sampling, options.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
     size = f"{plan.sampling.expected_batch_size(examples):.0f}"
     why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"

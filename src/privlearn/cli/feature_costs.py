@@ -16,7 +16,7 @@ def show_cost(options: argparse.Namespace) -> int:
     plan, why = advised_plan(options, declared(options))
     noise = None if plan.purpose == "rows" else plan.noise_of_sums
     answer = guaranteed(plan.guarantees(options.delta)) | {
-        "plan": plan.describe(),
+        "plan": plan.to_json(),
         **why,
         "class_sum_noise": noise,
         "class_mean_noise": None

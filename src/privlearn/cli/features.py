@@ -17,7 +17,6 @@ from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.data import Dataset
 from privlearn.descent import rules
 from privlearn.errors import BadInput
-from privlearn.publishing import features as published
 from privlearn.statistics.plan import FeaturesPlan, advised
 from privlearn.streams import Streams
 from privlearn.transforms import select
@@ -211,13 +210,13 @@ def declared(options: argparse.Namespace) -> Dataset:
     return Dataset(nothing, np.empty(0, np.int64), classes=options.classes, low=0.0, high=1.0)
 
 
-def chosen(settings: dict[str, Any], kept: str) -> tuple[dict[str, Any], dict[str, str]]:
+def chosen(facts: dict[str, Any], kept: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it chose none."""
-    found = published.chosen(settings)
-    if found is None:
+    if not facts.get("chosen"):
         return {}, {}
-    listed = [screen.plain(line) for line in select.choice_lines(found)]
-    return {"chosen": found}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
+    first = facts["chosen"][0]
+    listed = [screen.plain(line) for line in select.choice_lines(first)]
+    return {"chosen": first}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -239,7 +238,7 @@ def _on_data(options: argparse.Namespace, data: Dataset, publication: Publicatio
     from privlearn.statistics.release import release_features
 
     plan, why = advised_plan(options, data)
-    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.describe()} | why
+    answer = guaranteed(plan.guarantees(options.delta)) | {"plan": plan.to_json()} | why
     publication.warn(*delta_warning(options, options.examples or data.examples), *seed_warning(options))
     screen.asides.print(
         f"plan: {plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
@@ -251,6 +250,6 @@ def _on_data(options: argparse.Namespace, data: Dataset, publication: Publicatio
     else:
         made = least_squares if plan.purpose == "least-squares" else fisher
         result = made(plan, data, ledger=ledger, streams=streams)
-    told, listed = chosen(result.settings, f"{plan.keep} of {plan.features}")
+    told, listed = chosen(result.facts, f"{plan.keep} of {plan.features}")
     publication.end(result, data, answer | told, listed or {"features": f"all {plan.features}"}, "linear")
     return 0

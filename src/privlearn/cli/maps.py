@@ -69,7 +69,7 @@ def _run(
     screen.asides.print(f"a public network is trained first, on {_volumes(len(labelled.x))} with masks")
     start = Start.learn(labelled, pool, network)
     plan = replace(plan, aggregate=Ball(start.radius))
-    answer |= {"plan": plan.describe() | {"noise_std": plan.noise_std}}
+    answer |= {"plan": plan.to_json() | plan.noise_figures()}
     screen.asides.print(
         f"plan: {plan.queries} volumes to {plan.teachers} teachers, noise of {_noise_in_radii(plan):.4g} radii on each of "
         f"{start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
@@ -145,7 +145,7 @@ def _beside(result: Result, data: Dataset, start: Start, answer: dict[str, Any])
                 "on the test volumes the private answers brought nothing. The public network costs no privacy"
             )
     rows["teachers"] = f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
-    return replace(result, settings=result.settings | {"public_start": facts}), rows
+    return replace(result, facts=result.facts | {"public_start": facts}), rows
 
 
 def _require_no_votes(options: argparse.Namespace) -> None:

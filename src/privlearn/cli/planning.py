@@ -98,7 +98,7 @@ def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
         "plan": {
-            "sampling": plan.sampling.describe(),
+            "sampling": {"kind": plan.sampling.kind, **vars(plan.sampling)},
             "expected_batch_size": plan.sampling.expected_batch_size(examples),
             "schedule": schedules.spec(plan.schedule),
             "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},

@@ -17,9 +17,12 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
     """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
 
     Raises:
-        BadInput: the file cannot be written.
+        BadInput: the file cannot be written, or matplotlib is not installed.
     """
-    import matplotlib as mpl
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise BadInput('plots are drawn by matplotlib: pip install "privlearn[plots]"') from error
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt

@@ -19,7 +19,7 @@ from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.recipes import read_inputs
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.publishing import publish
+from privlearn.publishing.loading import load_model
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 
@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model, config = publish.load(options.folder, options.model, key=options.key, features=options.features)
+    model = load_model(options.folder, options.model, trusted=options.key, features=options.features)
+    config = model.config
     if networks.makes_maps(options.model or config["model"]):
         _require_npz(out)
     x, schema = _features(options, config) if Path(options.data).is_dir() else _inputs(options)

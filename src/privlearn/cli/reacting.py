@@ -51,9 +51,9 @@ def earliest_end(plan: Plan) -> int:
     return plan.epochs
 
 
-def how_it_ended(settings: dict[str, Any]) -> str:
+def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
     """When a run lowered its noise, and why it ended; all of it follows from what is published."""
-    noise, most = settings["noise_multipliers"], settings["most_epochs"]
+    noise, most = facts["noise_multipliers"], plan.epochs
     fell = [epoch for epoch in range(1, len(noise)) if noise[epoch] < noise[epoch - 1]]
     when = f"the noise fell after epochs {', '.join(map(str, fell))}" if fell else "the noise never fell"
     if len(noise) == most:

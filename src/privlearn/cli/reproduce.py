@@ -13,7 +13,7 @@ from privlearn.errors import BadInput
 from privlearn_studies import registry
 
 if TYPE_CHECKING:
-    from privlearn_studies.findings import Findings
+    from privlearn_studies.report import Findings
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,15 +24,17 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
     study = registry.find(options.name)
-    from privlearn_studies.writer import as_json, save
+    from privlearn_studies.charts import require_matplotlib
+    from privlearn_studies.report import as_json, save
 
+    require_matplotlib()
     folder = Path(options.out or "results")
     screen.asides.print(f"{study.source}: {study.what}")
     try:
         with screen.progress_bar(study.name, "runs") as progress:
             findings = study.run(options.quick, options.seeds, folder=folder, jobs=options.jobs, progress=progress)
     except KeyboardInterrupt:
-        if study.module:
+        if study.trains:
             screen.asides.print(
                 f"runs that ended are kept in {screen.plain(folder)}: the same command goes on from there"
             )
@@ -56,13 +58,12 @@ def _list(as_json: bool) -> None:
 
 
 def _table(findings: Findings) -> Table:
-    from privlearn_studies.writer import number
+    from privlearn_studies.report import row_cells
 
     table = Table(box=None, padding=(0, 2), header_style="bold")
-    chance = any(row.ours_std is not None for row in findings.rows)
-    for head in ("what", "metric", "paper", "ours", *(["deviation"] if chance else [])):
+    heads, lines = row_cells(findings, lambda row: (f"{row.ours_std or 0:.3g}",))
+    for head in heads:
         table.add_column(head, justify="left" if head in ("what", "metric") else "right")
-    for row in findings.rows:
-        spread = [f"{row.ours_std or 0:.3g}"] if chance else []
-        table.add_row(row.label, row.metric, number(row.paper), number(row.ours), *spread)
+    for line in lines:
+        table.add_row(*line)
     return table

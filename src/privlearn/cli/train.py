@@ -91,9 +91,9 @@ def _on_data(
         screen.asides.print(_what_is_left(checkpoint))
         raise
     if plan.filter:
-        screen.asides.print(how_it_ended(result.settings))
-        answer |= {name: result.settings[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
-    chosen, listed = features.chosen(result.settings, f"{options.select} chosen")
+        screen.asides.print(how_it_ended(plan, result.facts))
+        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+    chosen, listed = features.chosen(result.facts, f"{options.select} chosen")
     publication.end(
         result,
         data,

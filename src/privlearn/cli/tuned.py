@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         f"plan: {tuning.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
     result = _tune(options, choice, data, publication.ledger)
-    chosen = result.settings["tuning"]["chosen"]
+    chosen = result.facts["tuning"]["chosen"]
     answer["chosen"] = plan.candidates[chosen].name
     publication.end(
         result,

@@ -142,7 +142,7 @@ def figures(plan: Tuning, delta: float) -> dict[str, Any]:
     """The guarantee of the whole, and what else is known of it, as the JSON object that scripts rely on."""
     return {
         **guaranteed(plan.guarantees(delta)),
-        "tuning": plan.describe(),
+        "tuning": {"way": plan.kind} | plan.to_json(),
         "unspent": None
         if plan.budget is None
         else 1 - plan.budget.spent(plan.event(), plan.neighbours) / plan.budget.limit,

@@ -145,7 +145,7 @@ def figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         }
         for share in _SHARES
     ]
-    numbers = plan.describe() | {"noise_std": plan.noise_std}
+    numbers = plan.to_json() | plan.noise_figures()
     return guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
 from privlearn._checks import between, count, one_of
+from privlearn._public import kinds, registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,9 +16,30 @@ if TYPE_CHECKING:
 _NORMS = (1e-12, 1e12)
 
 
+class Clip:
+    """A way to clip gradients. A final frozen dataclass with a `kind` and `@registered` is known everywhere.
+
+    Attributes:
+        clip_norm: the bound on one example's gradient, as the way defines it.
+    """
+
+    clip_norm: float
+    #: What it is called on the command line and in certificates.
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def norm(self, clip_norm: float, layers: int) -> float:
+        """The largest norm of what one example adds."""
+
+    @abstractmethod
+    def weights(self, norms: Tensor, clip_norm: float) -> Tensor:
+        """Factors for gradients of these norms, each by itself."""
+
+
 @final
+@registered
 @dataclass(frozen=True)
-class Flat:
+class Flat(Clip):
     """Clip each example's whole gradient to L2 norm `clip_norm` (Abadi et al. 2016)."""
 
     clip_norm: float
@@ -35,8 +58,9 @@ class Flat:
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class PerLayer:
+class PerLayer(Clip):
     """Clip each example's gradient layer by layer, each to `clip_norm` (a layer's weight and bias are one group).
 
     With L layers the whole has norm up to clip_norm sqrt(L), and the noise follows that.
@@ -58,8 +82,9 @@ class PerLayer:
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class Automatic:
+class Automatic(Clip):
     """Scale each example's gradient to nearly the same length: clip_norm / (norm + stability) (Bu et al. 2023, AUTO-S).
 
     There is nothing to tune: `clip_norm` and the learning rate only matter as their product.
@@ -83,8 +108,9 @@ class Automatic:
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(Clip):
     """Flat clipping that follows a quantile of the gradient norms (Andrew et al. 2021), starting at `clip_norm`.
 
     Every release also tells, with noise, how many gradients were clipped; the clip then moves by a factor
@@ -131,12 +157,8 @@ class Quantile:
         return min(max(clip_norm * min(max(step, 0.5), 2.0), _NORMS[0]), _NORMS[1])
 
 
-Clip = Flat | PerLayer | Automatic | Quantile
-_KINDS: dict[str, type[Clip]] = {kind.kind: kind for kind in (Flat, PerLayer, Automatic, Quantile)}
-#: The names of the ways to clip.
-KINDS = list(_KINDS)
-
-
 def named(name: str, clip_norm: float) -> Clip:
     """`flat`, `layer`, `automatic` or `quantile`, at `clip_norm`."""
-    return _KINDS[one_of("clip", name, KINDS)](clip_norm)
+    known = kinds(Clip)
+    found: Clip = known[one_of("clip", name, known)](clip_norm)
+    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from privlearn._checks import between, count, positive
+from privlearn._public import registered
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 
@@ -17,6 +18,7 @@ _MOST_BINS = 10_000
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Histogram:
     """A release of how long the examples' derivatives are, layer by layer, from which thresholds are learned.
@@ -39,6 +41,7 @@ class Histogram:
     low: float = 1e-6
     high: float = 1e3
     bins: int = 74
+    kind: ClassVar[str] = "histogram"
 
     def __post_init__(self) -> None:
         Gaussian(self.noise_multiplier)
@@ -49,6 +52,10 @@ class Histogram:
         count("bins", self.bins, least=3, most=_MOST_BINS)
         if self.low >= self.high:
             raise BadInput(f"the histogram's low is {self.low:g} and high {self.high:g}: expected low below high")
+
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"histogram of derivatives after {self.after} epochs (noise multiplier {self.noise_multiplier:g})"
 
     def event(self) -> Gaussian:
         """What it costs."""
@@ -76,6 +83,7 @@ class Histogram:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Derivatives:
     """Clip each example's derivative matrices, layer by layer (Harder et al. 2019, sec. 2.2).
@@ -132,6 +140,7 @@ class Derivatives:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Analytic:
     """Bound derivatives by the weights and by what a layer can see, in place of clipping (Harder et al. 2019, appendices).

@@ -24,7 +24,7 @@ from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import MeanWeights, RateSchedule
-from privlearn.runs.result import PrivateDiagnostics, Result, better_settings, public_settings, with_choices
+from privlearn.runs.result import PrivateDiagnostics, Result, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.run import Diagnostics, Run, facts
 from privlearn.runs.task import (
     OptimizerFactory,
@@ -168,18 +168,16 @@ def dpsgd(
     mean = None if average is None else MeanWeights(parameters, average)
     divisor = plan.sampling.expected_batch_size(examples)
     steps = plan.sampling.steps(present)
-    settings = {
-        **public_settings(
-            plan,
-            vars(plan.clip),
+    run_facts = {
+        **training_facts(
             examples,
-            steps,
+            plan.epochs * steps,
             descent,
             learning_rate_schedule,
             described([*transforms, *public[len(leading(public)) :]]),
         ),
         "precision": precision,
-        **better_settings(augmentation, average, loss),
+        **accuracy_facts(augmentation, average, loss),
         "noise": "on a grid" if streams.noise.discrete else "floating point",
     }
 
@@ -187,7 +185,7 @@ def dpsgd(
     run = Run(file, ledger, network, transforms, gradients, descent, streams, watched, born, mean)
     if file:
         changes = augmentation.transform if augmentation else None
-        run.facts = facts(network, loss, x, y, persons, shown, changes, plan=plan, microbatch=microbatch, **settings)
+        run.facts = facts(network, loss, x, y, persons, shown, changes, plan=plan, microbatch=microbatch, **run_facts)
     run.accuracies += saved.plain.get("accuracies", []) if saved else []
     pace = paced(
         plan, network, shown, lambda rows: through(transforms, rows), run.accuracies, examples=examples, present=present,
@@ -227,13 +225,9 @@ def dpsgd(
     return Result(
         model=nn.Sequential(*transforms, network).eval(),
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
+        plan=plan,
         method="dpsgd",
-        settings=settings
-        | pace.settings(steps)
-        | {"before": with_choices(settings["before"], plan.front, transforms[bounded:], data)},
+        facts=run_facts | pace.facts(steps) | choice_facts(plan.front, transforms[bounded:], data),
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(x.shape[1:])}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,

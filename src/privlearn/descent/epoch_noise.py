@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.events import to_json
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
@@ -198,7 +197,7 @@ class PlannedNoise:
     def end_epoch(self, x: Tensor, y: Tensor) -> None:
         """Nothing is looked at."""
 
-    def settings(self, steps: int) -> dict[str, Any]:
+    def facts(self, steps: int) -> dict[str, Any]:
         """What only the run itself could tell: nothing."""
         return {}
 
@@ -253,15 +252,12 @@ class ReactingNoise:
         assert self._filter is not None
         self._accuracies.append(self._validate(self._filter, x, y))
 
-    def settings(self, steps: int) -> dict[str, Any]:
+    def facts(self, steps: int) -> dict[str, Any]:
         """What only the run itself could tell: it follows from released and public values."""
-        assert self._plan.filter is not None
         return {
             "epochs": self.epochs,
             "steps": self.epochs * steps,
             "noise_multipliers": list(self._noise_multipliers),
-            "most_epochs": self._plan.epochs,
-            "filter": to_json(self._plan.filter),
             "validation": {**self._facts, "noise": self._schedule.noise, "accuracies": list(self._accuracies)},
         }
 

@@ -32,7 +32,7 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.result import PrivateDiagnostics, Result, public_settings
+from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.run import Run, facts
 from privlearn.runs.task import (
     OptimizerFactory,
@@ -175,12 +175,10 @@ def dpmac(
     steps = plan.sampling.steps(len(x))
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
-    settings = {
-        **public_settings(
-            plan,
-            _numbers(bound),
+    run_facts = {
+        **training_facts(
             examples,
-            steps,
+            plan.epochs * steps,
             descent,
             learning_rate_schedule,
             described([*transforms, *public[len(leading(public)) :]]),
@@ -195,7 +193,7 @@ def dpmac(
 
     run = Run(file, ledger, network, transforms, derivatives, descent, streams, watched, born)
     if file:
-        run.facts = facts(network, output.losses, x, y, None, None, plan=plan, microbatch=microbatch, **settings)
+        run.facts = facts(network, output.losses, x, y, None, None, plan=plan, microbatch=microbatch, **run_facts)
     with _leaving_nothing_behind(parameters), _charged(run, plan, saved, ledger, private):
         x = run.in_front(plan, public, x, None, None)
         x = x.flatten(1)
@@ -219,11 +217,9 @@ def dpmac(
     return Result(
         model=nn.Sequential(*transforms, network).eval(),
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
+        plan=plan,
         method="dpmac",
-        settings=settings | ({"thresholds": derivatives.thresholds} if derivatives.learned else {}),
+        facts=run_facts | ({"thresholds": derivatives.thresholds} if derivatives.learned else {}),
         architecture={"input_shape": list(data.x.shape[1:]), "network_input_shape": list(shape)}
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
@@ -315,12 +311,6 @@ def _charged(run: Run, plan: Plan, saved: Any, ledger: Ledger, private: bool) ->
 def _unprotected(ledger: Ledger, plan: Plan) -> Iterator[None]:
     ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
     yield
-
-
-def _numbers(bound: Layerwise) -> dict[str, Any]:
-    """The numbers of a bound; how thresholds are learned stands among the releases."""
-    own = {name: value for name, value in vars(bound).items() if name != "learned"}
-    return {"clip_norm": bound.clip_norm, "order": bound.order, **own}
 
 
 @final

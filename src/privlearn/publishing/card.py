@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from privlearn._checks import printable
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.models.networks import is_built_in, makes_maps
-from privlearn.publishing import claim, ensemble, features, tuned
+from privlearn.plan import AbstractPlan
+from privlearn.publishing import claim
 from privlearn.publishing.certificate import header
+from privlearn.transforms.base import public_features
+from privlearn.transforms.select import choice_lines
 
 _VERBS = {
     "add_remove": "added to or removed from the training data",
@@ -38,7 +43,8 @@ def _protected(unit: PrivacyUnit) -> str:
 
 def write(
     guarantee: Guarantee,
-    settings: dict[str, Any],
+    plan: AbstractPlan,
+    facts: dict[str, Any],
     *,
     seeded: bool,
     others: dict[str, Any] | None,
@@ -52,7 +58,8 @@ def write(
 
     Args:
         guarantee: the claim.
-        settings: the public numbers of the run.
+        plan: of the run.
+        facts: public values that only the run could tell.
         seeded: whether somebody may know the seed.
         others: what the certificate says of other runs on the ledger, if there are any.
         test_metrics: figures from test data.
@@ -67,16 +74,13 @@ def write(
         rows = "" if test_rows is None else f" on {test_rows} rows"
         lines += [f"| {name.replace('_', ' ')} | {value:.4f}{rows} |" for name, value in test_metrics.items()]
         lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
-    training = _training
-    for method, own in ((ensemble.is_ensemble, ensemble.card_lines), (features.is_features, features.card_lines)):
-        training = own if method(settings) else training
-    lines += tuned.card_lines(settings) + training(guarantee, settings, data, model)
+    lines += _choosing(plan, facts) + _training(guarantee, plan.trained(facts), facts, data, model)
     lines += [
         "## Use",
         "",
         "```",
         f"privlearn verify .{' --key PUBLISHERS_KEY.pub' if signed_by else ''}",
-        f"privlearn predict . --data {features.data_to_predict(settings)}"
+        f"privlearn predict . --data {_data_to_predict(facts)}"
         f"{'' if is_built_in(model) else ' --model PACKAGE.MODULE:FUNCTION'}"
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
@@ -133,91 +137,158 @@ def _signature(signed_by: str | None) -> list[str]:
     ]
 
 
-def _training(guarantee: Guarantee, settings: dict[str, Any], data: dict[str, str], model: str | None) -> list[str]:
-    """The table of how it was trained."""
-    counted = "examples" if guarantee.rows_per_person is None else "persons"
-    declared = "declared by the publisher" if settings["examples_declared"] else "the length of the data, not protected"
-    sigmas = settings["noise_multipliers"]
-    noise = f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
-    sampling = ", ".join(f"{key} {value}" for key, value in settings["sampling"].items() if key != "kind")
+def _choosing(plan: AbstractPlan, facts: dict[str, Any]) -> list[str]:
+    """How the parameters were chosen, where the plan is one of several trainings."""
+    if plan.trained(facts) is plan:
+        return []
+    rows = plan.rows()
+    chosen = rows[facts["tuning"]["chosen"]][0]
+    return [
+        "## How the parameters were chosen",
+        "",
+        f"{plan.summary} All of that is in the guarantee. Chosen: **{chosen}**.",
+        "",
+        "| candidate | settings |",
+        "| --- | --- |",
+        *(_row(label, text) for label, text in rows),
+        "",
+    ]
+
+
+def _training(
+    guarantee: Guarantee, plan: AbstractPlan, facts: dict[str, Any], data: dict[str, str], model: str | None
+) -> list[str]:
+    """How it was trained: what the plan says, and what only the run could tell."""
     return [
         "## How it was trained",
         "",
+        *([plan.summary, ""] if plan.summary else []),
         "| | |",
         "| --- | --- |",
         *(f"| {key} | {value} |" for key, value in data.items()),
-        f"| method | {settings['method']} |",
-        f"| network | {model or 'given in Python'} |",
-        *features.public_lines(settings),
-        f"| optimizer | {settings['optimizer']['name']}, learning rate {settings['optimizer'].get('lr', 0):.4g}, "
-        f"schedule {_shape(settings['learning_rate_schedule'])} |",
-        f"| batches | {settings['sampling']['kind']}{': ' + sampling if sampling else ''} |",
-        f"| epochs, steps | {settings['epochs']}, {settings['steps']} |",
-        f"| noise multiplier | {noise} |",
-        *_validation(settings),
-        f"| clipping | {settings['clip']['kind']}, norm {settings['clip']['clip_norm']:g} |",
-        *_for_accuracy(settings),
-        *_mac(settings),
-        f"| {counted} (divisor of sums) | {settings['examples']}, {declared} |",
-        f"| earlier releases | {', '.join(_before(part) for part in settings['before']) or 'none'} |",
-        *features.chosen_lines(settings),
-        f"| epsilon computed by | {guarantee.method} |",
+        _row("method", facts["method"]),
+        _row("network", model or "given in Python"),
+        *(_row(label, text) for label, text in (*plan.rows(), *_told(facts))),
+        _row("epsilon computed by", guarantee.method),
         "",
     ]
 
 
-def _for_accuracy(settings: dict[str, Any]) -> list[str]:
-    """What was done beside plain steps; none of it changes what is guaranteed."""
-    lines = []
-    if "augmentation" in settings:
-        lines.append(
-            f"| copies of each example | {settings['augmentation_copies']} ({settings['augmentation']}), whose gradients are "
-            "averaged before clipping |"
+def _row(label: str, text: str) -> str:
+    return f"| {_escaped(label)} | {_escaped(text)} |"
+
+
+def _escaped(text: str) -> str:
+    return printable(text).replace("|", "\\|")
+
+
+def _told(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The rows of the facts, in this order, of those that there are."""
+    for name, rows in _FACTS.items():
+        if facts.get(name) is not None:
+            yield from rows(facts[name], facts)
+
+
+def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for found in public_features(facts):
+        yield "public features", _public_text(found)
+
+
+def _public_text(found: dict[str, Any]) -> str:
+    digest = f", weights with SHA-256 {found['digest']}" if found.get("digest") else ""
+    word = "made without looking at the data"
+    if found["kind"] == "precomputed":
+        digest += ", each row normalised" if found["normalisation"] != "none" else ""
+        word = (
+            "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
         )
-    if "label_smoothing" in settings:
-        lines.append(f"| label smoothing | {settings['label_smoothing']:g} |")
-    if "average" in settings:
-        lines.append(f"| published weights | a mean over about the last {settings['average']:g} of the steps |")
-    return lines
+    return f"{found['spec']}{digest}: {word}"
 
 
-def _mac(settings: dict[str, Any]) -> list[str]:
-    """What is particular to DP-MAC."""
-    if settings["method"] != "dpmac":
-        return []
-    z = settings["coordinates"]
-    return [
-        f"| objective | {settings['objective']}, expansion of order {settings['clip']['order']}, mu {settings['mu']}, "
-        f"{z['steps']} steps on the coordinates at rate {z['rate']:g} ({z['optimizer']}) |"
-    ]
+def _optimizer(found: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])  # it counts relative to its own start
+    yield "optimizer", f"{found['name']}, learning rate {found.get('lr', 0):.4g}, schedule {rates}"
 
 
-def _validation(settings: dict[str, Any]) -> list[str]:
-    """What the noise followed, if it followed something."""
-    if "validation" not in settings:
-        return []
-    found = settings["validation"]
-    rows = (
-        f"{found['rows']} rows that the publisher declares public, not protected"
-        if found["public"]
-        else f"the training examples, counted with noise multiplier {found['noise']:g}"
+def _noise_multipliers(found: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "noise multipliers of the run", f"{found[0]:.4g} to {found[-1]:.4g}, in {facts['epochs']} epochs"
+
+
+def _coordinates(found: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield (
+        "objective",
+        f"{facts['objective']}, mu {facts['mu']}, {found['steps']} steps on the coordinates at rate {found['rate']:g} "
+        f"({found['optimizer']})",
     )
-    return [f"| noise follows accuracy on | {rows}; epsilon is for the limit that was set beforehand |"]
 
 
-def _before(part: dict[str, Any]) -> str:
-    if part["kind"] == "histogram":
-        return f"histogram of derivatives after {part['after']} epochs (noise multiplier {part['noise_multiplier']:g})"
-    if part["kind"] == "select":
-        return f"selection of {part['keep']} features (noise multiplier {part['noise_multiplier']:.4g})"
-    if part["kind"] == "moments":
-        return (
-            f"means and variances of {part['features']} features of rows clipped to norm {part['row_norm']:.4g} (noise "
-            f"multiplier {part['noise_multiplier']:.4g})"
-        )
-    return f"{part['kind']} ({part['components']} components, noise multiplier {part['noise_multiplier']:g})"
+def _augmentation(found: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    copies = facts["augmentation_copies"]
+    yield "copies of each example", f"{copies} ({found}), whose gradients are averaged before clipping"
 
 
-def _shape(rates: str) -> str:
-    """A learning rate's schedule without its own start: it counts relative to that."""
-    return re.sub("[:,]start=[^,]*", "", rates)
+def _teacher(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if found.get("source") != "trained":
+        if found == {"source": "given"}:
+            yield "each teacher", "was trained elsewhere: their predictions were given"
+        return
+    recipe = found["recipe"]
+    match recipe["kind"]:
+        case "estimator":
+            what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
+        case "network":
+            what = f"{recipe['class'].partition(':')[2]} of {recipe['parameters']} parameters"
+        case "spreading":
+            what = "spreading of labels over the public inputs"
+        case _:
+            what = recipe["name"]
+    together = ", each person's to one teacher" if found.get("assigned_by") == "person" else ""
+    yield "each teacher", f"{what}, records assigned {found['records']}{together}"
+    if any("corrections of a public reference" in each for each in found.get("seen_through", [])):
+        yield "teachers answer with", "corrections of a public network's predictions"
+
+
+def _reducer(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    codes = f", {found['codes']}" if "codes" in found else ""
+    yield "reducer", f"{found['kind']}, codes of {found['size']} numbers{codes}"
+
+
+def _public_start(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    learned = f"a public network, trained on {found['volumes_with_masks']} public volumes with masks, as teachers did"
+    yield "the student began as", learned
+    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.get("test_metrics", {}).items()]
+    if figures:
+        yield f"that network alone, on the {found['test_rows']} test rows", ", ".join(figures)
+
+
+def _chosen(found: list[dict[str, Any]], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for choice in found:
+        what = ": number, name, score ± the noise in it" if "scores" in choice else ""
+        yield f"chosen, the best first{what}", "; ".join(choice_lines(choice))
+
+
+#: What the card says of each fact that a run tells, in the card's order. None of it follows from the plan.
+_FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
+    "public_features": _public_features,
+    "optimizer": _optimizer,
+    "steps": lambda found, facts: iter([("steps", f"{found}, on {facts['examples']} examples")]),
+    "noise_multipliers": _noise_multipliers,
+    "validation": lambda found, _: iter([("validated on", f"{found['rows']} rows")]),
+    "augmentation": _augmentation,
+    "label_smoothing": lambda found, _: iter([("label smoothing", f"{found:g}")]),
+    "average": lambda found, _: iter([("published weights", f"a mean over about the last {found:g} of the steps")]),
+    "coordinates": _coordinates,
+    "teacher": _teacher,
+    "answered": lambda found, facts: iter([("answered", f"{found} (of {facts['public_inputs']} public inputs)")]),
+    "public_start": _public_start,
+    "reducer": _reducer,
+    "chosen": _chosen,
+}
+
+
+def _data_to_predict(facts: dict[str, Any]) -> str:
+    """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
+    found = {part["kind"]: part for part in public_features(facts)}
+    if "precomputed" in found:
+        return "FOLDER_OF_FEATURES"
+    return f"DATA --features {printable(found['external']['spec'])}" if "external" in found else "DATA"

@@ -1,4 +1,4 @@
-"""The certificate: which events happened, what they cost, and which files it speaks of.
+"""The certificate: the plan of a run, which events happened, what they cost, and which files it speaks of.
 
 It proves arithmetic: that these events give this epsilon, and that these are the weights. That this was the run is the
 publisher's word.
@@ -10,13 +10,16 @@ import hashlib
 from typing import Any
 
 from privlearn._storage import digest, loads
-from privlearn.accounting.events import JSON_VERSION, Event, to_json
+from privlearn.accounting.events import Event, to_json
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit
 from privlearn.errors import BadInput
+from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import CERTIFICATE
 
 #: The parts of a certificate, each with a digest of its own.
-PARTS = ("claim", "event", "settings", "randomness", "files")
+PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
+#: Of the whole form. It changes whenever the meaning of a certificate would.
+VERSION = 2
 _FORMAT = "privlearn-certificate"
 _FIELDS = {"format", "version", *PARTS, "digests"}
 
@@ -24,12 +27,23 @@ _FIELDS = {"format", "version", *PARTS, "digests"}
 def make(
     event: Event,
     guarantee: Guarantee,
-    settings: dict[str, Any],
+    plan: AbstractPlan,
+    facts: dict[str, Any],
     seeded: bool,
     files: dict[str, bytes],
     others: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the certificate of `event` and `files` as plain JSON values; `others` is what is said of other runs."""
+    """Return the certificate of a run as plain JSON values.
+
+    Args:
+        event: all that the claim is about.
+        guarantee: the claim.
+        plan: of the run.
+        facts: public values that only the run could tell.
+        seeded: whether somebody may know the seed.
+        files: what else lies in the folder, by name.
+        others: what is said of other runs on the ledger, if there are any.
+    """
     claim = {
         "epsilon": guarantee.epsilon,
         "delta": guarantee.delta,
@@ -42,13 +56,14 @@ def make(
     }
     body = {
         "claim": claim,
-        "event": to_json(event),
-        "settings": settings,
+        "plan": plan.to_json(),
+        "facts": facts,
+        "events": to_json(event),
         "randomness": "seeded" if seeded else "operating system",
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     digests = {part: digest(value) for part, value in body.items()}
-    return {"format": _FORMAT, "version": JSON_VERSION, **body, "digests": digests}
+    return {"format": _FORMAT, "version": VERSION, **body, "digests": digests}
 
 
 def parse(content: bytes) -> dict[str, Any]:
@@ -63,10 +78,10 @@ def parse(content: bytes) -> dict[str, Any]:
         raise BadInput(f"{CERTIFICATE} is not readable JSON: {error}. Get an unchanged copy") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise BadInput(f"{CERTIFICATE} is no certificate of privlearn: its format is not {_FORMAT!r}")
-    if type(data.get("version")) is not int or data["version"] != JSON_VERSION:
+    if type(data.get("version")) is not int or data["version"] != VERSION:
         raise BadInput(
-            f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads version {JSON_VERSION}. Use a "
-            "matching one"
+            f"{CERTIFICATE} has version {str(data.get('version'))[:40]}: this privlearn reads version {VERSION} alone, "
+            "in which a certificate carries its plan. Use a matching privlearn, or publish again"
         )
     if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:
         strange = sorted((set(data) - {"signature"}) ^ _FIELDS)

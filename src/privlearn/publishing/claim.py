@@ -24,7 +24,7 @@ def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Gu
 
     Args:
         ledger: what the run was charged to.
-        described: the events of the run, by its settings.
+        described: the events of the run, by its plan.
         delta: where epsilon is stated.
 
     Raises:
@@ -34,9 +34,7 @@ def stated(ledger: Ledger, described: Event, delta: float) -> tuple[Composed, Gu
     if not ledger.adaptive:
         ledger.guarantee(delta)  # what has no guarantee is refused as that
     if not _among(described, ledger.event):
-        raise BadInput(
-            "the settings describe releases that the ledger does not hold: publish what a method returned, as it is"
-        )
+        raise BadInput("the plan has releases that the ledger does not hold: publish what a method returned, as it is")
     if not ledger.adaptive and tally(ledger.claim) == tally(described):
         return ledger.claim, ledger.guarantee(delta), None
     own = _priced(described, ledger, delta)
@@ -51,22 +49,20 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
     Args:
         claim: as it stands in the certificate.
         event: what the certificate is about.
-        described: the events of the run, by its settings.
+        described: the events of the run, by its plan.
         claimed: the guarantee of `event`, recomputed.
     """
     if "ledger" not in claim:
         if tally(event) == tally(described):
             return []
         if not _among(described, event):
-            return ["the settings describe releases that are not among the certificate's events"]
-        return [
-            "the certificate's events are not those that its settings describe, and it does not speak of other runs"
-        ]
+            return ["the plan has releases that are not among the certificate's events"]
+        return ["the certificate's events are not those of its plan, and it does not speak of other runs"]
     said = claim["ledger"]
     try:
         own = accountant.guarantee(described, claimed.adjacency, claimed.delta, claimed.group_size)
         problems = (
-            [] if _matches(said, own) else ["the certificate states another price of its run than its settings give"]
+            [] if _matches(said, own) else ["the certificate states another price of its run than its plan gives"]
         )
         match said["runs"]:
             case str(text) if text == ALONE:
@@ -81,9 +77,7 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
     except (PrivlearnError, KeyError, TypeError, ValueError):
         return ["what the certificate says of other runs on its ledger cannot be checked"]
     if not right:
-        problems.append(
-            "the settings describe releases that are not among the certificate's events, or not within its limit"
-        )
+        problems.append("the plan has releases that are not among the certificate's events, or not within its limit")
     return problems
 
 

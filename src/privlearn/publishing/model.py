@@ -79,7 +79,7 @@ def _require_transform(part: Any) -> None:
         raise BadInput(f"features in {CONFIG} are {str(part)[:60]}: expected texts")
 
 
-def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str | None = None) -> nn.Module:
+def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str | None = None) -> nn.Sequential:
     """The model of `config` with network `spec`, and the weights in `content`.
 
     Args:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privlearn._checks import count
-from privlearn.errors import BadInput, CertificateMismatch
-from privlearn.models import networks
-from privlearn.publishing import card, certificate, claim, folder, keys, model, tuned
+from privlearn.errors import BadInput
+from privlearn.plan import AbstractPlan
+from privlearn.publishing import card, certificate, claim, folder, keys, model
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
-from privlearn.publishing.keys import SigningKey, read_private, read_public
-from privlearn.publishing.verify import described_run, verify_contents
+from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
 
 if TYPE_CHECKING:
@@ -69,13 +68,15 @@ def publish(
         model.require_rebuilt(result, model_spec, classes)
     stated_delta = result.stated_delta(delta)
     metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
-    settings = {"method": result.method, **result.settings}
+    facts = {"method": result.method, **result.facts}
     config = model.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
-    event, guarantee, others = claim.stated(result.ledger, tuned.described(settings, described_run), stated_delta)
+    event, guarantee, others = claim.stated(result.ledger, result.plan.event(), stated_delta)
+    _require_own_facts(result.plan, facts)
     files[CARD] = card.write(
         guarantee,
-        settings,
+        result.plan,
+        facts,
         seeded=result.seeded,
         others=others,
         test_metrics=metrics,
@@ -84,7 +85,7 @@ def publish(
         model=model_spec,
         signed_by=key.public.fingerprint if key else None,
     ).encode()
-    body = certificate.make(event, guarantee, settings, result.seeded, files, others)
+    body = certificate.make(event, guarantee, result.plan, facts, result.seeded, files, others)
     files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
     for name, most in LARGEST.items():
         if len(files[name]) > most:
@@ -95,44 +96,14 @@ def publish(
     return path
 
 
-def load(
-    where: str | Path,
-    model_spec: str | None = None,
-    *,
-    key: str | Path | None = None,
-    features: str | None = None,
-) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a published model, after checking that its files are the certified ones.
-
-    What is loaded are the very bytes that were checked.
-
-    Args:
-        where: the folder that `publish` wrote.
-        model_spec: a factory `package.module:function` for models that were not built by name.
-        key: the publisher's public key, a file; see `verify`.
-        features: the user's own public encoder `package.module:function`, of a model that has one.
-
-    Raises:
-        CertificateMismatch: the folder does not verify.
-        BadInput: it cannot be read, or how to rebuild the network is not known.
-    """
-    trusted = None if key is None else read_public(key)
-    contents = folder.read(where)
-    verification = verify_contents(contents, trusted)
-    if not verification.ok:
-        raise CertificateMismatch(
-            f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
-            problems=verification.problems,
-        )
-    config = model.parse(contents.files[CONFIG])
-    spec = model_spec or config["model"]
-    if model_spec is None and not networks.is_built_in(spec):
-        # A folder must not choose the code that runs here.
-        raise BadInput(
-            f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
-            "it, give it yourself with --model package.module:function"
-        )
-    return model.rebuild(config, spec, folder.weights(contents), features), config
+def _require_own_facts(plan: AbstractPlan, facts: dict[str, Any]) -> None:
+    """Refuse to publish what `verify` would find at odds with itself."""
+    try:
+        problems = plan.follows(facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problems = [f"the result's facts lack what its plan asks for: {error!r}"]
+    if problems:
+        raise BadInput(f"{problems[0]}. Publish what a method returned, as it is")
 
 
 def _figure(name: str, value: Any) -> float:

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from privlearn import sampling, schedules
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
-from privlearn.accounting.events import Event, compose, from_json, require_adjacency
-from privlearn.accounting.filters import Limit, fits
+from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
-from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import claim as claim_module
-from privlearn.publishing import ensemble, features, tuned
+from privlearn.publishing import plans
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
+from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
@@ -85,11 +83,10 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     problems += _changed_parts(certificate) + _changed_files(contents, certificate)
     found = None
     try:
-        event = from_json(certificate["event"])
+        event = from_json(certificate["events"])
         found = _recompute(event, claim)
         problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
-        problems += _other_releases(certificate, event, found) + _other_features(contents, certificate)
-        problems += ensemble.uncovered(certificate["settings"], claim)
+        problems += _of_the_plan(certificate, event, found) + _other_features(contents, certificate)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     adjacency = claim.get("adjacency")
@@ -209,11 +206,11 @@ def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: s
 
 def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str]:
     """The public features that the run is said to have had must be those that stand in front of the network."""
-    settings = certificate["settings"]
+    facts = certificate["facts"]
     try:
-        stated = [_identity(part) for part in features.public(settings)]
+        stated = [_identity(part) for part in public_features(facts)]
     except (KeyError, TypeError, AttributeError):
-        return [f"the settings in {CERTIFICATE} do not say what the public features are"]
+        return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:
         transforms = loads(contents.files[CONFIG])["transforms"]
         found = [_identity(part) for part in transforms if "spec" in part]
@@ -229,124 +226,22 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
     return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
-def _other_releases(certificate: dict[str, Any], event: Event, found: Guarantee) -> list[str]:
-    """What the settings of the run describe must be the events, or go together with what is said of other runs."""
+def _of_the_plan(certificate: dict[str, Any], event: Event, found: Guarantee) -> list[str]:
+    """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
+    runs; it must be for the neighbours that are claimed; and what the run told must follow from it.
+    """
+    plan = plans.read(certificate["plan"])
+    planned = plan.event()
+    problems = claim_module.contradictions(certificate["claim"], event, planned, found)
+    if (plan.neighbours, plan.unit) != (found.adjacency, found.unit):
+        problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
+    if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
+        problems.append(f"the plan's events cost more than the {plan.budget} that it is said to be calibrated to")
     try:
-        settings = certificate["settings"]
-        described = tuned.described(settings, described_run)
-        of_batches = not (ensemble.is_ensemble(settings) or features.is_features(settings))
-        unfollowed = (
-            [*_undeclared(settings, found.adjacency), *_unfollowed(settings, found.adjacency)] if of_batches else []
-        )
-        others = claim_module.contradictions(certificate["claim"], event, described, found)
-        return others + unfollowed + _inconsistent(settings)
-    except (PrivlearnError, KeyError, TypeError, AttributeError, ValueError):
-        return [f"the settings in {CERTIFICATE} describe no run that could be compared with its events"]
-
-
-def _inconsistent(settings: dict[str, Any]) -> list[str]:
-    """Figures that the settings state beside those that they follow from, and that differ.
-
-    Raises:
-        BadInput, KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
-    """
-    follows: dict[str, Any] = {}
-    if ensemble.is_ensemble(settings):
-        follows = ensemble.derived(settings)
-    elif not features.is_features(settings):
-        sigmas, stated = settings["noise_multipliers"], settings["schedule"]
-        schedule = schedules.parse(stated) if schedules.is_spec(stated) else None
-        follows["epochs"] = len(sigmas)
-        if schedule is not None and not isinstance(schedule, schedules.Validation):
-            follows["noise_multipliers"] = [schedule(epoch) for epoch in range(len(sigmas))]
-    return [
-        f"the settings in {CERTIFICATE} state {name} {str(settings[name])[:60]}, and by what else they state it is "
-        f"{str(true)[:60]}"
-        for name, true in follows.items()
-        if name in settings and not _agree(settings[name], true)
-    ]
-
-
-def _agree(stated: Any, true: Any) -> bool:
-    if isinstance(true, list):
-        return isinstance(stated, list) and len(stated) == len(true) and all(map(_agrees, stated, true))
-    return _agrees(stated, true)
-
-
-def described_run(settings: dict[str, Any]) -> Event:
-    """The events that the settings of a run amount to: with a filter its limit, whatever was spent of it."""
-    if ensemble.is_ensemble(settings):
-        return ensemble.described(settings)
-    if features.is_features(settings):
-        return features.described(settings)
-    before = [features.earlier(part) for part in settings["before"] if part["kind"] != "histogram"]
-    during = [from_json(settings["filter"])] if "filter" in settings else [_epochs(settings)]
-    return compose([*before, *during])
-
-
-def _epochs(settings: dict[str, Any]) -> Event:
-    """What the epochs were, each with its validation if that was paid for."""
-    sampler = sampling.from_description(settings["sampling"])
-    paid = settings["validation"]["noise"] if "validation" in settings else None
-    validation = [] if paid is None else [Gaussian(paid)]
-    parts = [
-        part for sigma in settings["noise_multipliers"] for part in (sampler.epoch_event(Gaussian(sigma)), *validation)
-    ]
-    for part in settings["before"]:
-        if part["kind"] == "histogram":  # a release between the epochs
-            parts.insert(part["after"], Gaussian(part["noise_multiplier"]))
-    return compose(parts)
-
-
-def _undeclared(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
-    """What is wrong with a claim for neighbours that differ in the number of examples, where that was read off the data.
-
-    The certificates of ensembles and of feature statistics have no such number.
-    """
-    if adjacency is not Adjacency.ADD_REMOVE or settings["examples_declared"] is True:
-        return []
-    return [
-        f"{CERTIFICATE} claims add_remove neighbours and states the number of examples, which was taken from the data: the "
-        "neighbours differ in it, so the claim holds for zero_out neighbours at most"
-    ]
-
-
-def _unfollowed(settings: dict[str, Any], adjacency: Adjacency) -> list[str]:
-    """What is wrong with a run that reacted: its schedule tells that it did, and then it must have gone by a filter.
-
-    It must have stayed within the filter, with the noise that its schedule makes of the accuracies that it states, and have
-    paid for them as the schedule says. A run that did not react has neither a filter nor validations.
-
-    Raises:
-        BadInput: fields that don't go together.
-        KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
-    """
-    stated = settings["schedule"]
-    schedule = schedules.parse(stated) if schedules.is_spec(stated) else None  # a user's own can't react
-    reacts = isinstance(schedule, schedules.Validation)
-    if ("filter" in settings) is not reacts or ("validation" in settings) is not reacts:
-        return [
-            f"the settings in {CERTIFICATE} do not go together: expected a filter and validations where noise follows "
-            "validations (a schedule validation:...), and nowhere else"
-        ]
-    if not isinstance(schedule, schedules.Validation):
-        return []
-    limit, sigmas, validation = from_json(settings["filter"]), settings["noise_multipliers"], settings["validation"]
-    accuracies = validation["accuracies"]
-    if not isinstance(limit, Limit) or len(accuracies) != len(sigmas):
-        raise BadInput("a filter that is none, or accuracies that are not one for each epoch")
-    if validation["noise"] != schedule.noise or validation["public"] is not (schedule.noise is None):
-        return [
-            f"the validations in {CERTIFICATE} are not what its schedule says: with noise= they are paid for, else public"
-        ]
-    epochs = _epochs(settings)
-    require_adjacency(epochs, adjacency)
-    if fits(limit, epochs) and sigmas == list(schedule.noise_multipliers(accuracies))[:-1]:
-        return []
-    return [
-        f"the noise multipliers in {CERTIFICATE} do not follow from its schedule and accuracies, or are more than its filter "
-        "lets through"
-    ]
+        return problems + plan.follows(certificate["facts"])
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
+        said = f": {error}" if isinstance(error, PrivlearnError) else ""
+        return [*problems, f"the facts in {CERTIFICATE} are not those of a run of its plan{said}"]
 
 
 def _strangers(contents: Contents) -> list[str]:
@@ -373,16 +268,16 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
             "the run used a fixed seed: whoever knows the seed can take the noise off the weights, and then nothing is "
             "protected"
         )
-    settings, claim = certificate.get("settings"), certificate.get("claim")
-    if not isinstance(settings, dict) or not isinstance(claim, dict) or found is None:
+    facts, claim = certificate.get("facts"), certificate.get("claim")
+    if not isinstance(facts, dict) or not isinstance(claim, dict) or found is None:
         return warnings
     if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == claim_module.ALONE:
         warnings.append(
             "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
             "results, and nothing limits what they tell together"
         )
-    tuning = settings.get("tuning")
-    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else settings).get("examples")
+    tuning = facts.get("tuning")
+    examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
     if isinstance(examples, int) and found.delta * examples >= 1:
         warnings.append(
             f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"

@@ -1,7 +1,4 @@
-"""The public numbers of a run, as plain values for its certificate and card.
-
-What a method returns.
-"""
+"""What a method returns: a model, the plan that it was trained by, and the facts that only the run could tell."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.schedules import Schedule, Validation, spec
+from privlearn.plan import AbstractPlan
+from privlearn.schedules import Schedule, spec
 from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
@@ -30,52 +27,41 @@ if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
 
 
-def public_settings(
-    plan: Plan,
-    clip: dict[str, Any],
+def training_facts(
     examples: int,
     steps: int,
-    descent: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer,
     rates: Schedule,
     features: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """What every method's certificate states.
+    """What every training tells beside its plan: public numbers, for the certificate.
 
     Args:
-        plan: what will be spent, and how.
-        clip: the numbers of the plan's way to clip.
         examples: the number of examples that sums are divided by, declared or not.
-        steps: steps in an epoch.
-        descent: the optimizer.
+        steps: in all epochs; a run that reacts tells its own afterwards.
+        optimizer: what descends.
         rates: the schedule of its learning rates.
         features: what describes the public features, if there are any.
     """
-    defaults = {k: v for k, v in descent.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
+    defaults = {k: v for k, v in optimizer.defaults.items() if isinstance(v, int | float | str | bool | tuple)}
     return {
-        "sampling": plan.sampling.describe(),
-        "epochs": plan.epochs,
-        "steps": plan.epochs * steps,
-        "noise_multipliers": None if isinstance(plan.schedule, Validation) else list(plan.noise_multipliers()),
-        "schedule": spec(plan.schedule),
-        "clip": {"kind": plan.clip.kind, **clip},
         "examples": examples,
-        "examples_declared": plan.examples is not None,
-        "before": plan.other_releases(),
-        "optimizer": {"name": type(descent).__name__, **defaults},
+        "steps": steps,
+        "optimizer": {"name": type(optimizer).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
-        **public_features(features),
+        **public_facts(features),
     }
 
 
-def public_features(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The setting that names public features, one or several after the other; empty without any."""
+def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The fact that names public features, one or several after the other; empty without any."""
     if not descriptions:
         return {}
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def better_settings(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
-    """What a certificate states of what was done for accuracy alone; what was not done is left out.
+def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
+    """What was done for accuracy alone; what was not done is left out.
 
     Args:
         augmentation: copies of each example that are averaged before clipping.
@@ -91,29 +77,23 @@ def better_settings(augmentation: Augmentation | None, average: float | None, lo
     }
 
 
-def with_choices(
-    before: list[dict[str, Any]], front: Sequence[Transform], transforms: Sequence[torch.nn.Module], data: Dataset
-) -> list[dict[str, Any]]:
-    """The releases before training, with the features that selections among them chose: released, and so free to tell.
+def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], data: Dataset) -> dict[str, Any]:
+    """The features that selections before training chose: released, and so free to tell. Empty where there were none.
 
     Args:
-        before: the releases as plain values.
-        front: of the plan, with these releases in their order.
-        transforms: what was made of each transform of the front.
+        front: of the plan.
+        transforms: what was made of each transform of it, in their order.
         data: whose features may have names, which stand for them until something else is made of them.
     """
-    names, found = () if data.features else data.feature_names, []
-    parts = iter(before)
+    names, choices = () if data.features else data.feature_names, []
     for own, transform in zip(front, transforms, strict=True):
-        if own.event() is None:
-            names = names if isinstance(own, Rescale) else ()  # they stand for other numbers
-            continue
-        part = next(parts)
+        if isinstance(own, Rescale):
+            continue  # of the same numbers
         chosen = isinstance(transform, Keep)
         indices = transform.get_buffer("indices").tolist() if chosen else []
-        found.append(part | ({"chosen": choice_json(indices, names)} if chosen else {}))
+        choices += [choice_json(indices, names)] if chosen else []
         names = tuple(names[index] for index in indices) if names else ()
-    return found
+    return {"chosen": choices} if choices else {}
 
 
 @final
@@ -144,11 +124,9 @@ class Result:
     Attributes:
         model: takes raw inputs; its weights are covered by the guarantee.
         ledger: what was spent, this run included.
-        adjacency: the kind of neighbour.
-        delta: where epsilon is stated.
-        budget: the target that was set, if any.
+        plan: what was spent, and how.
         method: the name of the method.
-        settings: public numbers of the run, for the certificate and the card.
+        facts: public values that only the run could tell, for the certificate and the card: plain JSON values by name.
         architecture: how to rebuild the model (`publish` fills in what it can).
         seeded: whether somebody may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
@@ -159,11 +137,9 @@ class Result:
 
     model: nn.Module
     ledger: Ledger
-    adjacency: Adjacency
-    delta: float | None
-    budget: Budget | None
+    plan: AbstractPlan
     method: str
-    settings: dict[str, Any]
+    facts: dict[str, Any]
     architecture: dict[str, Any]
     seeded: bool
     private_diagnostics: PrivateDiagnostics
@@ -171,13 +147,28 @@ class Result:
     model_spec: str | None = None
     classes: int | None = None
 
+    @property
+    def adjacency(self) -> Adjacency:
+        """The kind of neighbour."""
+        return self.plan.neighbours
+
+    @property
+    def budget(self) -> Budget | None:
+        """The target that was set, if any."""
+        return self.plan.budget
+
+    @property
+    def delta(self) -> float | None:
+        """Where epsilon is stated; None if the plan says nothing of it."""
+        return self.plan.budget.delta if self.plan.budget else None
+
     def stated_delta(self, delta: float | None = None) -> float:
         """The delta to state epsilon at: `delta`, else the plan's.
 
         Raises:
             BadInput: neither is there.
         """
-        found = delta if delta is not None else self.delta
-        if found is None:
+        stated = delta if delta is not None else self.delta
+        if stated is None:
             raise BadInput("the plan was not calibrated to a delta: give one, for example delta=1e-5")
-        return found
+        return stated

@@ -68,15 +68,15 @@ def classifier(
 
 def _chosen(
     plan: FeaturesPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
-) -> dict[str, dict[str, Any]]:
-    """Which features were chosen, for the settings: released, and so free to tell. Where rows are released, scores are not."""
+) -> dict[str, Any]:
+    """Which features were chosen, for the facts: released, and so free to tell. Where rows are released, scores are not."""
     found = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
     if not plan.selects or not found:
         return {}
     if plan.purpose == "rows":
-        return {"chosen": choice_json(found[0], origin.names)}
+        return {"chosen": [choice_json(found[0], origin.names)]}
     scores, noise = scored(statistics, plan.criterion, plan.least_count)
-    return {"chosen": choice_json(found[0], origin.names, scores.tolist(), noise.tolist())}
+    return {"chosen": [choice_json(found[0], origin.names, scores.tolist(), noise.tolist())]}
 
 
 def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:

@@ -146,7 +146,7 @@ def linear_result(
         weight: shape (classes, kept features).
         bias: shape (classes,).
         ledger: where it was charged.
-        told: released and public numbers, for the settings.
+        told: released and public numbers, for the facts.
     """
     linear = nn.Linear(plan.keep, plan.classes)
     with torch.no_grad():
@@ -157,12 +157,9 @@ def linear_result(
             *origin.transforms, *transforms, nn.Sequential(nn.Flatten(), linear)
         ).eval(),  # as models.build("linear")
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
+        plan=plan,
         method="features",
-        settings=plan.describe()
-        | {"noise": "on a grid" if origin.discrete else "floating point"}
+        facts={"noise": "on a grid" if origin.discrete else "floating point"}
         | ({"public_features": origin.public} if origin.public else {})
         | told,
         architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}

@@ -6,35 +6,32 @@ Which way to a classifier: statistics or noisy rows, all features or few; by pub
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from privlearn._checks import between, count, one_of, probability
-from privlearn.accounting import accountant, zcdp
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn._public import registered
+from privlearn.accounting import zcdp
+from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Event, compose
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.mechanisms.squares import MOST_FEATURES
-from privlearn.transforms.select import LEAST_COUNT, SIZES, SPLIT, SelectFeatures
+from privlearn.plan import AbstractPlan
+from privlearn.transforms.select import LEAST_COUNT, SIZES, SPLIT, SelectFeatures, check_choices
 
 _PURPOSES = ("classifier", "selection", "rows", "least-squares")
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25
 _LABELS = ("public", "randomised")
-_FIELDS = (
-    "classes", "features", "keep", "row_norm", "coordinate_bound", "kept_norm", "purpose", "criterion", "way", "labels",
-    "split", "selection_share", "label_share", "least_count", "least_variance", "noise_multiplier",
-)  # fmt: skip
-#: Of these, what every description has.
-_ALWAYS = ("classes", "features", "keep", "row_norm", "purpose", "least_count", "least_variance", "noise_multiplier")
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class FeaturesPlan:
+class FeaturesPlan(AbstractPlan):
     """What is to be released of some features, and how privately, as public numbers; its event tree is known beforehand.
 
     One number, `noise_multiplier`, fixes the noise of all parts: together they cost rho = 1 / (2 noise_multiplier^2), and each
@@ -89,6 +86,7 @@ class FeaturesPlan:
     noise_multiplier: float | None = None
     budget: Budget | None = None
     group_size: int = 1
+    kind: ClassVar[str] = "features"
 
     def __post_init__(self) -> None:
         one_of("purpose", self.purpose, _PURPOSES)
@@ -105,6 +103,7 @@ class FeaturesPlan:
             probability(name, getattr(self, name), open_top=True)
         between("least_variance", self.least_variance, *SIZES)
         PrivacyUnit(self.group_size)
+        require_budget(self.budget)
         if self.purpose == "least-squares":
             count("the features of least squares", self.features, most=MOST_FEATURES)
             if self.keep != self.features:
@@ -122,17 +121,6 @@ class FeaturesPlan:
                 "rows are released one by one, so that their number is known: nothing holds for add_remove neighbours. "
                 "Expected adjacency zero_out or replace_one"
             )
-
-    @property
-    def neighbours(self) -> Adjacency:
-        """The plan's adjacency, settled."""
-        assert self.adjacency is not None
-        return self.adjacency
-
-    @property
-    def unit(self) -> PrivacyUnit:
-        """Whose data are protected."""
-        return PrivacyUnit(self.group_size)
 
     @property
     def noise(self) -> float:
@@ -230,60 +218,57 @@ class FeaturesPlan:
             parts.append(RandomisedResponse(self.label_epsilon, self.classes))
         return compose(parts)
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """The tightest sound guarantee at `delta`."""
-        return self.guarantees(delta)[0]
+    def scaled(self, factor: float) -> FeaturesPlan:
+        """The plan with `factor` times the noise."""
+        return replace(self, noise_multiplier=self.noise * factor)
 
-    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
-        """Every sound guarantee at `delta`, the tightest first."""
-        return accountant.guarantees(self.event(), self.neighbours, delta, self.group_size)
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], FeaturesPlan], float]:
+        return replace(self, noise_multiplier=1.0).scaled, 3.0
 
-    def calibrate(
-        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
-    ) -> FeaturesPlan:
-        """Solve for the noise that meets a target: what is spent ends at most at it.
+    def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
+        if budget.epsilon is not None and zcdp.gaussian_mu(replace(self, noise_multiplier=1.0).event()) is None:
+            return super()._solved(budget, spent, start)
+        return solve_gaussian(budget, spent)  # all Gaussian, or a target of rho: to the last digits
 
-        It meets it to the last digits where the target is rho, or all releases are Gaussian, and else within 0.3%.
-
-        Raises:
-            BadInput: a target out of range.
-        """
-        budget = Budget(epsilon, delta, rho, self.group_size)
-
-        def spent(noise: float) -> float:
-            return budget.spent(replace(self, noise_multiplier=noise).event(), self.neighbours)
-
-        gaussian = zcdp.gaussian_mu(replace(self, noise_multiplier=1.0).event()) is not None
-        if budget.epsilon is not None and not gaussian:
-            return replace(self, noise_multiplier=solve_noise(spent, budget.limit, start=3.0), budget=budget)
-        if budget.epsilon is None:
-            mu = math.sqrt(2 * budget.limit)
-        else:
-            assert budget.delta is not None
-            mu = zcdp.gaussian_mu_for(budget.epsilon, budget.delta)
-        return replace(self, noise_multiplier=_upwards(spent, self.group_size / mu, budget.limit), budget=budget)
-
-    def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates: those that what it releases depends on."""
-        return {name: getattr(self, name) for name in _FIELDS if name not in self._unused()} | {
-            "adjacency": self.neighbours.value
-        }
-
-    def _unused(self) -> set[str]:
-        """The fields that nothing depends on."""
-        rows, statistics = self.purpose == "rows", self.purpose != "rows" or self.selects
-        unused = {name for name in ("coordinate_bound", "kept_norm") if getattr(self, name) is None}
-        if not self.selects:
-            unused |= {"criterion", "way", "selection_share"}
-        if self.in_one_release:
-            unused |= {"kept_norm", "selection_share"}
+    @property
+    def summary(self) -> str:
+        """What a card says of how it was made."""
+        made = "A Fisher classifier (features independent within classes)"
         if self.purpose == "least-squares":
-            unused |= {"coordinate_bound"}
-        if not rows:
-            unused |= {"labels"}
-        if not self._label_part:
-            unused |= {"label_share"}
-        return unused if statistics else unused | {"split"}
+            made = "A linear classifier by least squares, with a ridge that follows the noise"
+        public = self.purpose == "rows" and self.labels == "public"
+        labels = " Labels are declared public: neighbours have the same." if public else ""
+        return f"{made}, computed from released numbers alone.{labels}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What a card says of what was released."""
+        kept = f"{self.keep} of {self.features}"
+        if self.selects:
+            way = "Gumbel noise on distances of class means" if self.selection.by_gumbel else "noisy class means"
+            kept += f", by {way}, criterion {self.criterion}"
+        released = "counts, class sums and second moments"
+        if self.purpose == "least-squares":
+            released = "sums of products of each row with its class and with itself"
+        if self.purpose == "rows":
+            released = f"every row of the kept features, once, with noise; labels {self.labels}"
+        bounds = []
+        if self.in_one_release or (self.selects and not self.selection.by_gumbel):
+            bounds.append(f"rows to norm {self.row_norm:g}")
+        if self.selects and self.selection.by_gumbel:
+            bounds.append(f"single numbers to {self.coordinate_bound:g} for choosing")
+        if not self.in_one_release:
+            bounds.append(f"kept rows to norm {self.rest_norm:g}")
+        return [
+            ("released", released),
+            ("features kept", kept),
+            ("bounds", ", ".join(bounds)),
+            ("noise multiplier", f"{self.noise:.4g} for all together"),
+        ]
+
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """Nothing, if as many features were chosen as are kept."""
+        check_choices(facts, [self.keep] if self.selects else [])
+        return []
 
     @property
     def _selection_part(self) -> float:
@@ -305,26 +290,6 @@ class FeaturesPlan:
             self.keep, noise, self.classes, self.row_norm, self.coordinate_bound, self.criterion, way, self.split,
             self.least_count,
         )  # fmt: skip
-
-
-def _upwards(spent: Callable[[float], float], noise: float, limit: float) -> float:
-    """The least noise from `noise` on at which `limit` holds: it does there, but for the last digits."""
-    step = 1e-15
-    while spent(noise) > limit:
-        noise, step = noise * (1 + step), 2 * step
-    return noise
-
-
-def from_description(settings: dict[str, Any]) -> FeaturesPlan:
-    """The plan that `describe` described; what it left out is as usual.
-
-    Raises:
-        BadInput: no plan's numbers.
-        KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
-    """
-    numbers = {name: settings[name] for name in _FIELDS if name in settings or name in _ALWAYS}
-    split = tuple(numbers.get("split", SPLIT))
-    return FeaturesPlan(**numbers | {"split": split, "adjacency": settings["adjacency"]})
 
 
 #: Noise in a class mean, over the size of a row's numbers, from which fewer features were better than all, and the part of

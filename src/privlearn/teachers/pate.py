@@ -45,7 +45,7 @@ class Asked:
         answers: what a student learns from.
         pool: the public inputs.
         ledger: what was charged.
-        settings: public numbers of the asking, for certificates.
+        facts: public values of the asking, for certificates.
         seeded: whether somebody may know the seed of the noise.
         private_diagnostics: not covered by the guarantee.
     """
@@ -54,7 +54,7 @@ class Asked:
     answers: Answers
     pool: Pool
     ledger: Ledger
-    settings: dict[str, Any]
+    facts: dict[str, Any]
     seeded: bool
     private_diagnostics: PrivateDiagnostics
 
@@ -157,19 +157,15 @@ def ask_teachers(
         facts = _facts(plan, teachers, reducer, pool)
         found = release_answers(plan, sums, reducer, ledger, streams, Checkpoint(keep), facts)
     answers = Answers(pool.inputs, found.targets, found.answered, found.scores, plan.teachers / plan.noise_std**2)
-    settings = {
-        **plan.describe(),
-        "epochs": None,  # there are none, and the number of records is nowhere used
-        "steps": None,
-        "noise_multipliers": None,
-        "noise_std": plan.noise_std,
+    public: dict[str, Any] = {
+        **plan.noise_figures(),
         "answered": int(found.answered.sum()),
         "public_inputs": len(pool.raw),
         "teacher": teachers.describe(),
         "reducer": None if reducer is None else reducer.describe(),
         "noise": "on a grid" if found.discrete else "floating point",
     }
-    return Asked(plan, answers, pool, ledger, settings, found.seeded, PrivateDiagnostics(silent))
+    return Asked(plan, answers, pool, ledger, public, found.seeded, PrivateDiagnostics(silent))
 
 
 def teach_student(asked: Asked, student: StudentRecipe) -> Result:
@@ -195,11 +191,9 @@ def teach_student(asked: Asked, student: StudentRecipe) -> Result:
     return Result(
         model=nn.Sequential(*pool.transforms, network).eval(),
         ledger=asked.ledger,
-        adjacency=plan.adjacency,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
+        plan=plan,
         method="pate",
-        settings=asked.settings | {"student": student.describe() if isinstance(student, Student) else None},
+        facts=asked.facts | {"student": student.describe() if isinstance(student, Student) else None},
         architecture=shapes,
         seeded=asked.seeded,
         private_diagnostics=asked.private_diagnostics,

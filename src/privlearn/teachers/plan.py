@@ -10,26 +10,36 @@ are clipped to. That holds for every kind of neighbour (maths: Fay et al. 2020, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final, get_args
 
 from privlearn._checks import between, count, one_of, positive, probability
 from privlearn._checks import delta as valid_delta
-from privlearn.accounting import accountant, zcdp
-from privlearn.accounting.budget import Budget
+from privlearn._public import registered
+from privlearn.accounting import zcdp
+from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Event, Repeated, compose
-from privlearn.accounting.guarantee import ALL, Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.guarantee import ALL, Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import GaussianFilter
 from privlearn.errors import BadInput
+from privlearn.plan import AbstractPlan
 
 _MOST = 10**7
+_ASKED = {
+    "ball": "the mean of their codes, each clipped to a ball",
+    "box": "the mean of their targets, each number clipped to [0, 1]",
+    "votes": "their votes",
+    "confident-votes": "their votes, where enough of them agree",
+}
 _NOISE = (1e-6, 1e12)
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class PatePlan:
+class PatePlan(AbstractPlan):
     """Questions to an ensemble of teachers (PATE), as public numbers.
 
     Guarantee: whatever is released is `guarantee(delta)`-DP for `adjacency` and `unit`, if every record (for `persons` all of
@@ -60,6 +70,7 @@ class PatePlan:
     group_size: int = 1
     budget: Budget | None = None
     persons: bool = False
+    kind: ClassVar[str] = "pate"
 
     def __post_init__(self) -> None:
         count("queries", self.queries, most=_MOST)
@@ -77,19 +88,15 @@ class PatePlan:
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, *_NOISE)
         object.__setattr__(self, "adjacency", Adjacency.parse(str(self.adjacency)))
+        if not isinstance(self.persons, bool):
+            raise BadInput(f"persons is {self.persons!r}: expected True or False")
         self.unit  # noqa: B018 - raises
-        if self.budget is not None and not isinstance(self.budget, Budget):
-            raise BadInput(f"budget is {self.budget!r}: expected a Budget, as calibrate(epsilon=, delta=) sets it")
+        require_budget(self.budget)
 
     @property
     def before(self) -> tuple[()]:
         """Releases that come before: none. Reducers are fitted on public data."""
         return ()
-
-    @property
-    def neighbours(self) -> Adjacency:
-        """The plan's adjacency."""
-        return self.adjacency
 
     @property
     def unit(self) -> PrivacyUnit:
@@ -125,6 +132,11 @@ class PatePlan:
         over = 1 if isinstance(self.aggregate, Votes | ConfidentVotes) else self.teachers
         return self.noise * self.aggregate.sensitivity / over
 
+    def noise_figures(self) -> dict[str, float]:
+        """Figures of the noise, by name: what the run states of it."""
+        tests = {"test_noise_multiplier": self.test_noise} if isinstance(self.aggregate, ConfidentVotes) else {}
+        return {"noise_std": self.noise_std, **tests}
+
     @property
     def _weight(self) -> float:
         """How many answers the whole amounts to: mu^2 of everything together is this over noise_multiplier^2."""
@@ -148,14 +160,9 @@ class PatePlan:
         parts: Event = self.limit or Repeated(Gaussian(self.noise), self.queries)
         return compose([parts])
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """The tightest sound guarantee of the whole run at `delta`."""
-        return self.guarantees(delta)[0]
-
-    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
-        """Every sound guarantee of the whole run at `delta`, the tightest first."""
-        found = accountant.guarantees(self.event(), self.adjacency, delta, self.group_size)
-        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
+    def scaled(self, factor: float) -> PatePlan:
+        """The plan with `factor` times the noise."""
+        return replace(self, noise_multiplier=self.noise * factor)
 
     def calibrate(
         self,
@@ -177,47 +184,80 @@ class PatePlan:
         Raises:
             BadInput: a target out of range, or the paper's formula for what it does not speak of.
         """
+        if one_of("formula", formula, ["exact", "paper"]) == "exact":
+            return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
         budget = Budget(epsilon, delta, rho, self.group_size)
-        if one_of("formula", formula, ["exact", "paper"]) == "paper":
-            if budget.epsilon is None or isinstance(self.aggregate, ConfidentVotes):
-                raise BadInput(
-                    "the paper's formula is for a target epsilon and for queries that are all answered: use formula='exact'"
-                )
-            assert delta is not None
-            noise = self.group_size * paper_noise_multiplier(self.queries, budget.epsilon, delta)
-            return replace(self, noise_multiplier=noise, budget=budget)
-        if budget.epsilon is not None:
-            assert delta is not None
-            mu = zcdp.gaussian_mu_for(budget.epsilon, delta)
-        else:
-            mu = math.sqrt(2 * budget.limit)
-        noise, step = self.group_size * math.sqrt(self._weight) / mu, 1e-14
-        while budget.spent(replace(self, noise_multiplier=noise).event(), self.adjacency) > budget.limit:
-            noise, step = noise * (1 + step), 2 * step  # the last digits, upwards
+        if budget.epsilon is None or isinstance(self.aggregate, ConfidentVotes):
+            raise BadInput(
+                "the paper's formula is for a target epsilon and for queries that are all answered: use formula='exact'"
+            )
+        assert delta is not None
+        noise = self.group_size * paper_noise_multiplier(self.queries, budget.epsilon, delta)
         return replace(self, noise_multiplier=noise, budget=budget)
 
-    def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates."""
-        return {
-            "queries": self.queries,
-            "teachers": self.teachers,
-            "aggregate": {"kind": self.aggregate.kind, **vars(self.aggregate)},
-            "noise_multiplier": self.noise,
-            **({"test_noise_multiplier": self.test_noise} if isinstance(self.aggregate, ConfidentVotes) else {}),
-        }
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], PatePlan], float]:
+        return replace(self, noise_multiplier=1.0).scaled, 1.0
 
+    def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
+        return solve_gaussian(budget, spent, math.sqrt(self._weight), step=1e-14)
 
-def from_description(settings: dict[str, Any]) -> PatePlan:
-    """The plan whose `describe` is part of `settings`; what else they hold is passed over.
+    @property
+    def summary(self) -> str:
+        """What a card says of how it was trained."""
+        return (
+            "Teachers were trained on disjoint parts of the private records, and asked about public inputs. This model "
+            "learned from their noisy answers and from what is public. That each record was with one teacher is the "
+            "publisher's word. Public inputs are not protected."
+        )
 
-    Raises:
-        BadInput: no plan's numbers.
-        KeyError, TypeError, ValueError, AttributeError: fields are missing or of other types.
-    """
-    numbers = {name: value for name, value in settings["aggregate"].items() if name != "kind"}
-    kinds: dict[str, type[Any]] = {kind.kind: kind for kind in (Ball, Box, Votes, ConfidentVotes)}
-    kind = kinds[one_of("the kind of aggregate", str(settings["aggregate"]["kind"])[:40], kinds)]
-    return PatePlan(settings["queries"], settings["teachers"], kind(**numbers), settings["noise_multiplier"])
+    def rows(self) -> list[tuple[str, str]]:
+        """What a card says of the questions, the answers and their noise."""
+        asked = self.aggregate
+        rows = [
+            ("teachers", str(self.teachers)),
+            ("queries", str(self.queries)),
+            ("released", _ASKED[asked.kind]),
+            ("noise", f"multiplier {self.noise:.4g}, standard deviation {self.noise_std:.4g} on each number"),
+        ]
+        if not isinstance(asked, ConfidentVotes):
+            return rows
+        return [
+            *rows,
+            (
+                "answered where",
+                f"the largest count, with noise of {self.test_noise:.4g}, reaches {asked.threshold:g} votes; at most "
+                f"{asked.answers} times",
+            ),
+            (
+                "what is paid for",
+                f"all of that beforehand: {self.queries} tests (sensitivity 1, {asked.share:g} of the price) and "
+                f"{asked.answers} answers (sensitivity sqrt 2) are together rho {zcdp.rho(self.event()):.6g}",
+            ),
+        ]
+
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """What contradicts the plan: other noise, too many answers, or a record that is replaced and changes two teachers."""
+        problems = []
+        for name, true in self.noise_figures().items():
+            stated = float(facts[name])
+            if not math.isclose(stated, true, rel_tol=1e-6):
+                problems.append(f"{name} is said to be {stated:g}, and the plan's is {true:g}")
+        most = self.aggregate.answers if isinstance(self.aggregate, ConfidentVotes) else self.queries
+        if not 0 <= count("answered", facts["answered"], least=0) <= most:
+            problems.append(f"{facts['answered']} queries are said to be answered, and the plan answers at most {most}")
+        teacher = facts["teacher"]
+        if teacher.get("source") != "trained" or self.adjacency is not Adjacency.REPLACE_ONE:
+            return problems
+        if teacher.get("records") == "by site":
+            problems.append(
+                "a record that is replaced by one of another site changes two teachers, and the certificate counts one"
+            )
+        elif not self.persons and teacher.get("assigned_by") != "row":
+            problems.append(
+                "records were assigned to teachers by person, or it is not said how: a record that is replaced by one of "
+                "another person changes two teachers, and the certificate counts one"
+            )
+        return problems
 
 
 def paper_noise_multiplier(queries: int, epsilon: float, delta: float) -> float:
@@ -238,6 +278,7 @@ _MOST_CLASSES = 10**9
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Ball:
     """Each teacher's code is clipped to L2 distance `radius` of a public code; what is released is the mean of codes.
@@ -258,6 +299,7 @@ class Ball:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Box:
     """Each teacher's target is clipped to [0, 1] in each of `dimensions` numbers, then encoded by a linear map of norm 1.
@@ -279,6 +321,7 @@ class Box:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Votes:
     """Each teacher votes for one of `classes`, or for none; what is released are noisy counts, of which the largest wins.
@@ -299,6 +342,7 @@ class Votes:
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class ConfidentVotes:
     """As `Votes`, asked only where the largest count, with noise, reaches `threshold` (Confident-GNMax, Papernot et al. 2018).

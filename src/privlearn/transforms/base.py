@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from privlearn import _public
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from privlearn.transforms.modules import RowTransform
 
 Shape = tuple[int, ...]
-_KINDS: dict[str, type[Transform]] = {}
 #: The modules in which they are defined; none of them imports torch.
 _HOMES = ("moments", "pca", "select", "sources", "specs")
 
@@ -45,7 +44,7 @@ class Transform(ABC):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if "kind" in vars(cls):
-            _KINDS[cls.kind] = cls
+            _public.enter(cls)
 
     @abstractmethod
     def event(self) -> Event | None:
@@ -104,10 +103,8 @@ class Transform(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, which `from_json` reads."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind} | {
-            name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
-        }
+        written: dict[str, Any] = _public.to_json(self)
+        return written
 
 
 class PublicTransform(Transform):
@@ -163,6 +160,10 @@ class PrivateTransform(Transform):
     def event(self) -> Event:
         """What it costs."""
 
+    @abstractmethod
+    def text(self) -> str:
+        """What a model card says of it."""
+
 
 def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
     """The shape of an example of `shape` after `transforms`, one after the other.
@@ -181,11 +182,17 @@ def priced(transforms: Iterable[Transform]) -> list[Event]:
     return [event for transform in transforms if (event := transform.event()) is not None]
 
 
+def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the facts of a run say of its public features, one after the other; not looked at."""
+    found = facts.get("public_features", [])
+    return found if isinstance(found, list) else [found]
+
+
 def kinds() -> Mapping[str, type[Transform]]:
     """Every kind of transform by its name: closed, so that a file never chooses what runs."""
     for home in _HOMES:
         import_module(f"privlearn.transforms.{home}")
-    return _KINDS
+    return _public.kinds(Transform)
 
 
 def from_json(data: Mapping[str, Any]) -> Transform:
@@ -194,13 +201,8 @@ def from_json(data: Mapping[str, Any]) -> Transform:
     Raises:
         BadInput: no such kind, or numbers that it does not take.
     """
-    kind = kinds().get(str(data.get("kind")))
-    if kind is None:
+    kinds()  # of all of which the modules are there
+    transform = _public.from_json(dict(data))
+    if not isinstance(transform, Transform):
         raise BadInput(f"a transform is a {str(data.get('kind'))[:40]!r}: expected one of {', '.join(sorted(kinds()))}")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    del values["kind"]
-    if set(values) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]
-        raise BadInput(
-            f"a transform of kind {kind.kind!r} has the fields {', '.join(sorted(values))[:200]}: expected others"
-        )
-    return kind(**values)
+    return transform

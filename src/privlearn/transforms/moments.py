@@ -78,6 +78,13 @@ class Moments(PrivateTransform):
         positive("the noise_multiplier of the moments", self.noise_multiplier)
         between("row_norm", self.row_norm, *SIZES)
 
+    def text(self) -> str:
+        """What a card says of it."""
+        return (
+            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise multiplier "
+            f"{self.noise_multiplier:.4g})"
+        )
+
     def event(self) -> Event:
         """What it costs."""
         return Gaussian(self.noise_multiplier)

@@ -62,6 +62,10 @@ class PrivatePCA(PrivateTransform):
         count("components", self.components)
         positive("the PCA's noise_multiplier", self.noise_multiplier)
 
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"pca ({self.components} components, noise multiplier {self.noise_multiplier:g})"
+
     def event(self) -> Event:
         """What it costs."""
         return Gaussian(self.noise_multiplier)

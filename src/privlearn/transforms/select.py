@@ -278,6 +278,10 @@ class SelectFeatures(PrivateTransform):
     def _counts_noise(self) -> float:
         return self.noise_multiplier / math.sqrt(self._counts_part)
 
+    def text(self) -> str:
+        """What a card says of it."""
+        return f"selection of {self.keep} features (noise multiplier {self.noise_multiplier:.4g})"
+
     def event(self) -> Event:
         """What it costs."""
         if not self.by_gumbel:
@@ -426,6 +430,19 @@ def check_choice(choice: dict[str, Any], keep: int) -> None:
         raise BadInput(
             f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected each once, and as many"
         )
+
+
+def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
+    """Raise `BadInput` unless `facts` tell of one choice for each number in `keeps`, and of no others.
+
+    Raises:
+        KeyError, TypeError: fields are missing or of other types.
+    """
+    choices = facts.get("chosen", [])
+    if len(choices) != len(keeps):
+        raise BadInput(f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}")
+    for choice, keep in zip(choices, keeps, strict=True):
+        check_choice(choice, keep)
 
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
-from privlearn._checks import positive, probability
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn._checks import count, positive, probability
+from privlearn._public import registered
+from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Selection
 from privlearn.accounting.trees import Parallel, one_of
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
-from privlearn.tuning.stopping import Candidate, alone, quieter, require_candidates, require_room
+from privlearn.plan import AbstractPlan, Plan
+from privlearn.tuning.stopping import (
+    Candidate,
+    alone,
+    candidate_rows,
+    chosen_candidate,
+    require_candidates,
+    require_room,
+)
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(AbstractPlan):
     """k candidates on k + 1 blocks: each is trained on its own block, and judged on the last one.
 
     Examples fall into blocks independently and uniformly, so one example meets one block: the whole costs the maximum over the
@@ -48,9 +56,11 @@ class Blocks:
     retrain: bool = False
     share: float = 0.5
     budget: Budget | None = None
+    kind: ClassVar[str] = "blocks"
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_budget(self.budget)
         if self.selection_epsilon is not None:
             positive("selection_epsilon", self.selection_epsilon)
         if not isinstance(self.retrain, bool):
@@ -107,28 +117,19 @@ class Blocks:
         """Everything that the run will be charged, in order."""
         return compose([self.choosing(), self.again()])
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """The tightest sound guarantee of the whole at `delta`."""
-        return self.guarantees(delta)[0]
+    def scaled(self, factor: float) -> Blocks:
+        """All noise `factor` times as high, that of the selection too."""
+        return replace(
+            self,
+            candidates=tuple(
+                replace(each, plan=each.plan.scaled(factor), again=each.again and each.again.scaled(factor))
+                for each in self.candidates
+            ),
+            selection_epsilon=self.selection_epsilon and self.selection_epsilon / factor,
+        )
 
-    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
-        """Every sound guarantee of the whole at `delta`, the tightest first."""
-        found = accountant.guarantees(self.event(), self.neighbours, delta, self.unit.group_size)
-        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
-
-    def calibrate(
-        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
-    ) -> Blocks:
-        """Scale all noise so that everything together meets a target.
-
-        Each part first gets the noise at which it would meet the target by itself, so that no block costs more than another;
-        then all noise is scaled at once. What is spent ends at most at the target, and within 0.3% of it.
-
-        Raises:
-            BadInput: a target out of range, or one that what is fixed (a PCA, `selection_epsilon`) exceeds.
-            UnsupportedEvent: a target rho under Poisson sampling.
-        """
-        budget = Budget(epsilon, delta, rho, self.unit.group_size)
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Blocks], float]:
+        """Each part first gets the noise at which it would meet the target by itself: no block costs more than another."""
         # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
         budget.spent(replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours)
         if self.selection_epsilon is not None:
@@ -149,14 +150,13 @@ class Blocks:
             return replace(
                 self,
                 candidates=tuple(
-                    replace(each, plan=quieter(each.plan, first), again=each.again and quieter(each.again, second))
+                    replace(each, plan=each.plan.scaled(first), again=each.again and each.again.scaled(second))
                     for each in candidates
                 ),
                 selection_epsilon=self.selection_epsilon or selection / first,
             )
 
-        factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
-        return replace(at(factor), budget=budget)
+        return at, 1.0
 
     def for_block(self, candidate: Candidate, present: int) -> Candidate:
         """`candidate` as it is trained on its block: sums are divided by a block's share of the examples."""
@@ -168,14 +168,42 @@ class Blocks:
         plan: Plan = candidate.again or candidate.plan
         return replace(candidate, plan=replace(plan, examples=self.examples or present))
 
-    def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates."""
-        return {
-            "way": "blocks",
-            "selection_epsilon": self.selection_epsilon,
-            "retrain": self.retrain,
-            "candidates": [candidate.describe() for candidate in self.candidates],
-        }
+    def stated(self) -> Blocks:
+        """Itself, with plans as they are published."""
+        return replace(self, candidates=tuple(each.stated() for each in self.candidates))
+
+    @property
+    def summary(self) -> str:
+        """What a card says of how the parameters were chosen."""
+        again = "It was then trained again on all the data." if self.retrain else "It is published as it is."
+        return (
+            f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one was "
+            "drawn by the exponential mechanism on their errors on a further block (privacy loss of range "
+            f"{self.selection_epsilon:.4g}). {again}"
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The candidates, each with its settings."""
+        return candidate_rows(self.candidates)
+
+    def trained(self, facts: Mapping[str, Any]) -> Plan:
+        """The plan of the candidate that `facts` say was chosen, on its block or on all the data."""
+        candidate = chosen_candidate(self.candidates, facts)
+        if self.examples is None:
+            return candidate.again or candidate.plan if self.retrain else candidate.plan
+        return self._settled(candidate, self.examples)
+
+    def _settled(self, candidate: Candidate, present: int) -> Plan:
+        """The plan that the chosen candidate was trained by, with its divisor."""
+        return (self.for_all if self.retrain else self.for_block)(candidate, present).plan
+
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """What contradicts the plan of the candidate that is said to have been chosen, or the declared number of examples."""
+        stated = count("examples", facts["tuning"]["examples"])
+        own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
+        if stated == (self.examples or stated):
+            return own
+        return [f"{stated} examples were divided into blocks, and the plan declares {self.examples}", *own]
 
 
 def choosing(trainings: Sequence[Event], selection: Selection) -> Event:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
-from privlearn._checks import between, positive
-from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget, solve_noise
+from privlearn._checks import between, count, positive
+from privlearn._public import registered
+from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, require_same
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, require_same
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 from privlearn.schedules import Validation
 
 #: Runs that may be expected; each is a training.
@@ -30,8 +30,9 @@ _SHARE = 0.05
 
 
 @final
+@registered
 @dataclass(frozen=True)
-class RandomStopping:
+class RandomStopping(AbstractPlan):
     """A random number of runs, of which the best is kept. Nothing is shown of the others, not even how many they were.
 
     Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the examples that
@@ -56,9 +57,11 @@ class RandomStopping:
     shape: float = 1.0
     score_noise: float | None = None
     budget: Budget | None = None
+    kind: ClassVar[str] = "random-stopping"
 
     def __post_init__(self) -> None:
         require_candidates(self.candidates)
+        require_budget(self.budget)
         if any(candidate.again is not None for candidate in self.candidates):
             raise BadInput(
                 "candidates have a plan to be trained again by: the best run is kept as it is; leave out again="
@@ -94,28 +97,16 @@ class RandomStopping:
         """Everything that the run will be charged."""
         return compose([self.repeated()])
 
-    def guarantee(self, delta: float) -> Guarantee:
-        """The tightest sound guarantee of the whole at `delta`."""
-        return self.guarantees(delta)[0]
+    def scaled(self, factor: float) -> RandomStopping:
+        """All noise `factor` times as high, that of the scores too."""
+        return replace(
+            self,
+            candidates=tuple(replace(each, plan=each.plan.scaled(factor)) for each in self.candidates),
+            score_noise=self.score_noise and self.score_noise * factor,
+        )
 
-    def guarantees(self, delta: float) -> tuple[Guarantee, ...]:
-        """Every sound guarantee of the whole at `delta`, the tightest first."""
-        found = accountant.guarantees(self.event(), self.neighbours, delta, self.unit.group_size)
-        return tuple(replace(each, rows_per_person=self.unit.rows_per_person) for each in found)
-
-    def calibrate(
-        self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None
-    ) -> RandomStopping:
-        """Scale all noise so that everything together meets a target.
-
-        Each candidate first gets the noise at which it would meet the target if it were the only one; then all noise is scaled
-        at once. What is spent ends at most at the target, and within 0.3% of it.
-
-        Raises:
-            BadInput: a target out of range, or one that what is fixed (a PCA, `score_noise`) exceeds.
-            UnsupportedEvent: a target rho: random stopping has a price in Renyi DP only.
-        """
-        budget = Budget(epsilon, delta, rho, self.unit.group_size)
+    def _by_factor(self, budget: Budget) -> tuple[Callable[[float], RandomStopping], float]:
+        """Each candidate first gets the noise at which it would meet the target if it were the only one."""
 
         def repeated(event: Event) -> Event:
             return RepeatAndSelect(event, self.mean, self.shape)
@@ -135,24 +126,38 @@ class RandomStopping:
             return replace(
                 self,
                 candidates=tuple(
-                    replace(each, plan=quieter(plan, factor / math.sqrt(training)))
+                    replace(each, plan=plan.scaled(factor / math.sqrt(training)))
                     for each, plan in zip(self.candidates, plans, strict=True)
                 ),
                 score_noise=score if scoring is None else score * factor / math.sqrt(scoring),
             )
 
-        factor = solve_noise(lambda factor: budget.spent(at(factor).event(), self.neighbours), budget.limit)
-        return replace(at(factor), budget=budget)
+        return at, 1.0
 
-    def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates."""
-        return {
-            "way": "random-stopping",
-            "mean": self.mean,
-            "shape": self.shape,
-            "score_noise": self.score_noise,
-            "candidates": [candidate.describe() for candidate in self.candidates],
-        }
+    def stated(self) -> RandomStopping:
+        """Itself, with plans as they are published."""
+        return replace(self, candidates=tuple(each.stated() for each in self.candidates))
+
+    @property
+    def summary(self) -> str:
+        """What a card says of how the parameters were chosen."""
+        return (
+            f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn from "
+            f"{len(self.candidates)} and released a noisy count of its right predictions (noise multiplier "
+            f"{self.score_noise:.4g}). The best run is published; how many there were is nowhere recorded."
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The candidates, each with its settings."""
+        return candidate_rows(self.candidates)
+
+    def trained(self, facts: Mapping[str, Any]) -> Plan:
+        """The plan of the candidate that `facts` say was chosen."""
+        return chosen_candidate(self.candidates, facts).plan
+
+    def follows(self, facts: Mapping[str, Any]) -> list[str]:
+        """What contradicts the plan of the candidate that is said to have been chosen."""
+        return self.trained(facts).follows(facts)
 
 
 def stopping(trainings: Sequence[Event], score_noise: float, mean: float, shape: float) -> RepeatAndSelect:
@@ -166,6 +171,7 @@ _LONGEST = 60  # characters of a name
 
 
 @final
+@registered
 @dataclass(frozen=True)
 class Candidate:
     """One of the settings to choose among. Everything about it is public.
@@ -184,6 +190,7 @@ class Candidate:
     plan: Plan
     again: Plan | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    kind: ClassVar[str] = "candidate"
 
     def __post_init__(self) -> None:
         name = self.name
@@ -199,26 +206,34 @@ class Candidate:
                     f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates need "
                     "schedules that are, such as exp:k=0.01"
                 )
+        if not isinstance(self.settings, Mapping):
+            raise BadInput(f"settings of candidate {name!r} are a {type(self.settings).__name__}: expected a mapping")
         for key, value in self.settings.items():
             if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
                 raise BadInput(
                     f"settings of candidate {name!r} hold {key!r}: {value!r}; expected numbers and texts by name"
                 )
 
-    def describe(self) -> dict[str, Any]:
-        """Its public numbers, for certificates."""
-        plans = {"plan": self.plan} | ({} if self.again is None else {"again": self.again})
-        return {"name": self.name, "settings": dict(self.settings)} | {
-            key: _numbers(plan) for key, plan in plans.items()
-        }
+    def stated(self) -> Candidate:
+        """Itself, with plans as they are published."""
+        return replace(self, plan=self.plan.stated(), again=self.again and self.again.stated())
 
 
-def _numbers(plan: Plan) -> dict[str, Any]:
-    return {
-        "sampling": plan.sampling.describe(),
-        "noise_multipliers": list(plan.noise_multipliers()),
-        "before": plan.other_releases(),
-    }
+def candidate_rows(candidates: Sequence[Candidate]) -> list[tuple[str, str]]:
+    """A card's rows: each candidate's name and settings."""
+    return [
+        (each.name, ", ".join(f"{name} {value}" for name, value in each.settings.items()) or "as of the whole run")
+        for each in candidates
+    ]
+
+
+def chosen_candidate(candidates: Sequence[Candidate], facts: Mapping[str, Any]) -> Candidate:
+    """The candidate that `facts` say was chosen.
+
+    Raises:
+        BadInput, KeyError, TypeError: there is none.
+    """
+    return candidates[count("chosen", facts["tuning"]["chosen"], least=0, most=len(candidates) - 1)]
 
 
 def require_candidates(candidates: Sequence[Candidate]) -> None:
@@ -257,15 +272,10 @@ def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, 
         )
 
 
-def quieter(plan: Plan, factor: float) -> Plan:
-    """`plan` with `factor` times the noise."""
-    return replace(plan, schedule=plan.schedule.scaled(factor))
-
-
 def alone(plan: Plan, budget: Budget, within: Callable[[Event], Event]) -> Plan:
     """`plan` with the noise at which `within` of it would meet `budget`, were it all that is done."""
     start = 1.0 / min(plan.noise_multipliers())
     factor = solve_noise(
-        lambda factor: budget.spent(within(quieter(plan, factor).event()), plan.neighbours), budget.limit, start
+        lambda factor: budget.spent(within(plan.scaled(factor).event()), plan.neighbours), budget.limit, start
     )
-    return quieter(plan, factor)
+    return plan.scaled(factor)

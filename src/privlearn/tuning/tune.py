@@ -75,8 +75,8 @@ def tune(
         progress: called with (candidates trained, candidates in all) for `Blocks`; never for `RandomStopping`.
 
     Returns:
-        The chosen candidate's result on `ledger`. `settings["tuning"]` says how it was chosen, and from what; `chosen` in it
-        is the candidate's place in the list.
+        The chosen candidate's result on `ledger`, with this plan. `facts["tuning"]["chosen"]` is the candidate's place in the
+        list.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -106,10 +106,8 @@ def tune(
     return replace(
         found,
         ledger=ledger,
-        adjacency=plan.neighbours,
-        delta=plan.budget.delta if plan.budget else None,
-        budget=plan.budget,
-        settings={**found.settings, **_tuning(plan, chosen, data)},
+        plan=plan,
+        facts={**found.facts, "tuning": _tuning(plan, chosen, data)},
         seeded=streams.seeded,
     )
 
@@ -242,9 +240,5 @@ def _rows(given: Any) -> Dataset:
 
 
 def _tuning(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
-    """What the settings say of the choice. On blocks a training's number of examples follows from that of all."""
-    found: dict[str, Any] = {"tuning": {**plan.describe(), "chosen": chosen}}
-    if isinstance(plan, Blocks):
-        found["tuning"]["examples"] = plan.examples or data.examples
-        found["examples_declared"] = plan.examples is not None
-    return found
+    """What is told of the choice. On blocks a training's number of examples follows from that of all."""
+    return {"chosen": chosen} | ({"examples": plan.examples or data.examples} if isinstance(plan, Blocks) else {})

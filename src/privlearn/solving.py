@@ -1,0 +1,72 @@
+"""Other numbers of a plan than its noise, solved for: the rate of a schedule, and the size of batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from privlearn.accounting.budget import Budget, largest, solve_rate
+from privlearn.errors import BadInput
+from privlearn.sampling import Partition, Poisson
+from privlearn.schedules import Constant, Polynomial, Step, Validation
+
+if TYPE_CHECKING:
+    from privlearn.plan import Plan
+
+_NOT_KNOWN = (
+    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
+    "epochs, or give --schedule {}"
+)
+
+
+def with_rate(plan: Plan, budget: Budget) -> Plan:
+    """`plan` with its start, epochs and batches, and the rate k of its schedule at which it meets `budget`.
+
+    Raises:
+        BadInput: a constant schedule, or no k meets the budget.
+    """
+    budget = budget.for_group(plan.group_size)
+    plan.require_room(budget)
+    schedule = plan.schedule
+    if isinstance(schedule, Constant):
+        raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
+    if isinstance(schedule, Validation):
+        raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
+
+    def at(k: float) -> Plan:
+        return replace(plan, schedule=replace(schedule, k=k))  # type: ignore[type-var]
+
+    step = isinstance(schedule, Step)
+    k = solve_rate(
+        lambda k: budget.spent(at(k).event(), plan.neighbours),
+        budget.limit,
+        more_is_louder=not step,
+        below_one=step,
+        start=0.9 if step else 1.0 if isinstance(schedule, Polynomial) else 0.05,
+    )
+    return replace(at(k), budget=budget)
+
+
+def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
+    """`plan` with its noise and epochs, and the largest batches of `examples` rows that `budget` allows.
+
+    Raises:
+        BadInput: batches are not sampled, so that their size costs nothing; or not even one example a batch fits.
+    """
+    if not isinstance(plan.sampling, Poisson | Partition):
+        raise BadInput(
+            f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or the "
+            "epochs, or use poisson or partition sampling"
+        )
+    if isinstance(plan.schedule, Validation):
+        raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
+    budget = budget.for_group(plan.group_size)
+    plan.require_room(budget)
+
+    def at(size: int) -> Plan:
+        return replace(plan, sampling=type(plan.sampling).of_size(size, examples))
+
+    size = largest(lambda size: budget.covers(budget.spent(at(size).event(), plan.neighbours)), examples)
+    if size == 0:
+        raise BadInput(f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs")
+    return replace(at(size), budget=budget)

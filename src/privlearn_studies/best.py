@@ -1,0 +1,222 @@
+"""Accuracy against epsilon, with the library's defaults, beside the papers and what others have published."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from privlearn._checks import one_of
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat
+from privlearn.data.catalogue import cache
+from privlearn.data.dataset import Dataset
+from privlearn.data.named import load
+from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.train import train as train_by_default
+from privlearn.models import networks
+from privlearn.plan import Plan
+from privlearn.runs.result import Result
+from privlearn.runs.task import front
+from privlearn.sampling import Poisson
+from privlearn.statistics.classifiers import fisher
+from privlearn.statistics.plan import FeaturesPlan
+from privlearn.streams import Streams
+from privlearn.transforms import usual, with_features
+from privlearn.transforms.chain import row_norm
+from privlearn_studies.charts import BLUE, GREEN, GREY, RED, SKY, Curve, Figure, Mark, Panel
+from privlearn_studies.fay2020 import votes
+from privlearn_studies.harder2020.mnist import tuned_classifier
+from privlearn_studies.others import PUBLISHED, Published, best_known, compared, marks
+from privlearn_studies.report import Findings, each, ends, mean, mean_row, page, spread, table
+from privlearn_studies.runs import Call, Outcome, Runs, cached
+from privlearn_studies.yu2019.training import mnist
+
+DELTA = 1e-5
+DEFAULTS, EXAMPLE, STATISTICS = "defaults", "opacus's example", "class statistics"
+#: Of the MNIST example of Opacus (examples/mnist.py): its network is `cnn`, of 26 thousand weights.
+_BATCH, _EPOCHS, _RATE, _NORM = 64, 10, 0.1, 1.0
+_SEEDS, _QUICK_SEEDS = 3, 1
+_QUICK_ROWS = 6000
+_EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
+_DATA = ("mnist", "fashion-mnist", "cifar10", "cifar10-features", "usps", "adult")
+#: What the methods of the papers reach on MNIST, in their own settings or better ones.
+_YU, _MAC, _PATE = "Yu et al., decaying noise", "DP-MAC", "PATE, votes"
+PAPERS = (_YU, _MAC, _PATE)
+_Made = dict[Call, list[Outcome]]
+_Reached = dict[tuple[str, float], list[float]]
+
+
+@cached("best")
+def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: int | None = None) -> dict[str, Any]:
+    """One model, with `seed`, which fixes batches and noise.
+
+    Args:
+        seed: of everything.
+        data: the data set's name.
+        epsilon: the target, at delta 1e-5.
+        way: the library's defaults; the settings of Opacus's MNIST example with noise for the target; or Fisher's classifier
+            from noisy statistics of the classes, behind the same public features.
+        first: how many training examples; None: all.
+
+    Returns:
+        accuracy: on the test rows.
+        epsilon: what its ledger says was spent.
+        seconds: of training, one thread, features not counted.
+        weights: how many the network has.
+    """
+    whole = load(data)
+    rows = replace(whole, x=whole.x[:first], y=whole.y[:first])
+    if one_of("the way", way, (DEFAULTS, EXAMPLE, STATISTICS)) != EXAMPLE:
+        features = usual(rows.x.shape[1:], rows.low, rows.examples * epsilon)
+        rows = rows if features is None else with_features(rows, features, cache=cache() / "features")
+    transforms, x = front(rows, rows.test_tensors()[0])  # and the encoder is ready
+    if rows.features is not None:
+        front(rows, rows.tensors()[0])
+    started = time.perf_counter()
+    result = _trained(rows, epsilon, way, Streams.new(seed))
+    seconds = time.perf_counter() - started
+    network = nn.Sequential(*list(result.model.children())[len(transforms) :])  # what was paid for stands in front
+    with torch.no_grad():
+        said = torch.cat([network(part).argmax(1) for part in x.split(2048)])  # type: ignore[no-untyped-call]
+    right = float((said == torch.from_numpy(np.asarray(rows.y_test).astype(np.int64))).double().mean())
+    weights = sum(value.numel() for value in network.parameters())
+    return {
+        "accuracy": right,
+        "epsilon": result.ledger.guarantee(DELTA).epsilon,
+        "seconds": seconds,
+        "weights": weights,
+    }
+
+
+def _trained(data: Dataset, epsilon: float, way: str, streams: Streams) -> Result:
+    if way == STATISTICS:
+        return _statistics(data, epsilon, streams)
+    if way == DEFAULTS:
+        return train_by_default(data, epsilon=epsilon, delta=DELTA, examples=data.examples, streams=streams)
+    plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM), examples=data.examples)
+    return dpsgd(
+        plan.calibrate(epsilon=epsilon, delta=DELTA),
+        lambda shape: networks.build("cnn", shape, data.classes or 0, streams.initialisation),
+        nn.CrossEntropyLoss(reduction="none"),
+        data,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=_RATE),
+        streams=streams,
+    )
+
+
+def _statistics(data: Dataset, epsilon: float, streams: Streams) -> Result:
+    """Shen et al.'s way to a classifier, without selection."""
+    _, row = front(data, data.test_tensors()[0][:1])
+    known = None if data.features is None else row_norm(data.features.encoder, row.numel())
+    plan = FeaturesPlan(
+        classes=data.classes or 0,
+        features=row.numel(),
+        keep=row.numel(),
+        row_norm=math.sqrt(row.numel()) / 2 if known is None else known,  # of numbers in [0, 1], as on the command line
+        adjacency=Adjacency.ADD_REMOVE,
+    )
+    return fisher(plan.calibrate(epsilon=epsilon, delta=DELTA), data, streams=streams)
+
+
+def grid(quick: bool = False) -> list[Call]:
+    """Six data sets at six targets by descent and by statistics, and the example's settings on MNIST at three.
+
+    In short, small data sets, and a tenth of MNIST.
+    """
+    names, epsilons, first = (
+        (("mnist", "usps", "adult"), (1.0, 3.0), _QUICK_ROWS) if quick else (_DATA, _EPSILONS, None)
+    )
+    ours = [
+        train.at(data=data, epsilon=epsilon, way=way, first=first)
+        for data in names
+        for way in (DEFAULTS, STATISTICS)
+        for epsilon in epsilons
+    ]
+    return ours + [train.at(data="mnist", epsilon=e, way=EXAMPLE) for e in (() if quick else (1.0, 3.0, 8.0))]
+
+
+def reached_by_papers(runs: Runs, numbers: Sequence[int]) -> _Reached:
+    """Test accuracies of each seed by the paper and epsilon; runs that other studies made are not made again."""
+    epsilons, decay = (0.5, 2.0, 8.0), "exp:k=0.0138"
+    calls = {(_YU, e): mnist(decay, epochs=60, clip="flat", epsilon=e, sampling="partition") for e in epsilons}
+    calls |= {(_MAC, e): tuned_classifier(e) for e in epsilons}
+    reached = {name: ends(mine) for name, mine in runs.named(calls, numbers).items()}
+    by_votes = votes.train.at()
+    # With 1,000 queries, from labels that spread from the winners: see `pate-mnist`.
+    return reached | {(_PATE, by_votes.epsilon): [one.test[1][1] for one in runs([by_votes], numbers)[by_votes]]}
+
+
+def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
+    """Every data set at every target, and MNIST by Opacus's example."""
+    numbers, calls = range(seeds or (_QUICK_SEEDS if quick else _SEEDS)), grid(quick)
+    known = () if quick else PUBLISHED  # which are of all rows
+    made = runs(calls, numbers)
+    rows = []
+    for call in calls:
+        label = f"{call.data}, epsilon {call.epsilon:g}, {call.way}"
+        best = best_known(call.data, call.epsilon) if known and call.way == DEFAULTS else None
+        rows += [
+            mean_row(label, "test accuracy", each(made[call], "accuracy"), best and best.accuracy),
+            mean_row(label, f"epsilon spent, at delta {DELTA:g}", each(made[call], "epsilon")),
+            mean_row(label, "seconds of training, one thread", each(made[call], "seconds")),
+        ]
+    papers = {} if quick else reached_by_papers(runs, numbers)
+    for (way, epsilon), accuracies in papers.items():
+        rows.append(mean_row(f"mnist, epsilon {epsilon:g}, {way}", "test accuracy", accuracies))
+    names = list(dict.fromkeys(call.data for call in calls))
+    title = "accuracy with default settings" + (f", {_QUICK_ROWS:,} training rows" if quick else "")
+    panels = [_panel(name, {c: made[c] for c in calls if c.data == name}, papers, known) for name in names]
+    figure = Figure(title, panels, 13, 10 if len(names) > 3 else 5, 3)
+    return Findings(tuple(rows), figure, _notes(made, papers, len(numbers), quick))
+
+
+def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
+    epsilons = sorted({call.epsilon for call in made})
+    columns = [f"epsilon {epsilon:g}" for epsilon in epsilons]
+    by_way = {(call.data, call.way, call.epsilon): mine for call, mine in made.items()}
+    lines = []
+    for name, way in dict.fromkeys((call.data, call.way) for call in made):
+        own = (by_way.get((name, way, epsilon)) for epsilon in epsilons)
+        lines.append((name, way, *("–" if mine is None else spread(each(mine, "accuracy")) for mine in own)))
+    for way in dict.fromkeys(way for way, _ in papers):
+        lines.append(("mnist", way, *(spread(papers[way, e]) if (way, e) in papers else "–" for e in epsilons)))
+    seconds = []
+    for name in dict.fromkeys(call.data for call in made):
+        several = [by_way[name, DEFAULTS, epsilon] for epsilon in epsilons]
+        seconds.append(
+            (name, f"{several[0][0].weights:,}", *(f"{mean(each(mine, 'seconds')):.0f}" for mine in several))
+        )
+    ours = {
+        (call.data, call.epsilon): mean(each(mine, "accuracy")) for call, mine in made.items() if call.way == DEFAULTS
+    }
+    return page(
+        "best", seeds=f"{seeds} seed{'s' if seeds > 1 else ''}", delta=DELTA,
+        names=", ".join(dict.fromkeys(call.data for call in made)),
+        quick=" " + page("best-parts:quick", rows=_QUICK_ROWS) if quick else "",
+        table=table(("data", "way", *columns), lines), seconds=table(("data", "weights", *columns), seconds),
+        papers="" if quick else page("best-parts:papers"), compared="" if quick else compared(ours),
+    )  # fmt: skip
+
+
+def _panel(data: str, made: _Made, papers: _Reached, known: Sequence[Published]) -> Panel:
+    """Accuracy against epsilon: lines are ours, marks what others published; hollow ones the papers' methods, made here."""
+    drawn: list[Mark] = []
+    for way, colour in ((DEFAULTS, BLUE), (STATISTICS, SKY), (EXAMPLE, GREY)):
+        own = {call.epsilon: mean(each(mine, "accuracy")) for call, mine in made.items() if call.way == way}
+        if own:
+            drawn.append(Curve(sorted(own), [own[epsilon] for epsilon in sorted(own)], way, colour, "o-"))
+    for which, (whose, points) in enumerate(marks(data, known).items()):
+        x, y = zip(*points, strict=True)
+        drawn.append(Curve(x, y, f"published: {whose}", RED, "x^sDvP*"[which % 7], size=6))
+    for way, marker in zip(PAPERS, "osD", strict=True) if data == "mnist" else ():
+        own = {epsilon: mean(values) for (name, epsilon), values in papers.items() if name == way}
+        if own:
+            drawn.append(Curve(sorted(own), [own[e] for e in sorted(own)], way, GREEN, marker, size=5, hollow=True))
+    return Panel(drawn, "epsilon", "test accuracy", data, "x2", xticks=_EPSILONS, legend="below")

@@ -1,0 +1,224 @@
+"""What a study reports: rows, means and intervals over seeds, tables, pages, and the three files that they are kept in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy import stats
+
+from privlearn.errors import BadInput
+
+if TYPE_CHECKING:
+    from privlearn_studies.charts import Figure
+    from privlearn_studies.registry import Study
+
+#: What training accuracies are called: exact figures on private rows, outside every guarantee.
+UNPROTECTED = "training accuracy (exact, of private rows: not protected)"
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One number of a paper beside ours.
+
+    Attributes:
+        label: which line, point or entry of the table or figure.
+        metric: what is measured, with its unit.
+        ours: our number, or the mean over seeds.
+        paper: the paper's number; None where it gives none.
+        ours_std: the standard deviation over seeds; None where chance plays no part.
+        seeds: how many seeds.
+    """
+
+    label: str
+    metric: str
+    ours: float
+    paper: float | None = None
+    ours_std: float | None = None
+    seeds: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class Findings:
+    """All that a study computed: rows, a figure, and a text in Markdown that explains them."""
+
+    rows: tuple[Row, ...]
+    figure: Figure
+    notes: str
+
+
+def mean_row(label: str, metric: str, values: Sequence[float], paper: float | None = None) -> Row:
+    """The mean over seeds, with its standard deviation where there are several."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Row(label, metric, mean(values), paper, deviation, len(values))
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean."""
+    return float(np.mean(list(values)))
+
+
+def each(runs: Iterable[Any], name: str) -> list[Any]:
+    """One number of several runs."""
+    return [getattr(run, name) for run in runs]
+
+
+def ends(runs: Iterable[Any], name: str = "test") -> list[float]:
+    """The last of a number of each epoch, by seed."""
+    return [getattr(run, name)[-1] for run in runs]
+
+
+def spread(values: Sequence[float], digits: int = 4, error: bool = False) -> str:
+    """The mean for reading, with the deviation (or the standard error) of several seeds."""
+    wide = np.std(values, ddof=1) / (np.sqrt(len(values)) if error else 1) if len(values) > 1 else None
+    return f"{np.mean(values):.{digits}f}" + ("" if wide is None else f" ± {wide:.{digits}f}")
+
+
+def interval(values: Sequence[float], others: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Student's interval for the mean difference of pairs: its middle and its half-width (infinite for one pair)."""
+    differences = np.subtract(values, others)
+    if len(differences) < 2:
+        return float(differences.mean()), math.inf
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return float(differences.mean()), float(stats.t.ppf(0.5 + level / 2, len(differences) - 1)) * error
+
+
+def apart(one: Row, other: Row, level: float = 0.95) -> tuple[float, float]:
+    """Welch's interval for the difference of two means of independent seeds: middle, half-width (infinite for one seed)."""
+    if one.ours_std is None or other.ours_std is None:
+        return one.ours - other.ours, math.inf
+    parts = [row.ours_std**2 / row.seeds for row in (one, other) if row.ours_std is not None]
+    if not any(parts):
+        return one.ours - other.ours, 0.0
+    freedom = sum(parts) ** 2 / sum(p**2 / (row.seeds - 1) for p, row in zip(parts, (one, other), strict=True))
+    return one.ours - other.ours, math.sqrt(sum(parts)) * float(stats.t.ppf(0.5 + level / 2, freedom))
+
+
+def verdict(middle: float, half_width: float) -> str:
+    """In words, what an interval of differences says."""
+    if math.isinf(half_width):
+        return "one seed says nothing"
+    if middle - half_width > 0:
+        return "better"
+    return "worse" if middle + half_width < 0 else "within noise"
+
+
+def signed(middle: float, half_width: float) -> str:
+    """An interval for reading, in percent: `+0.42 ± 0.13 %`."""
+    wide = "?" if math.isinf(half_width) else f"{100 * half_width:.2f}"
+    return f"{100 * middle:+.2f} ± {wide} %"
+
+
+def judged(values: Sequence[float], others: Sequence[float]) -> str:
+    """The difference of pairs for reading, and what it says."""
+    difference = interval(values, others)
+    return f"{signed(*difference)}, {verdict(*difference)}"
+
+
+def gap_closed(values: Sequence[float], base: Sequence[float], ceiling: Sequence[float]) -> float:
+    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan unless the gap is beyond noise."""
+    gap, half_width = interval(ceiling, base)
+    open_ = gap > 0 if math.isinf(half_width) else gap > half_width
+    return float(np.mean(values) - np.mean(base)) / gap if open_ else math.nan
+
+
+def percent(share: float) -> str:
+    """A share of a gap for reading; in words where there is no gap."""
+    return f"{100 * share:.0f} %" if math.isfinite(share) else "no gap"
+
+
+def number(value: float | None) -> str:
+    """A number to six significant digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.6g}"
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; columns of numbers are aligned to the right."""
+    rule = [
+        "---:" if all(cell[0] in "-–0123456789" for cell in column) else "---" for column in zip(*lines, strict=True)
+    ]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (heads, rule, *lines))
+
+
+def page(name: str, **places: Any) -> str:
+    """The text `notes/NAME.md` with its places filled in.
+
+    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, and a paragraph that is
+    empty once it is filled in is left out.
+    """
+    filled = (paragraph.format(**places) for paragraph in _paragraphs(name))
+    return "\n\n".join(paragraph for paragraph in filled if paragraph.strip())
+
+
+@cache
+def _paragraphs(name: str) -> tuple[str, ...]:
+    place, _, part = name.partition(":")
+    text = files("privlearn_studies").joinpath("notes", f"{place}.md").read_text(encoding="utf-8")
+    if part:
+        text = text.split(f"<!-- {part} -->\n", 1)[1].split("<!-- ", 1)[0]
+    return tuple(paragraph.replace("\n", " ") for paragraph in text.strip().split("\n\n"))
+
+
+def as_json(study: Study, findings: Findings) -> dict[str, Any]:
+    """The JSON object that scripts rely on."""
+    return {"name": study.name, "source": study.source, "rows": [asdict(row) for row in findings.rows]}
+
+
+def save(study: Study, findings: Findings, folder: Path, quick: bool = False) -> None:
+    """Write NAME.json, NAME.md and NAME.png into `folder`; files of these names are overwritten. `quick` is said in the text.
+
+    Raises:
+        BadInput: the folder cannot be written.
+    """
+    from privlearn_studies import charts
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(as_json(study, findings), indent=2)
+        (folder / f"{study.name}.json").write_text(text + "\n", encoding="utf-8")
+        (folder / f"{study.name}.md").write_text(_markdown(study, findings, quick), encoding="utf-8")
+        charts.save(findings.figure, folder / f"{study.name}.png")
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written: {error.strerror}. Give another folder") from error
+
+
+def row_cells(findings: Findings, wide: Callable[[Row], tuple[str, ...]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Heads and cells of all rows; `wide` says what stands of chance where it plays a part."""
+    chance = any(row.ours_std is not None for row in findings.rows)
+    return ["what", "metric", "paper", "ours", *(["deviation"] if chance else [])], [
+        (row.label, row.metric, number(row.paper), number(row.ours), *(wide(row) if chance else ()))
+        for row in findings.rows
+    ]
+
+
+def read_rows(page: str) -> list[Row]:
+    """The numbers of a page that `save` wrote, to the six digits that stand there."""
+    lines = [line for line in page.split("## All numbers")[1].splitlines() if line.startswith("|")][2:]
+    rows = []
+    for line in lines:
+        label, metric, *cells = line.strip("| ").split(" | ")
+        paper, ours, deviation, seeds = (None if c == "–" else float(c) for c in (*cells, "–", "1")[:4])
+        rows.append(Row(label, metric, ours or 0.0, paper, deviation, int(seeds or 1)))
+    return rows
+
+
+def _markdown(study: Study, findings: Findings, quick: bool) -> str:
+    heads, lines = row_cells(findings, lambda row: (number(row.ours_std), str(row.seeds)))
+    parts = [
+        f"# {study.source}: {study.what}",
+        *(["*A quick run: fewer seeds, points and training rows. Not the figures to quote.*"] if quick else []),
+        findings.notes,
+        f"![{study.what}]({study.name}.png)",
+        "## All numbers",
+        table([*heads, "seeds"] if "deviation" in heads else heads, lines),
+    ]
+    return "\n\n".join(parts) + "\n"
