@@ -82,8 +82,9 @@ def check_equal_seeds_make_pairs() -> None:
     one, same, other = (data._cancer(seed, False) for seed in (0, 0, 1))
     assert torch.equal(one.x, same.x)
     assert not torch.equal(one.x, other.x)
-    falling = Setting("cancer", "exp:k=0.001,start=30", epochs=3)
-    assert yu.train(0, falling) == yu.train(0, falling)
+    falling = Setting("cancer", "exp:k=0.001,start=30", epochs=40)  # in few epochs runs may agree by chance
+    for seed in range(3):
+        assert yu.train(seed, falling) == yu.train(seed, falling)
     louder = [
         yu.train(0, Setting("cancer", f"constant:start={s}", epochs=1, learning_rate=1e-9)).test for s in (10, 90)
     ]

@@ -217,7 +217,7 @@ def check_a_checkpoint_stands_before_anything_is_drawn() -> None:
             must_raise(Stopped, lambda: run.go(path, every=1e9))
         assert path.exists()
         must_raise(Stopped, lambda: run.go(path, stop=1, every=1e9))
-        with mock.patch.object(pv.transforms.PrivatePCA, "run", side_effect=AssertionError("the PCA is made anew")):
+        with mock.patch.object(pv.transforms.PrivatePCA, "fit", side_effect=AssertionError("the PCA is made anew")):
             result = run.go(path)
         assert torch.equal(weights(result), weights(run.go()))
 

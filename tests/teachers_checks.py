@@ -504,7 +504,8 @@ def check_what_is_published_is_what_was_asked() -> None:
             if isinstance(aggregate, pv.teachers.Votes):
                 lies = {"noise_multiplier": 0.1, "queries": 60}
             for name, value in lies.items():
-                lie = replace(result, plan=replace(result.plan, budget=None, **{name: value}))
+                lied = replace(result.plan, budget=None, **{name: value})
+                lie = replace(result, plan=lied, facts=result.facts | lied.noise_figures())
                 to = Path(folder) / f"lie-{name}"
                 must_raise(BadInput, lambda: pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3))  # noqa: B023
                 with (

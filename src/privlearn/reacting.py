@@ -10,7 +10,6 @@ from privlearn.accounting.budget import Budget, solve_noise
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import Limit, fits, largest_filter, share
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.errors import BadInput
 from privlearn.schedules import Validation
 
@@ -47,7 +46,7 @@ def started(plan: Plan, shape: Validation, budget: Budget) -> Plan:
 
 def require_filter(plan: Plan, limit: Limit) -> None:
     """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-    if not isinstance(limit, Filter | GaussianFilter) or not isinstance(plan.schedule, Validation):
+    if not isinstance(limit, Limit) or not isinstance(plan.schedule, Validation):
         raise BadInput(
             f"filter is {repr(limit)[:80]}, and the schedule {repr(plan.schedule)[:80]}: a filter is for "
             "schedules.Validation alone, and within and calibrate set it. Leave it out"

@@ -22,8 +22,8 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.train import train as train_by_default
 from privlearn.models import networks
 from privlearn.plan import Plan
+from privlearn.runs.front import front
 from privlearn.runs.result import Result
-from privlearn.runs.task import front
 from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FeaturesPlan
@@ -61,8 +61,8 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
         seed: of everything.
         data: the data set's name.
         epsilon: the target, at delta 1e-5.
-        way: the library's defaults; the settings of Opacus's MNIST example with noise for the target; or Fisher's classifier
-            from noisy statistics of the classes, behind the same public features.
+        way: the library's defaults; the settings of Opacus's MNIST example with noise for the target; or Fisher's
+            classifier from noisy statistics of the classes, behind the same public features.
         first: how many training examples; None: all.
 
     Returns:
@@ -206,7 +206,7 @@ def _notes(made: _Made, papers: _Reached, seeds: int, quick: bool) -> str:
 
 
 def _panel(data: str, made: _Made, papers: _Reached, known: Sequence[Published]) -> Panel:
-    """Accuracy against epsilon: lines are ours, marks what others published; hollow ones the papers' methods, made here."""
+    """Accuracy against epsilon: lines are ours, marks what others published; hollow: the papers' methods, run here."""
     drawn: list[Mark] = []
     for way, colour in ((DEFAULTS, BLUE), (STATISTICS, SKY), (EXAMPLE, GREY)):
         own = {call.epsilon: mean(each(mine, "accuracy")) for call, mine in made.items() if call.way == way}

@@ -1,4 +1,4 @@
-"""Figures as data: panels of curves, bars, lines across, maps and images; matplotlib draws them, and is imported only then."""
+"""Figures as data: panels of curves, bars, lines across, maps and images; matplotlib is imported to draw them."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ class Heat:
         y: likewise.
         values: a row for each y.
         colours: matplotlib's name of a map of colours, or the two ends of one.
-        low, middle, high: numbers at the ends and in the middle of the colours; without a middle they are evenly spread.
+        low, middle, high: numbers at the ends and in the middle of the colours; without a middle they are evenly
+            spread.
         contour: a height that is drawn as a line.
         bar: what stands beside a bar of the colours; empty: there is none.
         over: whether numbers above `high` are meant to be there.
@@ -366,7 +367,7 @@ def draw(figure: Figure) -> Any:
     grid = canvas.add_gridspec(rows, figure.columns, height_ratios=list(figure.heights) or None)
     for place, panel in enumerate(figure.panels):
         row, column = divmod(place, figure.columns)
-        panel.draw(canvas.add_subplot(grid[row] if panel.wide else grid[row, column]))
+        panel.draw(canvas.add_subplot(grid[row, :] if panel.wide else grid[row, column]))
     if figure.legend:
         several = [ax.get_legend_handles_labels() for ax in canvas.axes if ax.get_legend() is None]
         every = {label: handle for handles, labels in several for handle, label in zip(handles, labels, strict=True)}

@@ -1,4 +1,4 @@
-"""Rows that studies share: the learning tasks of Yu et al. 2019, section V-B, images of USPS, and plain training on rows."""
+"""Rows that studies share: the tasks of Yu et al. 2019, section V-B, images of USPS, and plain training on rows."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def features(
         seed: of the split, and of the projection's noise.
         validate: whether rows to validate on are held back from training.
         first: how many training rows to use; None: all.
-        scale: "raw" keeps each row's own length, "unit" divides by it; "whitened" divides by the spread of each projected
-            feature, and brings rows to one length.
+        scale: "raw" keeps each row's own length, "unit" divides by it; "whitened" divides by the spread of each
+            projected feature, and brings rows to one length.
         ledger: charged for the projection.
         adjacency: the kind of neighbour; the projection's noise is the same for all that it is used with.
     """

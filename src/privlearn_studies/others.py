@@ -1,4 +1,4 @@
-"""What others have published on the data sets of `best`: accuracy at an epsilon, whose it is, and how it was checked."""
+"""What others have published on the data sets of `best`: accuracy at an epsilon, whose it is, and where it was read."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class Study:
         name: what the command line calls it.
         source: paper, and where in it.
         what: one line on what it shows.
-        place: its function (quick, seeds, runs) -> Findings, as "module:name", or "module:name(argument)" for one that makes
-            such a function of an argument.
+        place: its function (quick, seeds, runs) -> Findings, as "module:name", or "module:name(argument)" for one that
+            makes such a function of an argument.
         trains: whether it makes runs, which are kept.
     """
 
@@ -117,7 +117,8 @@ STUDIES = (
     Study("pate-activation", f"{_FAY}, Figures 1 and 2", "the bottleneck's activation fills the unit ball",
           "fay2020.activation:run", False),
     Study("pate-mnist", f"{_PAPERNOT}, Table 1", "students of noisy votes on MNIST", "fay2020.votes:run"),
-    Study("best", "this library", "accuracy against epsilon with default settings, beside what is published", "best:run"),
+    Study("best", "this library", "accuracy against epsilon with default settings, beside what is published",
+          "best:run"),
     Study("pate-vectors", _FAY, "images as targets, by no reduction, PCA and an autoencoder", "fay2020.vectors:run"),
     Study("dfs-toy", f"{_SHEN}, toy model", "Fisher's classifier by dimension and noise, in a sparse Gaussian model",
           "shen2021.toy:run", False),

@@ -1,4 +1,4 @@
-"""What a study reports: rows, means and intervals over seeds, tables, pages, and the three files that they are kept in."""
+"""What a study reports: rows, means and intervals over seeds, tables, pages, and the three files that keep them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def interval(values: Sequence[float], others: Sequence[float], level: float = 0.
 
 
 def apart(one: Row, other: Row, level: float = 0.95) -> tuple[float, float]:
-    """Welch's interval for the difference of two means of independent seeds: middle, half-width (infinite for one seed)."""
+    """Welch's interval for the difference of two means of independent seeds: middle, half-width (inf for one seed)."""
     if one.ours_std is None or other.ours_std is None:
         return one.ours - other.ours, math.inf
     parts = [row.ours_std**2 / row.seeds for row in (one, other) if row.ours_std is not None]
@@ -125,7 +125,7 @@ def judged(values: Sequence[float], others: Sequence[float]) -> str:
 
 
 def gap_closed(values: Sequence[float], base: Sequence[float], ceiling: Sequence[float]) -> float:
-    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan unless the gap is beyond noise."""
+    """The share of the gap from `base` to `ceiling` that `values` close, in the means; nan if it is within noise."""
     gap, half_width = interval(ceiling, base)
     open_ = gap > 0 if math.isinf(half_width) else gap > half_width
     return float(np.mean(values) - np.mean(base)) / gap if open_ else math.nan
@@ -152,8 +152,8 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def page(name: str, **places: Any) -> str:
     """The text `notes/NAME.md` with its places filled in.
 
-    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, and a paragraph that is
-    empty once it is filled in is left out.
+    `NAME:PART` is the part of it below the line `<!-- PART -->`. The lines of a paragraph are joined, and a paragraph
+    that is empty once it is filled in is left out.
     """
     filled = (paragraph.format(**places) for paragraph in _paragraphs(name))
     return "\n\n".join(paragraph for paragraph in filled if paragraph.strip())
@@ -174,7 +174,7 @@ def as_json(study: Study, findings: Findings) -> dict[str, Any]:
 
 
 def save(study: Study, findings: Findings, folder: Path, quick: bool = False) -> None:
-    """Write NAME.json, NAME.md and NAME.png into `folder`; files of these names are overwritten. `quick` is said in the text.
+    """Write NAME.json, NAME.md and NAME.png into `folder`, over files of these names; the text says if it is `quick`.
 
     Raises:
         BadInput: the folder cannot be written.

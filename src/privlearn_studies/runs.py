@@ -1,7 +1,7 @@
-"""Runs that are kept: functions of a seed, made several at once, and found again when a study is interrupted or repeated.
+"""Runs that are kept: functions of a seed, made several at once, and read again when a study goes on or is repeated.
 
-A run is a function, `@cached("name") def train(seed, *, model, epsilon, ...) -> dict`. What it returns is kept in a file under
-its name, its arguments (those that differ from their defaults) and the seed.
+A run is a function, `@cached("name") def train(seed, *, model, epsilon, ...) -> dict`. What it returns is kept in a
+file under its name, its arguments (those that differ from their defaults) and the seed.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
         [own.event() for own in plan.releases] + list(replace(plan, front=()).event().events)
     )
     assert result.ledger.event == plan.event()
-    assert [own.kind for own in plan.releases] == ["pca", "moments"]
+    assert [own.kind for own in result.plan.releases] == ["pca", "moments"]
     assert [part["kind"] for part in result.facts["public_features"]] == ["external", "norm"]
     if stop is not None:
         file = tmp_path / "run.checkpoint"

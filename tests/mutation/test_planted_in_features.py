@@ -186,4 +186,4 @@ MUTANTS = [
            "check_estimators_share_their_ledger"),
 ]  # fmt: skip
 
-test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[ValueError])

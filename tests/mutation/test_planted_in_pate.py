@@ -232,7 +232,8 @@ MUTANTS = [
     Mutant("no noise in the bottleneck", autoencoder._train, "noise_std * ", "0 * ",
            "check_autoencoders_code_into_the_ball"),
     Mutant("a certificate may speak of other queries", verify._of_the_plan,
-           "planned = plan.event()", "planned = event", "check_what_is_published_is_what_was_asked"),
+           "planned = plan.event()", "planned = __import__('privlearn').accounting.events.compose([])",
+           "check_what_is_published_is_what_was_asked"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

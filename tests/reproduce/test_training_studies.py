@@ -178,9 +178,7 @@ def test_a_run_is_found_again(tmp_path: Path) -> None:
     assert setting.but(rho=0.5).key(3) != setting.key(3)
     # The same setting said otherwise is the same run.
     assert call("cancer", "exp:k=0.001,start=30", clip="as written", hidden=(10, 20)).key(3) == setting.key(3)
-    whole = call(
-        "cancer", "exp:start=30,k=0.001", hidden=(10, 20, 10), learning_rate=0.1, learning_rates="constant:start=1"
-    )
+    whole = call("cancer", "exp:start=30,k=0.001", hidden=(10, 20, 10), learning_rate=0.1, rho=0.4)
     assert whole.key(3) == call("cancer", "exp:k=0.001,start=30").key(3) != setting.key(3)
 
 

@@ -122,6 +122,50 @@ def _inputs(batch: Any) -> int:
 
 
 @final
+class TransformedRows:
+    """Rows whose first tensor, the inputs, goes through public modules whenever they are fetched.
+
+    Args:
+        rows: the rows.
+        modules: the modules, each treats every row by itself.
+    """
+
+    def __init__(self, rows: Rows, modules: Sequence[Callable[[Tensor], Tensor]]) -> None:
+        self._rows, self._modules, self.structure, self.inputs = rows, modules, rows.structure, rows.inputs
+        first = self._through(rows.like[0].new_zeros(1, *rows.like[0].shape[1:]))
+        self.like = (first[:0], *rows.like[1:])
+
+    def _through(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for module in self._modules:
+                x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def fetch(self, rows: Tensor) -> Leaves:
+        """The tensors of these rows."""
+        x, *others = self._rows.fetch(rows)
+        return self._through(x), *others
+
+    def identities(self, rows: Tensor) -> NDArray[np.uint64]:
+        """Digests of these rows as they were given."""
+        return self._rows.identities(rows)
+
+    def ahead(self, batches: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
+        """For each batch of indices its rows, fetched ahead where the rows do that."""
+        return (TransformedRows(rows, self._modules) for rows in ahead(self._rows, batches))
+
+
+def ahead(rows: Rows, batches: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
+    """For each batch of indices its rows, fetched ahead where the rows do that."""
+    if isinstance(rows, DatasetRows | TransformedRows):
+        return rows.ahead(batches)
+    return (rows for _ in batches)
+
+
+@final
 class DatasetRows:
     """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a collate function.
 

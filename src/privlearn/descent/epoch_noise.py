@@ -9,7 +9,7 @@ The pace of a run: which noise each of its epochs has, known beforehand or react
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -23,12 +23,16 @@ from privlearn.data.overlap import are_training_rows, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
 from privlearn.plan import LEAST_NOISE, Plan
+from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
 from privlearn.schedules import Validation, spec
-from privlearn.streams import NoiseStream
+
+if TYPE_CHECKING:
+    from privlearn.descent.task import Task
+    from privlearn.runs.session import TrainingSession
 
 _PAY = "noise= in the schedule (validation:...,noise=200)"
-_GIVE = "Dataset(x, y, public=True) as validation= (--public PATH)"
+_GIVE = "Dataset(x, y, public=True) as validation="
 
 
 def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -44,8 +48,8 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if not isinstance(schedule, Validation):
         if validation is not None:
             raise BadInput(
-                f"--public (validation=) is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: "
-                "nothing looks at these rows. Leave them out, or use --schedule validation:k=0.7 (schedules.Validation)"
+                f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: nothing "
+                "looks at these rows. Leave them out, or use schedule=schedules.Validation(k=0.7)"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():
@@ -124,55 +128,30 @@ def require_scores(network: nn.Module, row: Tensor) -> None:
         )
 
 
-def paced(
-    plan: Plan,
-    network: nn.Module,
-    shown: tuple[Tensor, Tensor] | None,
-    through: Callable[[Tensor], Tensor],
-    accuracies: list[float],
-    *,
-    examples: int,
-    present: int,
-    persons: Tensor | None,
-    stream: NoiseStream,
-    at_once: int | None,
-    computed: Callable[[], None],
-) -> EpochNoise:
-    """The pace of a run.
-
-    Args:
-        plan: what will be spent, and how.
-        network: what is trained.
-        shown: the public validation rows, if there are any.
-        through: the transforms in front of the network, once all are there.
-        accuracies: those seen before an interruption; new ones are appended.
-        examples: the declared number of examples.
-        present: the number of examples.
-        persons: the rows of each example, where examples are persons.
-        stream: the noise stream.
-        at_once: rows that are computed at once, at most.
-        computed: called whenever the network has run.
-    """
+def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
+    """The noise of each epoch of a run: known beforehand, or following validations."""
+    plan, shown = task.plan, task.validation
     schedule = plan.schedule
     if not isinstance(schedule, Validation):
         return PlannedNoise(plan)
-    answers = RightAnswers(network, apart=shown is None, at_once=at_once, computed=computed)
+    at_once = task.compute.get("microbatch")
+    answers = RightAnswers(task.network, apart=shown is None, at_once=at_once, computed=task.gradients.fixed.restore)
 
     def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:
         assert shown is not None
-        return float((answers(through(shown[0]), shown[1]) == 1).double().mean())
+        return float((answers(through(task.front.modules, shown[0]), shown[1]) == 1).double().mean())
 
     def paid(account: Account, x: Tensor, y: Tensor) -> float:
         assert isinstance(schedule, Validation)
         assert schedule.noise is not None
-        (sample,) = FullBatch().draw(present)
-        counted = answers.count(sample, x, y, plan.neighbours, persons)
-        ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)
-        return min(1.0, max(0.0, HALF + float(noisy) / examples))
+        (sample,) = FullBatch().draw(task.present)
+        counted = answers.count(sample, x, y, plan.neighbours, task.persons)
+        ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)
+        return min(1.0, max(0.0, HALF + float(noisy) / task.examples))
 
     validate: Validate = paid if shown is None else on_public_rows
-    facts = {"rows": examples if shown is None else len(shown[0]), "public": shown is not None}
-    return ReactingNoise(plan, schedule, validate, accuracies, facts)
+    facts = {"rows": task.examples if shown is None else len(shown[0]), "public": shown is not None}
+    return ReactingNoise(plan, schedule, validate, task.accuracies, facts)
 
 
 #: (what the run's releases are charged to, inputs, targets) to the accuracy of the model as it is now.

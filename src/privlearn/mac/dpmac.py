@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -30,31 +30,26 @@ from privlearn.mac.sums import BatchDerivatives
 from privlearn.mac.weights import WeightSteps
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, facts
+from privlearn.runs.front import Front
+from privlearn.runs.given import Given, rows
 from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
-from privlearn.runs.run import Run, facts
-from privlearn.runs.task import (
+from privlearn.runs.refusals import (
     OptimizerFactory,
-    Rows,
-    described,
     device_of,
-    encoded,
-    front,
-    leading,
     network_from,
     optimizer_from,
-    public_modules,
+    require_callable,
     require_finite,
     require_kinds,
     require_public_numbers,
     require_same_examples,
-    rows,
 )
+from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
+from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
 from privlearn.schedules import Constant, Schedule, Validation, spec
 from privlearn.streams import Streams
-from privlearn.transforms.chain import Encoding
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
 
@@ -63,7 +58,7 @@ def dpmac(
     plan: Plan,
     model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
     loss: str,
-    dataset: Rows,
+    dataset: Given,
     *,
     optimizer: OptimizerFactory = torch.optim.Adam,
     learning_rate_schedule: Schedule = Constant(),  # noqa: B008 - a frozen value
@@ -121,26 +116,19 @@ def dpmac(
     """
     require_one_process()
     # In the place of the loss, which is a name here, stands any function.
-    require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, None, progress)
+    require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
+    require_callable("progress", progress)
     bound = _bound(plan)
     output = output_named(loss, bound.order)
     _require_fit(plan, coordinates, weight_steps, newton, private, checkpoint)
-    ledger = Ledger(plan.budget if private else None) if ledger is None else ledger
-    if private:
-        ledger.require_room(plan.event(), plan.neighbours, plan.unit)
-    file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    saved = file.read() if file else None
-    streams = Streams.at(saved.plain["streams"]) if saved else streams or Streams.new()
-
+    session = TrainingSession(plan, ledger, streams, checkpoint, charged=private)
+    ledger, streams = session.ledger, session.streams
     data = rows(dataset, plan.sampling)
     x, y = data.tensors()
     require_same_examples(plan, data)
-    born = saved.plain["born"] if saved else {"initialisation": streams.state()["initialisation"], "persons": ""}
     examples = plan.examples or len(x)
-    transforms, x = front(data, x)
-    public, shape = public_modules(plan, tuple(x.shape[1:]))
-    x = encoded(map(Encoding.usual, leading(public)), x)
-    transforms += leading(public)
+    ahead = Front(plan, data, x)
+    x, shape = ahead.rows, ahead.shape
 
     # Whatever can be refused is refused here, before anything is spent.
     require_public_numbers(examples, learning_rate_schedule)
@@ -176,13 +164,7 @@ def dpmac(
     learned = bound.learned if isinstance(bound, Derivatives) else None
     weighted = Constant(positive("mu", mu)) if isinstance(mu, int | float) else mu
     run_facts = {
-        **training_facts(
-            examples,
-            plan.epochs * steps,
-            descent,
-            learning_rate_schedule,
-            described([*transforms, *public[len(leading(public)) :]]),
-        ),
+        **training_facts(examples, plan.epochs * steps, descent, learning_rate_schedule, ahead.described()),
         "objective": output.name,
         "coordinates": coordinates.describe(),
         "mu": mu if isinstance(mu, int | float) else spec(mu),
@@ -191,31 +173,31 @@ def dpmac(
         "noise": "on a grid" if streams.noise.discrete else "floating point",
     }
 
-    run = Run(file, ledger, network, transforms, derivatives, descent, streams, watched, born)
-    if file:
-        run.facts = facts(network, output.losses, x, y, None, None, plan=plan, microbatch=microbatch, **run_facts)
-    with _leaving_nothing_behind(parameters), _charged(run, plan, saved, ledger, private):
-        x = run.in_front(plan, public, x, None, None)
-        x = x.flatten(1)
+    session.parts = {"network": network, "optimizer": descent, "gradients": derivatives, "diagnostics": watched}
+    if session.file:
+        session.facts = facts(network, output.losses, (x, y), None, None, plan=plan, microbatch=microbatch, **run_facts)
+    with _leaving_nothing_behind(parameters), session.charging():
+        if not private:
+            ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
+        x = ahead.fit(session, x, None, None).flatten(1)
         for epoch, sigma in enumerate(plan.noise_multipliers()):
             if learned and epoch == learned.after:
                 batches.learn(learned, plan.neighbours, x, y, weighted(epoch))
-            if run.released(epoch):
-                ledger.charge(plan.epoch_event(sigma), plan.neighbours)
+            if session.released(epoch, sigma):
                 continue
-            for step, sample in run.batches(plan, epoch, sigma, len(x), ledger):
+            for step, sample in session.batches(epoch, sigma, len(x)):
                 rates.at(epoch + step / steps)
                 batches.take(sample, x, y, sigma, weighted(epoch + step / steps))
-                with run.ending_if_it_fails():
+                with session.or_abandon():
                     require_finite(parameters, rates.first, f"epoch {epoch + 1}, step {step + 1}")
                 if progress:
                     progress(epoch * steps + step + 1, plan.epochs * steps)
             watched.end_epoch()
-        run.end(plan.epochs)
+        session.end(plan.epochs)
     network.to("cpu" if device is not None else device_of(None, network)).eval()
 
     return Result(
-        model=nn.Sequential(*transforms, network).eval(),
+        model=nn.Sequential(*ahead.modules, network).eval(),
         ledger=ledger,
         plan=plan,
         method="dpmac",
@@ -224,7 +206,7 @@ def dpmac(
         | ({"schema": data.schema} if data.schema else {}),
         seeded=streams.seeded,
         private_diagnostics=PrivateDiagnostics(watched.figures),
-        checkpoint=file,
+        checkpoint=session.file,
     )
 
 
@@ -300,17 +282,6 @@ def _leaving_nothing_behind(parameters: Sequence[nn.Parameter]) -> Iterator[None
     finally:
         for parameter in parameters:
             parameter.grad = None
-
-
-def _charged(run: Run, plan: Plan, saved: Any, ledger: Ledger, private: bool) -> AbstractContextManager[None]:
-    """A block in which the plan's event may be charged; without noise, one that marks the ledger as that of no guarantee."""
-    return run.charged(plan, saved) if private else _unprotected(ledger, plan)
-
-
-@contextmanager
-def _unprotected(ledger: Ledger, plan: Plan) -> Iterator[None]:
-    ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
-    yield
 
 
 @final

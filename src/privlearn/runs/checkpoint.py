@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
 
@@ -21,10 +22,11 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from privlearn._checks import positive
 from privlearn._storage import draft_of, loads, write_durably
+from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
 
 _MAGIC = b"privlearn checkpoint 1\n"
@@ -137,3 +139,74 @@ class Checkpoint:
             raise BadInput(
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: whoever reads it can take the noise off"
             ) from error
+
+
+def facts(
+    network: nn.Module,
+    loss: Loss,
+    data: Sequence[Tensor],
+    persons: Tensor | None,
+    shown: tuple[Tensor, Tensor] | None,
+    transform: object = None,
+    **others: Any,
+) -> dict[str, str]:
+    """What a run must have in common with a checkpoint to go on from it, as texts to compare.
+
+    Args:
+        network: the network.
+        loss: the loss.
+        data: the rows.
+        persons: the rows of each person, where persons are examples.
+        shown: public validation rows.
+        transform: how copies of examples are changed.
+        others: settings, by name.
+    """
+    shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
+    return {
+        **{name.replace("_", " "): str(value) for name, value in others.items()},
+        "network": f"{network} {shapes}",
+        "loss": _name(loss),
+        "copies": _name(transform),
+        "device": str(next(network.parameters()).device),
+        "data": _digest(*data, *([] if persons is None else [persons])),
+        "validation rows": _digest(*(shown or ())),
+        "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",
+        "number of threads": str(torch.get_num_threads()),
+    }
+
+
+def require_same_run(saved: Saved, now: dict[str, str]) -> None:
+    """Refuse to go on with other data or settings: the same noise on other sums would give both away.
+
+    Raises:
+        BadInput: naming what differs.
+    """
+    then = saved.plain["facts"]
+    differ = [name for name in now if then.get(name) != now[name]]
+    differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
+    if differ or set(then) != set(now):
+        shown = "; ".join(
+            f"its {name} was {then.get(name)} and is {now[name]}"
+            if len(str(then.get(name))) + len(now[name]) < 200
+            else f"its {name} differs"
+            for name in differ
+        )
+        raise BadInput(
+            f"the checkpoint is of another run: {shown or 'it has other settings'}. Go on with what it began with, or delete "
+            "it and begin anew (what it was charged stays charged)"
+        )
+
+
+def _name(given: object) -> str:
+    """A module or a text as it is, a function by its name: two of one name can't be told apart."""
+    if given is None or isinstance(given, nn.Module | str):
+        return str(given)
+    return str(getattr(given, "__qualname__", type(given).__qualname__))
+
+
+def _digest(*tensors: Tensor) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

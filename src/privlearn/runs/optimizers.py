@@ -5,8 +5,9 @@ The optimizer's learning rates over a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -58,15 +59,15 @@ class MeanWeights:
         if self.steps:
             torch._foreach_copy_(self._parameters, self.means)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The mean so far, by name, for a checkpoint; `steps` belongs to it."""
-        return {str(number): mean for number, mean in enumerate(self.means)}
+    def state_dict(self) -> dict[str, Any]:
+        """The mean so far."""
+        return {"steps": self.steps, "means": self.means}
 
-    def restore(self, tensors: Mapping[str, Tensor], steps: int) -> None:
-        """Go on from what `tensors` and `steps` were."""
-        for number, mean in enumerate(self.means):
-            mean.copy_(tensors[str(number)])
-        self.steps = steps
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        for mean, saved in zip(self.means, state["means"], strict=True):
+            mean.copy_(saved)
+        self.steps = state["steps"]
 
 
 @final
@@ -87,3 +88,15 @@ class RateSchedule:
         factor = self._schedule(epoch) / self._schedule(0)
         for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+
+
+@contextmanager
+def gradients_in(parameters: Sequence[nn.Parameter], sums: Sequence[Tensor]) -> Iterator[None]:
+    """A block in which `sums` are the parameters' gradients. However it ends, no sum without noise stays in them."""
+    for parameter, total in zip(parameters, sums, strict=True):
+        parameter.grad = total
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.grad = None

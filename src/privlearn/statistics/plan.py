@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 from privlearn._checks import between, count, one_of, probability
 from privlearn._public import registered
 from privlearn.accounting import zcdp
-from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
+from privlearn.accounting.budget import Budget, require_budget, solve_gaussian, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
@@ -227,7 +227,7 @@ class FeaturesPlan(AbstractPlan):
 
     def _solved(self, budget: Budget, spent: Callable[[float], float], start: float) -> float:
         if budget.epsilon is not None and zcdp.gaussian_mu(replace(self, noise_multiplier=1.0).event()) is None:
-            return super()._solved(budget, spent, start)
+            return solve_noise(spent, budget.limit, start)
         return solve_gaussian(budget, spent)  # all Gaussian, or a target of rho: to the last digits
 
     @property

@@ -22,8 +22,7 @@ from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
-from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.run import require_same_run
+from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.sampling import FullBatch, Sample
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Teachers

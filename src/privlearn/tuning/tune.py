@@ -28,8 +28,8 @@ from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, Privle
 from privlearn.mechanisms import selection as selection_module
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
+from privlearn.runs.refusals import require_same_examples
 from privlearn.runs.result import Result
-from privlearn.runs.task import require_same_examples
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping

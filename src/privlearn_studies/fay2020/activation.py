@@ -56,8 +56,9 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
 
 def sup_distance() -> tuple[float, float]:
     """Where logistic(x sqrt(8 / pi)) is farthest from the normal distribution function, on the left, and how far."""
-    least = optimize.minimize_scalar(lambda x: -abs(_logistic(x) - stats.norm.cdf(x)), bounds=(-3, -0.5), method="bounded",
-                                     options={"xatol": 1e-10})  # fmt: skip
+    least = optimize.minimize_scalar(
+        lambda x: -abs(_logistic(x) - stats.norm.cdf(x)), bounds=(-3, -0.5), method="bounded", options={"xatol": 1e-10}
+    )
     return float(least.x), -float(least.fun)
 
 
@@ -97,7 +98,7 @@ def _ball(size: int, draws: int, seed: int) -> tuple[float, float, float]:
 
 
 def _excess(size: int) -> float:
-    """By how much the norm of an activation is above 1, at most, for inputs of very different sizes, zeros among them."""
+    """By how much the norm of an activation is above 1, at most, for inputs of very different sizes, some of them 0."""
     rng = np.random.default_rng(size)
     inputs = rng.standard_normal((20_000, size + 1)) * 10.0 ** rng.integers(-15, 16, (20_000, size + 1))
     inputs[:100, 1:] = 0

@@ -1,4 +1,4 @@
-"""Teachers' answers that are computed once and given again, so that several releases can be compared on the same ones."""
+"""Teachers' answers that are computed once and given again, to compare several releases on the same ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from privlearn.teachers.sums import Shapes
 class Kept(Teachers):
     """An ensemble whose answers are known already, to the first queries as many as are asked.
 
-    Each release of them is priced by itself, as if it were the only one. A study shows several; a publisher pays for them all.
+    Each release of them is priced by itself, as if it were the only one. A study shows several; a publisher pays for
+    them all.
 
     Args:
         answers: of each teacher, a row for each query; None for one that has none.

@@ -75,8 +75,8 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         panels.append(
             Panel(marks, "components l", _LOSS, label, "xy", ylim=(10, 700), yticks=(10, 20, 50, 100, 200, 500))
         )
-    heads = ("epsilon", "noise", "l by the rule", "l of the least loss on the grid", "its loss", "loss without reduction",
-             "measured off by, at most")  # fmt: skip
+    heads = ("epsilon", "noise", "l by the rule", "l of the least loss on the grid", "its loss",
+             "loss without reduction", "measured off by, at most")  # fmt: skip
     notes = page("pate-pca", seeds=len(numbers), queries=_QUERIES, teachers=_TEACHERS, delta=_DELTA,
                  table=table(heads, lines))  # fmt: skip
     return Findings(tuple(rows), Figure("What principal components lose to noise", panels, 13, 4.6, 3, 4), notes)
@@ -129,7 +129,7 @@ def _seed(lengths: Sequence[int], seed: int, rounds: int) -> list[_Losses]:
 
 
 def measured(plans: Sequence[PatePlan], reducer: PublicPCA, said: Tensor, seed: int) -> list[float]:
-    """For each plan the mean squared error of what is recovered of `said`, shape (queries, numbers), if all teachers say it.
+    """For each plan the mean squared error of what is recovered of `said`, shape (queries, numbers), said by all.
 
     The plans differ in their noise alone; each is priced and charged by itself.
     """

@@ -1,4 +1,4 @@
-"""What is public in `pate-segmentation`: volumes, a U-Net that learned from few of them, and what follows from it alone."""
+"""What is public in `pate-segmentation`: volumes, a U-Net that learned from few of them, and what follows from it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Public:
     """The public side of a run; nothing here saw a private volume.
 
     Attributes:
-        start: the U-Net that learned from the public masks, what it says of the volumes that teachers can be asked about (the
-            pool and its mirror images), and corrections of that.
+        start: the U-Net that learned from the public masks, what it says of the volumes that teachers can be asked
+            about (the pool and its mirror images), and corrections of that.
         maps: probabilities that the autoencoder is fitted on: moved public masks, and the reference.
         pca: all principal components of these.
         pca_radius: what their codes are clipped to.

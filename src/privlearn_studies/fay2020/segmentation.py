@@ -31,7 +31,8 @@ _SEEDS, _QUICK_SEEDS = 3, 1
 _TEACHERS = (8, 16, 32)
 #: More teachers, with the first seed only.
 _MANY = 64
-#: Other numbers of public volumes with masks, and where students are taught there, by `_FEW` teachers; the first seed only.
+#: Other numbers of public volumes with masks, and where students are taught there, by `_FEW` teachers; the first seed
+#: only.
 _LABELLED, _FEW, _FEWER_CELLS = (4, 8), 32, ((8.0, 10), (8.0, 40))
 _MOVED_ALONE = "DP-SGD from nothing, moved volumes"
 _MOVED = "DP-SGD from the public U-Net, moved volumes"
@@ -41,8 +42,8 @@ _EPOCHS = (118, 6)
 _DICE = "Dice on the test volumes, mean of both classes"
 _QUICK = Settings(public=200, teacher=25, alone=60, epochs=3)
 SIZE = (28, 20)
-_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer: {way}" for way in WAYS),
-           "student of corrections")  # fmt: skip
+_TITLES = ("scan", "truth", "public U-Net", "teachers' mean", *(f"noisy answer:\n{way}" for way in WAYS),
+           "student of\ncorrections")  # fmt: skip
 _COLOURS = (GREY, ORANGE, RED, BLUE)
 Made = dict[int, list[Outcome]]
 Descents = dict[str, list[Outcome]]
@@ -288,7 +289,8 @@ def _by_teachers(made: Made, descents: Descents) -> Panel:
             height = mean(dice(outcomes, "test"))
             marks += [Across(height, colour=SKY), Text(counts[0], height, label)]
     return Panel([*marks, *_public(made[counts[0]])], "teachers K", "Dice of the student on test volumes",
-                 "epsilon 8, 10 volumes asked about", "x2", ylim=(0.6, None), xticks=counts, legend="lower right")  # fmt: skip
+                 "epsilon 8, 10 volumes asked about", "x2", ylim=(0.6, None), xticks=counts,
+                 legend="lower right")  # fmt: skip
 
 
 def _over(made: Made, name: str, cells: dict[float, _Cell]) -> Panel:

@@ -42,10 +42,10 @@ from privlearn_studies.fay2020.scans import (
 from privlearn_studies.runs import cached
 
 DELTA = 1e-3
-#: What is released: Fay et al.'s two ways, the same with logits as they print it, and corrections of a public prediction.
+#: What is released: Fay et al.'s two ways, the same with logits as they print it, corrections of a public prediction.
 WAYS = ("autoencoder", "PCA", "PCA of logits", "corrections")
-#: Where students are taught: (epsilon, queried volumes); by the first three ways in the first three only. Answers of all but
-#: the autoencoder, which is fitted anew for each noise, are looked at everywhere.
+#: Where students are taught: (epsilon, queried volumes); by the first three ways in the first three only. Answers of
+#: all but the autoencoder, which is fitted anew for each noise, are looked at everywhere.
 CELLS = ((8.0, 10), (8.0, 80), (1.0, 10), (8.0, 20), (8.0, 40), (2.0, 10), (4.0, 10))
 _FEW = 3
 EPSILONS, QUERIES = (1.0, 2.0, 4.0, 8.0), (10, 20, 40, 80)
@@ -85,9 +85,9 @@ def train(
         itself: of the public U-Net after it learned from its own predictions for 40 volumes, which costs nothing.
         mean: of the mean of the public masks, for every volume.
         cells: all releases, as `_released` has them.
-        slices: the middle slice of the first query, 28 x 20 numbers each: the image in 256 steps of grey, and classes: truth,
-            the public U-Net's, the teachers' mean, the noisy answers of `cells` at (8, 10) in the order of `WAYS`, and what
-            the last of those students says.
+        slices: the middle slice of the first query, 28 x 20 numbers each: the image in 256 steps of grey, and classes:
+            truth, the public U-Net's, the teachers' mean, the noisy answers of `cells` at (8, 10) in the order of
+            `WAYS`, and what the last of those students says.
     """
     public = public_side(labelled, seed, settings)
     start = public.start
@@ -161,7 +161,7 @@ class _Learning:
 def release_of(
     way: str, plan: Callable[[Ball], PatePlan], public: Public, settings: Settings, seed: int
 ) -> tuple[PatePlan, Reducer, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """A way's plan and reducer; how a teacher's probabilities are seen; and how a student makes maps of what was released.
+    """A way's plan and reducer; how a teacher's probabilities are seen; how a student makes maps of what was released.
 
     Everything follows from what is public and from the noise.
     """
@@ -186,8 +186,8 @@ def autoencoder(public: Public, noise_std: float, epochs: int, seed: int) -> Red
         encoder = volume_encoder(shape, _CODE)
         decoder = volume_decoder(shape, _CODE, middle=public.maps.y.mean(0))
     return Autoencoder.fit(
-        public.maps, _CODE, noise_std, encoder=encoder, decoder=decoder, loss="cross_entropy", epochs=epochs, batch_size=16,
-        learning_rate=5e-3, seed=seed,
+        public.maps, _CODE, noise_std, encoder=encoder, decoder=decoder, loss="cross_entropy", epochs=epochs,
+        batch_size=16, learning_rate=5e-3, seed=seed,
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _released(way: str, cell: tuple[float, int], said: Kept, learn: _Learning, s
         size: numbers in a code.
         answers: Dice of each class of the recovered answers, against the masks of the queried volumes.
         student: Dice of each class on the test volumes, of a student that began as the public U-Net; None: not taught.
-        alone: the same of one that began from nothing and has no public masks either, as in the paper; None: not taught.
+        alone: the same of one that began from nothing, without public masks, as in the paper; None: not taught.
     """
     (epsilon, queries), public, test = cell, learn.public, parts().test
 
@@ -265,8 +265,8 @@ def train_by_gradients(
         start: "nothing", or "public" for the U-Net that learned from the public volumes.
         epochs: of about five batches each; without privacy of as many steps.
         learning_rate: of Adam.
-        copies: of each volume in a batch, moved as teachers' volumes are, their gradients averaged before clipping; 0: the
-            volumes as they are.
+        copies: of each volume in a batch, moved as teachers' volumes are, their gradients averaged before clipping; 0:
+            the volumes as they are.
         papers: in place of `epsilon`, the paper's clip and noise.
         first: how many private volumes there are; None: all.
         settings: how long the public U-Net learns.
@@ -302,8 +302,8 @@ def train_by_gradients(
 def plan_of(epsilon: float | None, epochs: int, layers: int, examples: int) -> Plan:
     """What DP-SGD is to spend, on a network of so many layers and a declared number of examples.
 
-    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for each: with L layers the
-    noise is worth 1 / sqrt(L) of it.
+    Without an epsilon, the paper's clip of each layer and the noise multiplier that it states for each: with L layers
+    the noise is worth 1 / sqrt(L) of it.
     """
     if epsilon is None:
         plan = Plan(Poisson(_RATE), epochs, clip=PerLayer(_PAPERS_CLIP), examples=examples)

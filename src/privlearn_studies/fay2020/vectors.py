@@ -55,7 +55,8 @@ def train(
         epsilon: what the answers to all queries may cost, at delta 1e-5.
         queries: public inputs that are asked about.
         private: images that the teachers share.
-        size: numbers in the autoencoder's code; None: twice as many as the rule has principal components, eight at least.
+        size: numbers in the autoencoder's code; None: twice as many as the rule has principal components, eight at
+            least.
         epochs: of the autoencoder.
         share: of the public teachers' answers that lie within the radius that codes are clipped to.
 
@@ -234,7 +235,8 @@ def _notes(made: _Made, seeds: int) -> str:
     for (count, epsilon), mine in made.items():
         cells = [spread(_at(mine, name, at), 2) for name in ("answers", "students") for at in range(len(WAYS))]
         students.append((str(count), f"{epsilon:g}", f"{mean(each(mine, 'ensemble')):.1f}", *cells))
-        lengths.append((str(count), f"{epsilon:g}", f"{mean(each(mine, 'noise')):.3f}", f"{mean(each(mine, 'rule')):.1f}",
+        lengths.append((str(count), f"{epsilon:g}", f"{mean(each(mine, 'noise')):.3f}",
+                        f"{mean(each(mine, 'rule')):.1f}",
                         str(_best(mine)), f"{100 * (_ratio(mine) - 1):+.1f} %"))  # fmt: skip
     pairs = [[one.students[1] - one.students[2] for one in mine] for mine in made.values()]
     means = [mean(several) for several in pairs]

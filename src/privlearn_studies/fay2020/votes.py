@@ -210,7 +210,7 @@ def learnable(way: str, answers: Answers) -> Answers:
 
 
 def student(epochs: int, seed: int) -> Callable[[Answers], nn.Module]:
-    """A small convolutional network that sees images moved by up to two pixels, in as many steps whatever it learns from."""
+    """A small convolutional network; it sees images moved by up to two pixels, in as many steps whatever it learns."""
 
     def learn(answers: Answers) -> nn.Module:
         size = Student(_network).batch_size
@@ -255,7 +255,8 @@ def _without_noise(votes: list[Tensor], truth: Tensor) -> tuple[float, float]:
 
 def _labels(model: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.cat([model(part).argmax(1) for part in images.float().split(_TEST)])  # type: ignore[no-untyped-call]
+        several = images.float().split(_TEST)  # type: ignore[no-untyped-call]
+        return torch.cat([model(part).argmax(1) for part in several])
 
 
 def _right(said: Tensor, truth: Tensor) -> float:

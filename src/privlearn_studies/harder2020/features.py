@@ -20,7 +20,7 @@ _SIDE = 28
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
-    """One network for each epsilon and one without noise, by the same seed; for each label its most significant unit."""
+    """A network for each epsilon and one without noise, by the same seed; for each label its most significant unit."""
     calls = {"no noise": classifier_without_noise(quick)}
     calls |= {f"epsilon {epsilon:g}": tuned_classifier(epsilon, quick) for epsilon in (8.0, 2.0, 0.5)}
     rows: list[Row] = []
@@ -38,7 +38,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         limit = float(np.percentile(np.abs(np.concatenate([unit.numpy() for unit in units])), 99.5))
         for digit, unit in zip(_LABELS, units, strict=True):
             name = f"{label}\naccuracy {accuracy:.3f}" if digit == _LABELS[0] else ""
-            image = Image(unit.reshape(_SIDE, _SIDE), limit)
+            image = Image(unit.reshape(_SIDE, _SIDE).numpy(), limit)
             panels.append(Panel([image], "", name, str(digit) if label == "no noise" else ""))
     figure = Figure("The most significant hidden unit of each label", panels, 9, 8, len(_LABELS))
     return Findings(tuple(rows), figure, page("dpmac-features"))

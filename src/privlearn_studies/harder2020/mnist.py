@@ -13,7 +13,7 @@ from privlearn_studies.harder2020.training import DELTA, Setting, examples_of, f
 from privlearn_studies.report import Findings, Row, apart, each, ends, mean_row, page, signed, table
 from privlearn_studies.runs import Call, Outcome, Runs
 
-#: Table 1 (a): by epsilon, test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et al. 2017) and DP-MAC.
+#: Table 1 (a), by epsilon: test accuracy and epochs of DP-SGD (Abadi et al. 2016), DP-CDBN (Phan et al. 2017), DP-MAC.
 PAPER: dict[float, dict[str, tuple[float, int]]] = {
     0.5: {"DP-SGD": (0.90, 16), "DP-CDBN": (0.92, 162), "DP-MAC": (0.90, 10)},
     2.0: {"DP-SGD": (0.95, 120), "DP-CDBN": (0.95, 162), "DP-MAC": (0.95, 30)},
@@ -22,8 +22,9 @@ PAPER: dict[float, dict[str, tuple[float, int]]] = {
 #: Table 2: by epsilon, noise multipliers of training and of the projection.
 _PAPERS_NOISE = {0.5: (8.0, 16.0), 2.0: (2.8, 8.0), 8.0: (1.0, 4.0)}
 _QUICK = 6_000
-#: Settings that DP-MAC was tried with on the images held back, as far as there is a record: coordinates by 30, 10 and 5 steps
-#: of Adam, by 5 and by one of SGD, by one sweep; shares of the unit of sensitivity evenly, and twice for the first layer.
+#: Settings that DP-MAC was tried with on the images held back, as far as there is a record: coordinates by 30, 10 and 5
+#: steps of Adam, by 5 and by one of SGD, by one sweep; shares of the unit of sensitivity evenly, and twice for the
+#: first layer.
 MAC_TRIES = 8
 OURS = "DP-MAC, our settings"
 _SEEDS, _QUICK_SEEDS = 10, 1
@@ -201,8 +202,9 @@ def notes_of(rows: Sequence[Row], quick: bool = False) -> str:
         by_2016, tight = (known[_label(epsilon, "batches in fixed order"), how].ours for how in (_BY_2016, _EXACTLY))
         ordered.append(f"{by_2016:.3g} where {epsilon:g} is claimed ({tight:.3g} by the exact conversion)")
     return page(
-        "dpmac-mnist", seeds=plain.seeds, table=_table(known, quick), plain=_spread(plain), papers=_PAPERS, dpsgd=_DPSGD,
-        tuned=_TUNED, mac_tries=MAC_TRIES, sgd_tries=len(held) - len(macs), more=len(macs) - 1, sgd=sgd, mac=mac,
+        "dpmac-mnist", seeds=plain.seeds, table=_table(known, quick), plain=_spread(plain), papers=_PAPERS,
+        dpsgd=_DPSGD, tuned=_TUNED, mac_tries=MAC_TRIES, sgd_tries=len(held) - len(macs), more=len(macs) - 1,
+        sgd=sgd, mac=mac,
         tries=table(("held back: accuracy of", *(f"epsilon {epsilon}" for epsilon in held[mac])), tries),
         ordered=", ".join(ordered),
     )  # fmt: skip

@@ -61,8 +61,8 @@ class Setting:
         z_optimizer: "adam" or "sgd".
         shares: of the unit of sensitivity, layer by layer; empty: evenly.
         first: how many training rows are used; None: all.
-        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS the
-            1,000 images do that are in neither set.
+        held: whether the last 5,000 training images of MNIST are held back, and stand in for the test images; of USPS
+            the 1,000 images do that are in neither set.
     """
 
     task: str
@@ -289,7 +289,7 @@ def _losses(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def half_squares(outputs: Tensor, wanted: Tensor) -> Tensor:
-    """Half the squared error of each image, summed over its pixels: the figure in the paper's table (its released code)."""
+    """Half the squared error of each image, summed over its pixels: the figure in the paper's table (by its code)."""
     return (outputs - wanted).square().sum(1) / 2
 
 

@@ -34,12 +34,12 @@ def literal_release(
     ledger: Ledger | None = None,
     streams: Streams | None = None,
 ) -> ReleasedRows:
-    """Algorithm 1 of Shen et al. (2021): class means, largest distances, the best `keep` features, and their rows with noise.
+    """Algorithm 1 of Shen et al. (2021): class means, largest distances, the best `keep` features, their noisy rows.
 
     Guarantee: none. It is charged as `NonPrivate`, which `publish` refuses, because
 
-    1. the largest norm among the rows sets the scale of all noise, and is itself private: one row that leaves is seen by it;
-    2. which features are kept is decided without noise: one row can flip it with certainty;
+    1. the largest norm among the rows sets the scale of all noise, and is itself private: a row that leaves is seen by
+    it; 2. which features are kept is decided without noise: one row can flip it with certainty;
     3. labels and the number of rows are released as they are;
     4. a row that is exchanged for another moves by twice its norm, and noise is for once;
     5. ln(1/delta) is too small a constant from epsilon 7 to 8 on (6.98 at delta 1e-3, 7.97 at 1e-5);

@@ -1,4 +1,4 @@
-"""The runs of `dfs-cifar10` and `dfs-mnist`: features released at one epsilon, by the number that is kept, and DP-SGD."""
+"""The runs of `dfs-cifar10` and `dfs-mnist`: features released at one epsilon, by the number kept, and DP-SGD."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ReleaseSetting:
         epsilon: at delta 1e-5, for the selection and all else; None: hardly any noise.
         keeps: numbers of features to keep; each is a release of its own, priced by itself.
         criterion: what features are chosen by.
-        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for what is released, or the
-            noise is that beside a private choice, so that nothing but the features differs.
+        chosen: privately, as a part of the release, or without privacy: then all of epsilon is for what is released, or
+            the noise is that beside a private choice, so that nothing but the features differs.
         per_class: private rows of each class, drawn by the seed; None: all training rows.
         way: of selection.
         share: the part of rho for selection, where it is a release of its own.

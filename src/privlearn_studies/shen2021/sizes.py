@@ -93,7 +93,7 @@ def train(
 
 
 def network(model: str, rng: np.random.Generator) -> nn.Module:
-    """The network of a spec for flat rows, weights drawn from `rng`; `cnn:16,32,32` is `cnn` of these channels and units."""
+    """The network of a spec for flat rows, weights by `rng`; `cnn:16,32,32` is `cnn` of these channels and units."""
     name, _, sizes = model.partition(":")
     if name != "cnn":
         return build(model, (_SIDE**2,), 10, rng)
@@ -102,7 +102,8 @@ def network(model: str, rng: np.random.Generator) -> nn.Module:
         torch.manual_seed(int(rng.integers(2**63)))
         # As `models.build("cnn")`, of any width: 5 x 5 places are left, less one for the last pooling.
         return nn.Sequential(
-            nn.Unflatten(1, (1, _SIDE, _SIDE)), nn.Conv2d(1, first, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1),
+            nn.Unflatten(1, (1, _SIDE, _SIDE)), nn.Conv2d(1, first, 8, stride=2, padding=3), nn.Tanh(),
+            nn.MaxPool2d(2, 1),
             nn.Conv2d(first, second, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(),
             nn.Linear(16 * second, hidden), nn.Tanh(), nn.Linear(hidden, 10),
         )  # fmt: skip

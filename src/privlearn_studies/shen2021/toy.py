@@ -35,7 +35,7 @@ _ERROR = "error of Fisher's classifier"
 @final
 @dataclass(frozen=True)
 class Sparse:
-    """Class 0 has mean `gap` in the first `signals` features and 0 in the others, class 1 has mean 0; all deviations are 1.
+    """Class 0 has mean `gap` in the first `signals` features and 0 in the others, class 1 mean 0; all deviations are 1.
 
     Attributes:
         features: how many there are.
@@ -67,7 +67,7 @@ class Sparse:
         return float(stats.norm.sf(math.sqrt(self._apart(kept, variance)) / 2))
 
     def learned(self, kept: int, variance: float) -> float:
-        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 kept / n)), G the sum above, for large n.
+        """The same where means are of n = 2 rows samples: Psi = G / (2 sqrt(G + 4 kept / n)), G the sum above, n large.
 
         Fan and Fan 2008, Theorem 1, for classes of one size: what each feature adds to the error of the means gathers.
         """
@@ -116,7 +116,8 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
                 Row(label, f"{_ERROR}: closed form, means learned", toy.learned(kept, noise**2)),
             ]
         for name, label in (
-            ("ranked", f"{kept} of the largest distance, noise 0"), ("noisy", f"{kept} of the largest distance, noise 2"),
+            ("ranked", f"{kept} of the largest distance, noise 0"),
+            ("noisy", f"{kept} of the largest distance, noise 2"),
             ("released", f"{kept} chosen privately, rows released"), ("given", f"first {kept}, rows released"),
         ):  # fmt: skip
             rows.append(mean_row(label, _ERROR, errors[name][:, at].tolist()))
@@ -157,9 +158,11 @@ def noise_std(kept: int) -> float:
 def _errors(toy: Sparse, seed: int) -> dict[str, Any]:
     """Of one seed, by the number of features kept.
 
-    ordered: in their true order, for each of `_NOISES`; ranked: the features of the largest distance, without noise; noisy:
-    likewise under the largest of `_NOISES`; released: rows released privately, features chosen privately; given: rows released
-    privately, features in their true order; right: the part of the true features among the ten that are chosen privately.
+    ordered: in their true order, for each of `_NOISES`; ranked: the features of the largest distance, without noise;
+        noisy:
+    likewise under the largest of `_NOISES`; released: rows released privately, features chosen privately; given: rows
+    released privately, features in their true order; right: the part of the true features among the ten that are chosen
+    privately.
     """
     rng = np.random.default_rng([seed, toy.features])
     x, y = toy.draw(rng)

@@ -120,9 +120,9 @@ def _ways(batches: int) -> tuple[_Way, ...]:
 def strong_composition(sigma: float, rate: float, steps: int, delta: float) -> float:
     """epsilon at `delta` of `steps` sampled Gaussian releases by strong composition (Dwork et al. 2010, Thm 3.20).
 
-    Sound, and far from tight: the papers of 2016 to 2019 compare against it. Each release is (e, d)-DP by the exact Gaussian
-    curve, amplified by sampling to (ln(1 + q (e^e - 1)), q d); delta is split between the releases and the composition in the
-    best of many ways.
+    Sound, and far from tight: the papers of 2016 to 2019 compare against it. Each release is (e, d)-DP by the exact
+    Gaussian curve, amplified by sampling to (ln(1 + q (e^e - 1)), q d); delta is split between the releases and the
+    composition in the best of many ways.
     """
     count("steps", steps)
     valid_delta(delta)
@@ -148,8 +148,8 @@ def fig2(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         for way in ways
     ]
     papers = [(way.paper, way.label.split(": ")[1]) for way in ways if way.paper]
-    marks.append(Curve([last] * len(papers), [paper for paper, _ in papers], "the paper's figures after 400 epochs", "black",
-                       "o", size=7, hollow=True))  # fmt: skip
+    label = "the paper's figures after 400 epochs"
+    marks.append(Curve([last] * len(papers), [paper for paper, _ in papers], label, "black", "o", size=7, hollow=True))
     marks += [Text(last, paper, f"{paper:g} {name}", right=True) for paper, name in papers]
     panel = Panel(marks, "epochs", "ε at δ = 10⁻⁵", "", "xy", (0.9, 1700), (0.02, 50), (1, 10, 100, last))
     figure = Figure(f"Privacy loss of DP-SGD, q = {_RATE:g}, σ = {_SIGMA:g}, δ = 10⁻⁵", [panel], 9, 6.4, legend=2)
@@ -236,7 +236,8 @@ def worst(rate: float, sigma: float) -> float:
 def thresholds() -> tuple[float, float]:
     """The sigmas below which the bound fails: at every order for small q, and at some order for q = 1 / (16 sigma).
 
-    For small q the divergence is (a/2) q^2 (e^{1/sigma^2} - 1), so the first one solves sigma^2 (e^{1/sigma^2} - 1) = 2.
+    For small q the divergence is (a/2) q^2 (e^{1/sigma^2} - 1), so the first one solves sigma^2 (e^{1/sigma^2} - 1) =
+    2.
     """
     every = brentq(lambda s: s**2 * math.expm1(s**-2) - 2, 0.5, 2.0)
     some = brentq(lambda s: worst(1 / (16 * s), s) - 1, 1.0, 1.3)
@@ -244,7 +245,7 @@ def thresholds() -> tuple[float, float]:
 
 
 def violations() -> tuple[int, int]:
-    """The paper's own test at sigma = 1, q in steps of 0.001 and orders in steps of 0.01: failures, and points tested."""
+    """The paper's own test at sigma = 1, q in steps of 0.001, orders in steps of 0.01: failures, and points tested."""
     failed = tested = 0
     for rate in np.arange(1, 63) / 1000:
         orders = 1 + np.arange(1, math.floor(100 * (highest_order(float(rate), 1.0) - 1)) + 1) / 100

@@ -44,8 +44,8 @@ TABLE_2 = {
     "polynomial": ("poly:k=3,end=2,period=100", 44, (0.930, 0.932), (0.963, 0.959), (0.925, 0.929)),
     "validation": ("validation:k=0.7,m=5,threshold=0.01,period=10", 64, (0.930, 0.930), (0.97, 0.964), (0.924, 0.926)),
 }
-#: What a random partition does with the epsilon of rho = 0.78125 at delta 1e-5, which is 6.78: settings chosen on the 5,000
-#: training images that the validation schedule looks at.
+#: What a random partition does with the epsilon of rho = 0.78125 at delta 1e-5, which is 6.78: settings chosen on the
+#: 5,000 training images that the validation schedule looks at.
 PARTITION = Setting(
     "mnist", "constant", epochs=60, clip="flat", clip_norm=0.1, epsilon=6.78, sampling="partition", batch_size=4000,
     scale="whitened", learning_rate=260.0, learning_rates="poly:k=1,end=0,period=60",

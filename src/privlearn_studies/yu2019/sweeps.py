@@ -131,8 +131,9 @@ _FIGURES = {
     ),
     "yu-fig7-8": _Sweep(
         _decay_rates, "Decay rates", "decay rate k",
-        "accuracy is best at k = 0.2 for exponential decay and at 0.7 for the validation schedule, and falls off to both "
-        "sides; training time falls with k for exponential decay, and rises with k overall for the validation schedule.",
+        "accuracy is best at k = 0.2 for exponential decay and at 0.7 for the validation schedule, and falls off to "
+        "both sides; training time falls with k for exponential decay, and rises with k overall for the validation "
+        "schedule.",
         apart=True,
     ),
     "yu-fig9": _Sweep(
@@ -140,7 +141,8 @@ _FIGURES = {
         "accuracy falls significantly where the learning rate is too small or too large.",
     ),
     "yu-fig10": _Sweep(
-        _widths, "Hidden units", "hidden units", "more hidden units do not lower the accuracy, though noise grows with them.",
+        _widths, "Hidden units", "hidden units",
+        "more hidden units do not lower the accuracy, though noise grows with them.",
     ),
     "yu-fig11": _Sweep(
         _starts, "Initial noise scale", "initial noise scale",

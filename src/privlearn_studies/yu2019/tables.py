@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,8 @@ def loader(seed: int) -> Epoch:
     from torch.utils.data import DataLoader
 
     order = torch.Generator().manual_seed(seed)
-    batches: DataLoader[int] = DataLoader(range(_ITEMS), batch_size=1, shuffle=True, generator=order)  # type: ignore[arg-type]
+    items: Any = range(_ITEMS)
+    batches: DataLoader[int] = DataLoader(items, batch_size=1, shuffle=True, generator=order)
     return [batch.tolist() for batch in batches]
 
 
@@ -149,8 +151,8 @@ def table3(quick: bool, seeds: int | None, runs: Runs) -> Findings:
             curves.setdefault(name, []).append((k, ours, (k - low) / (high - low)))
     differ = [abs(k - ours) for curve in curves.values() for k, ours, _ in curve if k != ours]
     notes = page(
-        "yu-table3", right=sum(line[1] == line[3] for line in lines), entries=len(lines), agree=len(lines) - len(differ),
-        above=len(differ), most=max(differ, default=0),
+        "yu-table3", right=sum(line[1] == line[3] for line in lines), entries=len(lines),
+        agree=len(lines) - len(differ), above=len(differ), most=max(differ, default=0),
         table=table(("decay", "epochs", "paper's k", "epochs it gives", "our k", "from", "to"), lines),
     )  # fmt: skip
     left: list[Mark] = []

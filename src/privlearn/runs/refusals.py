@@ -1,56 +1,51 @@
-"""What `dpsgd` and `dpmac` refuse, and the one message that they may end with.
+"""What methods that train refuse, before anything is spent, and the one message that they may end with.
 
-All but `require_finite` run before anything is spent. `require_usable` looks at the data: for whoever holds them, outside the
-guarantee.
-
-What may be given as a data set, whether a loader's batches are the plan's, and the transforms in front of a network.
+`require_usable` looks at the data: for whoever holds them, outside the guarantee.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
-from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
-from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
-from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
-from privlearn.transforms.chain import Encoding
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform, Scale
 from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
 
+#: How a run computes (`runs.given.Compute`).
+COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def require_kinds(
-    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, copies: Any, call: Any
+    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, compute: Mapping[str, Any]
 ) -> None:
     """Refuse, before anything is done, arguments that are something else altogether.
 
     Raises:
         BadInput: with the name of the argument.
+        TypeError: there is no such argument.
     """
+    unknown = [name for name in compute if name not in COMPUTE]
+    if unknown:
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(COMPUTE)}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
+    copies = compute.get("augmentation")
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
@@ -58,16 +53,18 @@ def require_kinds(
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
-        (
-            "augmentation",
-            copies,
-            copies is None or isinstance(copies, Augmentation),
-            "a pv.clipping.Augmentation, or None",
-        ),
-        ("progress", call, call is None or callable(call), "a function of (steps done, steps in all), or None"),
+        ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:
             raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+
+
+def require_callable(name: str, given: Any) -> None:
+    """Raise `BadInput` unless `given` is a function or None."""
+    if given is not None and not callable(given):
+        raise BadInput(
+            f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name
+        )
 
 
 def gradient_clip(plan: Plan) -> Clip:
@@ -235,9 +232,9 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
     """
     if augmentation is not None and spec is not None:
         raise BadInput(
-            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
+            "copies of examples (augmentation=) are made of what the network is given, and that is the public "
             f"features {spec}: features of a moved image are others, and would have to be made anew for each copy. Give the "
-            "rows as they are (--features raw) and a network for them (--model cnn), or leave the copies out"
+            "rows as they are (features='raw') and a network for them (model='cnn'), or leave the copies out"
         )
 
 
@@ -246,123 +243,11 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
     if plan.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
-            "with Plan(rows_per_person=K) (--rows-per-person K), or give data without them (an .npz without groups, a schema "
-            "without person), with group_size=K (--group-size K) if a person has up to K rows"
+            "with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
+            "without person), with group_size=K if a person has up to K rows"
         )
     if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(
             f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
             "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id for each row"
         )
-
-
-#: Rows to learn from, in any of the ways in which they may be given.
-Rows = Dataset | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
-
-
-def rows(given: Rows, sampling: Sampler) -> Dataset:
-    """Read what was given as a data set.
-
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
-    which is `Shuffle` with its batch size, and is not amplified.
-
-    Raises:
-        BadInput: no data set, or a loader that draws other batches than the plan.
-    """
-    if isinstance(given, DataLoader):
-        size = shuffled_batch_size(given)
-        if sampling != Shuffle(size):
-            raise BadInput(
-                f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-                f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-                "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
-                batch_size=size,
-            )
-        return rows_of(given.dataset)
-    return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)
-
-
-def front(data: Dataset, x: Tensor, *, finite: bool = True) -> tuple[list[RowTransform], Tensor]:
-    """The data's own public transforms, which stand first: what scales rows, and what makes features of them.
-
-    Args:
-        data: says which.
-        x: rows of it, or of the same form.
-        finite: whether features by the user's own code must be finite: before anything is spent, never afterwards.
-
-    Returns:
-        the transforms, and what they make of `x`.
-
-    Raises:
-        BadInput: features that are not finite, or rows that the encoder does not take.
-    """
-    transforms: list[RowTransform] = [] if data.low is None else [Scale(*data.bounds())]
-    x = through(transforms, x)
-    if data.features is None:
-        return transforms, x
-    return [*transforms, data.features.encoder], encoded([data.features], x, finite=finite)
-
-
-def encoded(encodings: Iterable[Encoding], x: Tensor, *, finite: bool = True) -> Tensor:
-    """Features of all rows, made once; `finite` says whether those by the user's own code must be finite.
-
-    Raises:
-        BadInput: features that are not finite, or rows that an encoder does not take.
-    """
-    for encoding in encodings:
-        features = encoding(x)
-        if finite and isinstance(encoding.encoder, ExternalModule):
-            encoding.encoder.require_finite(features, x)
-        x = features
-    return x
-
-
-def public_modules(plan: Plan, shape: tuple[int, ...]) -> tuple[list[RowTransform | None], tuple[int, ...]]:
-    """The plan's front before anything is spent: its public modules, with None for each that is made by a release.
-
-    Args:
-        plan: with the front.
-        shape: of one example before it.
-
-    Returns:
-        the modules, and the shape of one example behind them all.
-
-    Raises:
-        BadInput, NotPerExample: a transform that does not take such examples, or does not treat each by itself.
-    """
-    modules: list[RowTransform | None] = []
-    for transform in plan.front:
-        module = None
-        if isinstance(transform, PublicTransform):
-            module = transform.module(shape, catalogue.cache() / "directions")
-        if isinstance(module, ExternalModule):
-            if len(leading(modules)) < len(modules):
-                raise BadInput(
-                    f"features {module.spec!r} stand behind a release, where what the user's code does could tell of private "
-                    "rows after they are paid for: put them in front of it"
-                )
-            module.require_per_example(torch.zeros(1, *shape))
-            with torch.no_grad():
-                shape = tuple(module(torch.zeros(1, *shape)).shape[1:])
-        else:
-            shape = transform.output_shape(shape)
-        modules.append(module)
-    return modules, shape
-
-
-def leading(modules: Sequence[RowTransform | None]) -> list[RowTransform]:
-    """The public modules with which a plan's front begins: all rows go through them before anything is spent."""
-    return [module for module in takewhile(lambda module: module is not None, modules) if module is not None]
-
-
-def described(features: Iterable[RowTransform | None]) -> list[dict[str, Any]]:
-    """What a certificate says of the public features among some transforms: those that have more to say than numbers."""
-    return [module.describe() for module in features if module is not None and "spec" in module.config()]
-
-
-def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """Apply public, per-example transforms to all rows."""
-    with torch.no_grad():
-        for transform in transforms:
-            x = transform(x)
-    return x

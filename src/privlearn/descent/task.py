@@ -1,0 +1,214 @@
+"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn._checks import one_of
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.losses import BatchShape, Loss, Losses
+from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows
+from privlearn.descent.epoch_noise import public_rows, require_scores
+from privlearn.models.check import require_per_example
+from privlearn.plan import Plan
+from privlearn.runs.checkpoint import facts
+from privlearn.runs.diagnostics import Diagnostics, Scalars
+from privlearn.runs.front import Front
+from privlearn.runs.given import Compute, Given, by_index
+from privlearn.runs.refusals import (
+    device_of,
+    gradient_clip,
+    network_from,
+    require_changeable,
+    require_labels_to_select,
+    require_public_numbers,
+    require_same_examples,
+    require_usable,
+)
+from privlearn.runs.result import accuracy_facts, choice_facts, training_facts
+from privlearn.runs.session import TrainingSession
+from privlearn.schedules import Schedule, Validation
+from privlearn.world import World
+
+#: Of rows that are fetched by index, so many are compared when a run is resumed.
+_COMPARED = 64
+
+
+@final
+class Task:
+    """What a run of DP-SGD trains, on what.
+
+    Args:
+        session: the run's ledger, streams and checkpoint.
+        model: a network, or a function from the shape of one (transformed) example to one.
+        loss: of outputs and targets, or of the model and a batch.
+        given: the rows.
+        rates: the schedule of learning rates.
+        compute: how to compute.
+
+    Attributes:
+        data: what is known of rows in memory; of rows that are fetched by index, of none.
+        front: what stands in front of the network.
+        rows: the rows as the network gets them; those in memory once `fit` was called.
+        persons: the rows of each example, where examples are persons.
+        present: the number of examples.
+        examples: the number that sums are divided by: the declared one, or the number of examples.
+        divisor: the expected batch size.
+        steps: steps in an epoch.
+        network: what is trained.
+        gradients: the clipped sums.
+        watch: private diagnostics.
+
+    Raises:
+        NotPerExample: the model or the loss couples examples.
+        BadInput: whatever does not fit.
+    """
+
+    def __init__(
+        self,
+        session: TrainingSession,
+        model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
+        loss: Loss,
+        given: Given,
+        rates: Schedule,
+        compute: Compute,
+        validation: Dataset | None = None,
+    ) -> None:
+        plan = session.plan
+        self.plan, self.loss, self.compute = plan, loss, compute
+        session.world = compute.get("world", World())
+        data, indexed = by_index(given, plan)
+        self.data, self.indexed = data or _unknown(indexed), indexed
+        self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
+        require_same_examples(plan, self.data)
+        self.validation = public_rows(plan, validation, self.data, self.x, self.y)
+        self.persons = _rows_of_examples(plan, self.data, bytes.fromhex(session.origin["persons"]))
+        augmentation = compute.get("augmentation")
+        require_changeable(augmentation, plan, self.data, self.x, self.y)
+        self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
+        self.examples = plan.examples or self.present
+        self.front = Front(plan, self.data, self.x)
+        self.divisor = plan.sampling.expected_batch_size(self.examples)
+        self.steps = plan.sampling.steps(self.present)
+        require_public_numbers(self.examples, rates)
+        require_labels_to_select(plan, self.y)
+        self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
+        self.network.to(device_of(compute.get("device"), self.network)).train()
+        self.watch = Diagnostics()
+        self.gradients = self._gradients(session)
+        self.parameters = list(self.gradients.parameters.values())
+        self.rows: Rows = (
+            TransformedRows(indexed, self.front.modules) if indexed and self.front.modules else self._empty()
+        )
+        self._refuse(session)
+
+    def _gradients(self, session: TrainingSession) -> ClippedGradients:
+        precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
+        saved = session.saved
+        return ClippedGradients(
+            self.network,
+            self.loss,
+            gradient_clip(self.plan),
+            self.plan.neighbours,
+            microbatch=self.compute.get("microbatch"),
+            expected=self.divisor,
+            augmentation=self.compute.get("augmentation"),
+            view_seeds=session.streams.views,
+            autocast=torch.bfloat16 if precision == "bf16" else None,
+            rows=self.persons,
+            fast_kernels=dict(saved.plain["parts"]["gradients"]["items"])["fast_kernels"] if saved else None,
+            observe=self.watch.see,
+            world=session.world,
+        )
+
+    def _empty(self) -> Rows:
+        """No rows of the shapes and types that the network gets."""
+        if self.indexed:
+            return self.indexed
+        x = self.front.rows
+        return TensorRows((x.new_zeros(0, *self.front.shape), self.y[:0]))
+
+    def _refuse(self, session: TrainingSession) -> None:
+        """Refuse what can't be computed: on made-up rows, and on the smallest and largest whole numbers of those in memory."""
+        where, like = device_of(None, self.network), self.rows.like
+        shape = BatchShape.of(self.rows, self.loss)
+        single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
+        if shape.whole or shape.inputs > 1 or len(like) != 2:
+            require_per_example(Losses(self.network, self.loss, shape), *single)
+        else:
+            require_per_example(self.network, single[0])
+        if not self.indexed:
+            require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+        self.gradients.prepare(self.rows)
+        if isinstance(self.plan.schedule, Validation):
+            require_scores(self.network, single[0])
+        self.accuracies: list[float] = []
+        session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
+                         "accuracies": Scalars(self.accuracies)}  # fmt: skip
+
+    def fit(self, session: TrainingSession) -> None:
+        """Make what stands in front of the network by releases on all rows, and take the rows behind it."""
+        if self.indexed is not None:
+            return
+        with session.generators():
+            self.x = self.front.fit(session, self.front.rows, self.y, self.persons)
+        self.rows = TensorRows((self.x, self.y), self.data.tensors())
+
+    def end_epoch(self) -> None:
+        """What the model holds beside trained weights is what it was, and the curator's figures are summed up."""
+        self.watch.end_epoch()
+        self.gradients.fixed.restore(thoroughly=True)
+
+    def facts(
+        self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule, average: float | None
+    ) -> dict[str, Any]:
+        """Public values of the run, for its certificate; they are also what a resumed run must have in common with it."""
+        copies = self.compute.get("augmentation")
+        stated = {
+            **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
+            "precision": self.compute.get("precision", "float32"),
+            **accuracy_facts(copies, average, self.loss),
+            "noise": "on a grid" if session.streams.noise.discrete else "floating point",
+        }
+        if session.file:
+            session.facts = facts(
+                self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y), self.persons,
+                self.validation, copies.transform if copies else None, plan=self.plan,
+                microbatch=self.compute.get("microbatch"), **stated,
+            )  # fmt: skip
+        return stated
+
+    def chosen(self) -> dict[str, Any]:
+        """The features that selections chose: released, and so free to tell."""
+        return choice_facts(self.plan.front, self.front.chain, self.data)
+
+    def architecture(self) -> dict[str, Any]:
+        """How to rebuild the model: shapes, and the digest of the schema that rows of a table came from."""
+        shapes = {"input_shape": list(self.data.x.shape[1:]), "network_input_shape": list(self.rows.like[0].shape[1:])}
+        return shapes | ({"schema": self.data.schema} if self.data.schema else {})
+
+
+def _digested(rows: Rows) -> Leaves:
+    """Some rows, evenly spread: those that a resumed run compares."""
+    return rows.fetch(torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long())
+
+
+def _unknown(rows: Rows | None) -> Dataset:
+    """What is known of rows that are fetched by index: their shape."""
+    assert rows is not None
+    return Dataset(np.zeros((0, *rows.like[0].shape[1:]), np.float32), name="data that are fetched by index")
+
+
+def _rows_of_examples(plan: Plan, data: Dataset, key: bytes) -> Tensor | None:
+    """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person)."""
+    if plan.rows_per_person is None:
+        return None
+    groups = np.asarray(data.groups)
+    require_groups(data.name, groups, len(data.x))
+    return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))

@@ -1,0 +1,280 @@
+"""A training session: who pays, what is drawn, and where it stopped.
+
+Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A checkpoint
+is the state of all parts at one step. A session that is resumed charges again what was released before, and draws the same
+noise for the rest: it ends bit for bit where it would have ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+
+from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
+from privlearn.sampling import Sample
+from privlearn.streams import NoiseStream, Streams
+from privlearn.transforms.modules import RowTransform
+from privlearn.world import World
+
+
+class Part(Protocol):
+    """Something that training changes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values, nested in dictionaries and lists."""
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+        """Go on from a state."""
+
+
+@final
+class TrainingSession:
+    """The ledger, the random streams and the checkpoint of one run of a plan.
+
+    Args:
+        plan: what will be spent, and how.
+        ledger: what to charge; by default a new one with the plan's budget.
+        streams: the random streams; by default new ones, seeded by the operating system.
+        checkpoint: a file to keep progress in.
+
+    Attributes:
+        saved: what the checkpoint holds of an interrupted run; None if there is none.
+        origin: what was drawn from before the run began: initial weights, and which rows stand for whom.
+        parts: all that training changes, by name, to be filled in before anything is charged.
+        facts: what a resumed run must have in common with its checkpoint.
+        account: what releases are charged to: the ledger, or the filter of a plan that reacts.
+        charged: whether there is noise, and the plan is charged; else the ledger must be marked by whoever trains.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger; before any data is touched.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger | None,
+        streams: Streams | None,
+        checkpoint: Checkpoint | str | Path | None,
+        *,
+        charged: bool = True,
+        world: World = World(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.plan, self.charged, self.world = plan, charged, world
+        self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
+        if charged:
+            self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)
+        self.file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+        self.saved = self.file.read() if self.file else None
+        self.streams = Streams.at(self.saved.plain["streams"]) if self.saved else streams or Streams.new()
+        self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
+        self.account: Account = self.ledger
+        self.parts: dict[str, Part] = {}
+        self.facts: dict[str, str] = {}
+        self._fitted: list[RowTransform] = []
+        self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
+        self._first, self._epoch, self._drawn_from = (0, 0), 0, None
+        self._generators: list[Tensor] | None = None
+        self._stopped = False
+
+    def _drawn_before(self) -> dict[str, Any]:
+        persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
+        return {"initialisation": self.streams.state()["initialisation"], "persons": persons.hex()}
+
+    @contextmanager
+    def charging(self) -> Iterator[None]:
+        """A block in which the plan may be charged. When it ends, what was not charged is given back.
+
+        A run that is interrupted keeps its checkpoint, and what was approved for it.
+        """
+        with self.file.alone() if self.file else nullcontext():
+            if self.charged:
+                self._begin()
+            try:
+                yield
+            except BaseException:
+                if (self.file is None or self._stopped) and self.charged:
+                    self.ledger.settle()
+                raise
+            if self.charged:
+                self.ledger.settle()
+
+    def _begin(self) -> None:
+        plan = self.plan
+        if self.saved is None:
+            try:
+                self.ledger.begin(plan.event(), plan.neighbours, plan.unit)
+                self._save(0)
+            except BaseException:
+                self.abandon()
+                raise
+        else:
+            require_same_run(self.saved, self.facts)
+            self.ledger.resume(self.saved.plain["run"], plan.event(), plan.neighbours, plan.unit)
+            self._restore(self.saved)
+
+    def abandon(self) -> None:
+        """There is no point in going on: nothing is kept, and what was not spent is given back."""
+        self.ledger.settle()
+        if self.file:
+            self.file.delete()
+
+    @contextmanager
+    def or_abandon(self) -> Iterator[None]:
+        """A block whose failure ends the run for good; an interruption does not, or what was spent would be lost."""
+        try:
+            yield
+        except Exception:
+            self.abandon()
+            raise
+
+    @contextmanager
+    def generators(self) -> Iterator[None]:
+        """A block in which PyTorch's own generators are the run's; then they are where they were.
+
+        What an optimizer or functions of the caller's draw in the block follows from a seed of the initialisation stream.
+        Dropout and augmentations do not draw from them (`clipping.randomness`).
+        """
+        held = _generators()
+        if self._generators is None:
+            torch.manual_seed(int(self.streams.initialisation.integers(2**63)))
+        else:
+            _set_generators(self._generators)
+        try:
+            yield
+        finally:
+            self._generators = _generators()
+            _set_generators(held)
+
+    def fitted(self, release: Any, x: Tensor, y: Tensor | None, persons: Tensor | None) -> RowTransform:
+        """The transform that a release before training makes of all rows, or made before an interruption."""
+        if self._released:
+            self.ledger.charge(release.event(), self.plan.neighbours)
+            config, state = self._released.pop(0)
+            transform: RowTransform = release.empty(config)
+            transform.load_state_dict(state, assign=True)  # in the type that they were released in
+            self._fitted.append(transform)
+        else:
+            transform = release.fit(x, self.plan.neighbours, self.ledger, self.streams.noise, persons, y)
+            self._fitted.append(transform)
+            self._save(0)
+        return transform
+
+    def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
+        """The epochs that are still to run, each with its noise multiplier. Those that were released are charged here."""
+        for epoch, noise_multiplier in noise:
+            if not self.released(epoch, noise_multiplier):
+                yield epoch, noise_multiplier
+
+    def released(self, epoch: int, noise_multiplier: float) -> bool:
+        """Whether all of an epoch was released before an interruption: then it is charged here."""
+        before = epoch < self._first[0]
+        if before:
+            self.account.charge(self.plan.epoch_event(noise_multiplier), self.plan.neighbours)
+        return before
+
+    def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
+        """The batches of an epoch that are still to be released, each with its number. Those that were are charged here.
+
+        Before any other a checkpoint is written, if it is time.
+        """
+        self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
+        for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
+            if (epoch, step) < self._first:
+                sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
+                continue
+            if self.file and self.file.due:
+                self._save(step)
+            yield step, sample
+
+    def stop(self, epochs: Generator[Any]) -> None:
+        """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be."""
+        self._stopped = True
+        epochs.close()
+
+    @property
+    def noise(self) -> NoiseStream:
+        """What this process draws noise from."""
+        return self.world.noise(self.streams.noise)
+
+    def end(self, epochs: int) -> None:
+        """Nothing is left to release: the last checkpoint is written."""
+        self._epoch, self._drawn_from = epochs, self.streams.state()["sampling"]
+        self._save(0)
+
+    def _save(self, step: int) -> None:
+        if self.file is None:
+            return
+        tensors: dict[str, Tensor] = {}
+        now = self.streams.state()
+        drawn = {"sampling": self._drawn_from or now["sampling"], "initialisation": self.origin["initialisation"]}
+        plain = {
+            "facts": self.facts,
+            "run": self.ledger.run,
+            "epoch": self._epoch,
+            "step": step,
+            "streams": now | drawn,
+            "origin": self.origin,
+            "parts": {name: _flat(part.state_dict(), name, tensors) for name, part in self.parts.items()},
+            "fitted": [[t.config(), _flat(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)],
+            "generators": _flat(self._generators, "generators", tensors),
+        }
+        self.file.write(Saved(tensors, plain))
+
+    def _restore(self, saved: Saved) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(_whole(saved.plain["parts"][name], saved.tensors))
+        self._released = [(config, _whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
+        self._first = (saved.plain["epoch"], saved.plain["step"])
+        self._generators = _whole(saved.plain["generators"], saved.tensors)
+
+
+def _generators() -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def _set_generators(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+def _flat(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
+
+    Raises:
+        BadInput: something else.
+    """
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, _flat(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_flat(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
+            "checkpoint, or with another optimizer"
+        ) from error
+    return value
+
+
+def _whole(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Undo `_flat`; tuples come back as lists."""
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        return {key: _whole(part, tensors) for key, part in value["items"]}
+    return [_whole(part, tensors) for part in value] if isinstance(value, list) else value
