@@ -10,7 +10,7 @@ import encoder_checks  # noqa: F401 - registers the checks
 from privlearn.cli import training
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
-from privlearn.runs import task
+from privlearn.runs import front
 from privlearn.transforms import chain, external, made_up_images, random_units, scattering, sources, specs
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,9 +25,9 @@ MUTANTS = [
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
     Mutant("one group for all channels", scattering.groups_of, "max(", "min(",
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
-    Mutant("images are not scaled before", task.front, "x = through(transforms, x)", "",
+    Mutant("images are not scaled before", front.front, "x = through(transforms, x)", "",
            "check_training_on_images_is_training_on_their_features"),
-    Mutant("the encoder is left out of the model", task.front, "[*transforms, data.features.encoder]", "transforms",
+    Mutant("the encoder is left out of the model", front.front, "[*transforms, data.features.encoder]", "transforms",
            "check_training_on_images_is_training_on_their_features"),
     Mutant("features are kept whatever the rows", chain.Encoding._digest,
            "found.update(x.detach()", "(x.detach()", "check_kept_features_are_those_of_these_rows"),
@@ -43,7 +43,7 @@ MUTANTS = [
            "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("random numbers begin alike each time", external.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
-    Mutant("features that are no numbers are learned from", task.encoded, "finite and", "False and",
+    Mutant("features that are no numbers are learned from", front.encoded, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("test rows end a run that was paid for", training.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
