@@ -24,7 +24,7 @@ from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
-from privlearn.transforms.base import PrivateTransform, Transform, priced
+from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform, priced, public_features
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
 
@@ -363,6 +363,10 @@ class Plan(AbstractPlan):
         if steps == self.sampling.steps(10**9) and facts["steps"] != steps * epochs:  # it does not depend on the rows
             problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
+        named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
+        stated = [part["spec"] for part in public_features(facts)]
+        if named and stated[-len(named) :] != named:
+            problems.append(f"the plan has the public features {', '.join(named)[:80]}, and others are stated")
         return problems + reacting.contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:

@@ -12,6 +12,7 @@ from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
 from privlearn.publishing import certificate, publish, verify
+from privlearn.runs import session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of

@@ -28,6 +28,8 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 
+KINDS = ("flat", "layer", "automatic", "quantile")
+
 
 def engine(net: nn.Module, clip: Clip, **options: Any) -> ClippedGradients:
     return ClippedGradients(net, cross_entropy, clip, Adjacency.ADD_REMOVE, **options)

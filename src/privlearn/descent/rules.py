@@ -1,6 +1,6 @@
 """Settings that nobody has to choose, as functions of public numbers only.
 
-docs/defaults.md has the study behind the rule for linear models, docs/design.md that for networks, and both say which choices
+docs/defaults.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which choices
 saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
 """
 
