@@ -19,7 +19,8 @@ PARTS, LOST = "self.parts.items():", "((n, p) for n, p in self.parts.items() if 
 MUTANTS = [
     Mutant("batches are drawn on from where they were", session.TrainingSession._save,
            '"sampling": self._drawn_from or now["sampling"]', '"sampling": now["sampling"]', WHOLE),
-    Mutant("noise is fresh after an interruption", session.TrainingSession._save, '"initialisation": self.origin["initialisation"]',
+    Mutant("noise is fresh after an interruption", session.TrainingSession._save,
+           '"initialisation": self.origin["initialisation"]',
            '"initialisation": now["initialisation"], "noise": {"key": "00" * 16, "position": 0, "discrete": False}',
            "check_no_noise_goes_to_two_sums"),
     Mutant("a step is taken twice", session.TrainingSession._restore, '(saved.plain["epoch"], saved.plain["step"])',
