@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no rows": (lambda: pv.statistics.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
     "rows of persons": (
         lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
-        ("person ids", "--group-size K", "without groups"),
+        ("person ids", "group_size=K", "without groups"),
     ),
     "a selection of persons' rows before training": (
         lambda: pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
