@@ -440,6 +440,11 @@ def check_a_front_is_made_in_its_order_and_users_code_comes_first() -> None:
         behind = result.model[2](by_hand)  # type: ignore[index]
         expected = (behind - behind.mean(1, keepdim=True)) / behind.std(1, keepdim=True, correction=0)
         torch.testing.assert_close(result.model[:4](x), expected, rtol=1e-3, atol=1e-3)  # type: ignore[index]
+        assert result.plan.follows(result.facts) == []
+        (stated, norm) = result.facts["public_features"]
+        for others in ([stated], [norm, stated], {**norm, "spec": "norm:power=0.5"}):
+            (problem,) = result.plan.follows(result.facts | {"public_features": others})
+            assert "norm:power=1" in problem
         ledger = pv.Ledger()
         must_raise(BadInput, lambda: trained(scaled, paid, own, ledger=ledger))
         assert not list(walk(ledger.event))

@@ -225,7 +225,7 @@ def check_moments_are_in_the_price() -> None:
         assert pv.verify(out).ok
         assert "means and variances of 4 features" in (out / "README.md").read_text()
         content = json.loads((out / "privacy.json").read_text())
-        content["plan"]["before"][0]["noise_multiplier"] = 30.0
+        content["plan"]["front"][0]["noise_multiplier"] = 30.0
         content["digests"]["plan"] = digest(content["plan"])
         (out / "privacy.json").write_text(json.dumps(content))
         assert not pv.verify(out).ok

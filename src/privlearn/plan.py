@@ -362,8 +362,7 @@ class Plan(AbstractPlan):
             problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
         named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
-        stated = [part["spec"] for part in public_features(facts)]
-        if named and stated[-len(named) :] != named:
+        if named and [part["spec"] for part in public_features(facts)][-len(named) :] != named:
             problems.append(f"the plan has the public features {', '.join(named)[:80]}, and others are stated")
         return problems + reacting.contradictions(self, facts)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import encoder_checks  # noqa: F401 - registers the checks
 
+from privlearn import plan
 from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
@@ -43,6 +44,8 @@ MUTANTS = [
            "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("random numbers begin alike each time", external.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
+    Mutant("facts may name other features than the plan", plan.Plan.follows, "if named and", "if False and",
+           "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("users' code runs behind a release", task.public_modules, "len(leading(modules)) < len(modules)", "False",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("rows are kept whatever they were scaled by", chain.Encoding.__call__,

@@ -11,7 +11,7 @@ from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
-from privlearn.data.named import fetch
+from privlearn.data.named import fetch, load
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
@@ -24,8 +24,9 @@ def run(request: Request) -> int:
         return _list(request)
     if request.name is None:
         what = f"NAME, one of {', '.join(CATALOGUE)}" if request.action == "fetch" else "FILE, a .csv or .parquet file"
+        what = "NAME, or FILE, an .npz, .csv or .parquet file" if request.action == "check" else what
         raise BadInput(f"`privlearn data {request.action}` needs {what}")
-    return _fetch(request) if request.action == "fetch" else _schema(request)
+    return {"fetch": _fetch, "schema": _schema, "check": _check}[request.action](request)
 
 
 def _list(request: Request) -> int:
@@ -70,6 +71,21 @@ def _fetch(request: Request) -> int:
         kept = catalogue.cache() if request.data_dir is None else Path(request.data_dir)
         how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
         screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}", markup=False)
+    return 0
+
+
+def _check(request: Request) -> int:
+    from privlearn.data.check import check_rows  # needs torch, which the other actions do without
+
+    data = load(
+        request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema
+    )
+    checked = check_rows(data)
+    if request.json:
+        screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})
+    else:
+        screen.answers.print(f"{request.name}: {checked}", markup=False)
+    screen.notes.print("This tells of the rows themselves: it is for whoever holds them, and no release.", markup=False)
     return 0
 
 

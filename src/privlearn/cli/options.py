@@ -304,10 +304,13 @@ _OTHERS = (
     *_group(
         None, ("data",),
         Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
-               "template for a .csv or .parquet file, from its columns' names alone",
-               choices=("list", "fetch", "schema"), flag=False),
+               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows once",
+               choices=("list", "fetch", "schema", "check"), flag=False),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
+        Option("schema", "F.toml", "check: bounds, categories and classes of a .csv or .parquet file"),
+        Option("classes", "K", "check: declared number of classes, for an .npz", int),
+        Option("range", "LO,HI", "check: declared range of the inputs, for an .npz", value_range, argument="value_range"),
     ),
     Option("json", None, "print one JSON object and nothing else", bool, False,
            commands=tuple(name for name in COMMANDS if name != 'predict')),
