@@ -12,6 +12,7 @@ from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
 from privlearn.publishing import certificate, publish, verify
+from privlearn.runs import session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -123,13 +124,16 @@ MUTANTS = [
            "check_partition_assigns_independently"),
     Mutant("shuffled batches priced as sampled", sampling.Shuffle.event, "FixedBatches(mechanism)",
            "PoissonSampled(0.01, mechanism)", "check_samplers_state_their_own_event"),
-    Mutant("the realised batch size as divisor", dpsgd.dpsgd, "divisor)), divisor)",
-           "divisor)), max(1, len(sample)))", "check_the_divisor_is_public"),
-    Mutant("empty batches take no step", dpsgd.dpsgd, " " * 16 + "clipped_sum = gradients(",
-           " " * 16 + "if len(sample) == 0: continue\n" + " " * 16 + "clipped_sum = gradients(",
+    Mutant("the realised batch size as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
+           "divisor)), max(1, len(batch.sample)))", "check_the_divisor_is_public"),
+    Mutant("empty batches take no step", dpsgd.Run.step, " " * 8 + "clipped = task.gradients(",
+           " " * 8 + "if len(batch.sample) == 0: return\n" + " " * 8 + "clipped = task.gradients(",
            "check_every_step_is_noisy_and_paid"),
-    Mutant("data read before the budget", dpsgd.dpsgd,
-           "ledger.require_room(plan.event(), plan.neighbours, plan.unit)", "len(dataset[0])",
+    Mutant("data read before the budget", dpsgd.Run.__init__,
+           "require_one_process()", "len(data[0])",
+           "check_training_refuses_before_touching_data"),
+    Mutant("data are read whatever the budget", session.TrainingSession.__init__,
+           "self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)", "pass",
            "check_training_refuses_before_touching_data"),
     Mutant("the first epochs are not in the plan", plan.Plan.noise_multipliers, "range(self.epochs)",
            "range(1, self.epochs + 1)", "check_table_two_of_yu"),

@@ -11,7 +11,7 @@ from privlearn import plan, reacting, schedules
 from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
-from privlearn.runs import run
+from privlearn.runs import checkpoint, diagnostics
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -74,10 +74,10 @@ MUTANTS = [
     Mutant("a Gaussian filter's mu is its rho", trees.GaussianFilter.mu_squared, "times * 2 *", "times *",
            "check_gaussian_filters_are_exact"),
     Mutant("groups have the room of one example", filters._widest_in_rho, "/ budget.group_size**2", "", MEET),
-    Mutant("an accuracy is read for free", epoch_noise.paced,
-           "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)",
+    Mutant("an accuracy is read for free", epoch_noise.epoch_noise,
+           "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)",
            "(noisy,) = counted.values", LIMIT),
-    Mutant("the paid count is charged to nobody", epoch_noise.paced, "ledger=account",
+    Mutant("the paid count is charged to nobody", epoch_noise.epoch_noise, "ledger=account",
            "ledger=type('', (), {'charge': print})()",
            LIMIT),
     Mutant("the count has a quarter of its sensitivity", evaluation.RightAnswers.count,
@@ -113,9 +113,8 @@ MUTANTS = [
            "check_public_validations_are_plain_accuracies"),
     Mutant("the model stays in evaluation mode", evaluation.evaluating, "module.training = training", "pass",
            "check_public_validations_are_plain_accuracies"),
-    Mutant("accuracies are forgotten in an interruption", run.Run._save,
-           "self.accuracies,", "[],", AGAIN),
-    Mutant("other validation rows are welcome", run.facts, "_digest(*(shown or ()))", '""', AGAIN),
+    Mutant("accuracies are forgotten in an interruption", diagnostics.Scalars.state_dict, "self.values", "[]", AGAIN),
+    Mutant("other validation rows are welcome", checkpoint.facts, "_digest(*(shown or ()))", '""', AGAIN),
     Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
            "sigmas == follow", "True", CERTIFIED),
     Mutant("a certificate may leave its filter", reacting.contradictions,
