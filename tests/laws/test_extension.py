@@ -274,7 +274,7 @@ def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: 
         clipped.prepare(x.double(), y)
         assert clipped.way == ("layers" if known else "vmap")
         (sample,) = pv.sampling.FullBatch().draw(ROWS, np.random.default_rng(0))
-        sums.append(clipped(x.double(), y, sample))
+        sums.append(clipped(sample, x.double(), y))
     assert sums[0].sensitivity == sums[1].sensitivity
     for one, other in zip(sums[0].values, sums[1].values, strict=True):
         torch.testing.assert_close(one, other)
