@@ -191,7 +191,9 @@ def extensions() -> dict[str, Any]:
         def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
             return shape
 
-        def fit(self, x: Tensor, adjacency: Any, ledger: Any, stream: Any, examples: Any = None, labels: Any = None) -> Any:
+        def fit(
+            self, x: Tensor, adjacency: Any, ledger: Any, stream: Any, examples: Any = None, labels: Any = None
+        ) -> Any:
             ledger.charge(self.event(), adjacency)
             return Flipped(torch.tensor(-1.0))
 
