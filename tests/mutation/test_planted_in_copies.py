@@ -9,7 +9,7 @@ import copies_checks  # noqa: F401 - registers its checks
 from resume_checks import Stopped
 
 from privlearn import streams
-from privlearn.cli import training
+from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
 from privlearn.descent import dpsgd, task
 from privlearn.publishing import card
@@ -46,8 +46,8 @@ MUTANTS = [
            "copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)",
            "copied, *others = leaves[0].repeat_interleave(self.copies, 0), *(leaf.repeat(self.copies) for leaf in leaves[1:])",
            CLIPPED),
-    Mutant("one view is not clipped", gradients.ClippedGradients._squares, "found.squares",
-           "found.squares / self._copies**2", CLIPPED),
+    Mutant("one view is not clipped", gradients.ClippedGradients._squares, "own.squares",
+           "own.squares / self._copies**2", CLIPPED),
     Mutant("rows are not changed", augmentation.Views.__call__, "self._changed(copied, random)", "copied", CLIPPED),
     Mutant("views come from the noise's stream", task.Task._gradients, "view_seeds=session.streams.views",
            "view_seeds=np.random.default_rng(int(session.streams.noise.words(1)[0]) % 2**32)", OWN),
@@ -86,9 +86,9 @@ MUTANTS = [
     Mutant("any copies will do to go on", checkpoint.facts, "_name(transform)", "''", SAME),
     Mutant("any labels will do to go on", result.accuracy_facts, "if smoothing else {}", "if False else {}",
            SAME),
-    Mutant("the command line smooths nothing", training.loss_of, "label_smoothing=share", "label_smoothing=0.0",
+    Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
-    Mutant("the card is silent", card._training, "*_told(facts)", "", TOLD),
+    Mutant("the card is silent", card._training, "*_stated_rows(facts)", "", TOLD),
     Mutant("features are moved as if they were images", refusals.require_no_features,
            "spec is not None", "False", REFUSED),
     Mutant("maps stay where their images leave", refusals.require_changeable, "if y.dim() > 2:", "if False:",

@@ -8,7 +8,7 @@ from pathlib import Path
 import feature_source_checks  # noqa: F401 - registers the checks
 
 from privlearn.clipping import rows
-from privlearn.descent import train
+from privlearn.descent import rules
 from privlearn.mechanisms import squares
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan
@@ -69,11 +69,11 @@ MUTANTS = [
            "check_moments_are_those_of_clipped_rows"),
     Mutant("deviations are variances", moments.Moments.fit, "floor).sqrt()", "floor)",
            "check_moments_are_those_of_clipped_rows"),
-    Mutant("a feature that is constant is blown up", moments.Moments.fit, "found.variances(LEAST_COUNT, floor).sqrt()",
-           "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
+    Mutant("a feature that is constant is blown up", moments.Moments.fit, "statistics.variances(LEAST_COUNT, floor).sqrt()",
+           "statistics.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", train.usual_rate, "plan.front[-1].normalises", "False",
+    Mutant("rates forget the norm after moments", rules.public_norm, "plan.front[-1].normalises", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
     Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,
@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant("test rows are not compared", precomputed.FeatureFolder.of, 'self._require_rows("test", test, data.x_test)',
            "pass",
            ROWS),
-    Mutant("a digest of shapes alone", precomputed.rows_digest, "found.update(", "(", ROWS),
+    Mutant("a digest of shapes alone", precomputed.rows_digest, "digest.update(", "(", ROWS),
     Mutant("digests of rows are published", precomputed.PrecomputedRows.describe, '"digest": own.digest',
            '"digest": own.digest, "rows": "0"', TRAINS),
     Mutant("everybody may read a folder of features", precomputed.save_features, "mode=0o700", "mode=0o755", TRAINS),

@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no rows": (lambda: pv.statistics.fisher(settled(), (X[:0], Y[:0])), ("0 rows",)),
     "rows of persons": (
         lambda: pv.statistics.fisher(settled(), pv.Dataset(X, Y, groups=np.arange(40) // 2)),
-        ("person ids", "--group-size K", "without groups"),
+        ("person ids", "group_size=K", "without groups"),
     ),
     "a selection of persons' rows before training": (
         lambda: pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0),), rows_per_person=2),
@@ -220,7 +220,7 @@ def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> 
     before = pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
     absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
     refused = 0
-    for whole, numbers in ((plan, plan), (before, before["before"][0])):
+    for whole, numbers in ((plan, plan), (before, before["front"][0])):
         for name, kept in list(numbers.items()):
             for value in absurd:
                 numbers[name] = value

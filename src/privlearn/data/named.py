@@ -60,7 +60,7 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    given = {"--classes": classes, "--range": value_range, "--schema": schema, "--test-data": test}
+    given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     declared = [option for option, value in given.items() if value is not None]
     if name in CATALOGUE:
         if declared:
@@ -69,23 +69,23 @@ def load(
     path = Path(name)
     if path.suffix.lower() in _TABLES or schema is not None:
         if classes is not None or value_range is not None:
-            raise BadInput(f"classes and ranges of {name} come from its schema: leave out --classes and --range")
+            raise BadInput(f"classes and ranges of {name} come from its schema: leave out classes= and value_range=")
         return replace(_load_table(path, schema, None if test is None else Path(test)), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
-        raise BadInput(f"--test-data goes with a CSV or Parquet file: put x_test and y_test into {name}")
+        raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
     if classes is None or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
-            "read off private rows: give --classes K and --range LO,HI (public knowledge, for example 0,255 for pixels)"
+            "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for pixels)"
         )
     count("classes", classes, least=2)
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-    found = read_npz(path, public=public)
-    return Dataset(**found, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
+    arrays = read_npz(path, public=public)
+    return Dataset(**arrays, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
 
 
 def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
@@ -103,7 +103,7 @@ def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
     if len(x) == 0:
         raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
     return Dataset(
-        x, None, low=low, high=high, name=str(path), schema=schema.digest, asides=_asides(table, schema),
+        x, None, low=low, high=high, name=str(path), schema=schema.digest, remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     )  # fmt: skip
 
@@ -122,10 +122,10 @@ def require_known(name: str) -> None:
 def _load_named(name: str, data_dir: str | Path | None) -> Dataset:
     named = CATALOGUE[name]
     places = [] if named.embedded else directories(data_dir)
-    found = named.find(places or [Path()])
-    if found is None:
+    located = named.find(places or [Path()])
+    if located is None:
         raise BadInput(_missing(name, named, places), name=name)
-    form, paths = found
+    form, paths = located
     return form.recipe({file.name: file.read(path, name) for file, path in paths.items()}).checked()
 
 
@@ -137,14 +137,14 @@ def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
     elsewhere = ", ".join(str(place / named.folder) for place in places[1:])
     return (
         f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: expected "
-        f"{' and '.join(file.name for file in form.files)} there. Check --data-dir DIR (or {DATA_VARIABLE}); {remedy}"
+        f"{' and '.join(file.name for file in form.files)} there. Check data_dir= (or {DATA_VARIABLE}); {remedy}"
     )
 
 
 def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | None) -> Dataset:
     if schema is None:
         raise BadInput(
-            f"what {path} holds must be declared, because it may not be read off private rows: give --schema FILE.toml with "
+            f"what {path} holds must be declared, because it may not be read off private rows: give schema='FILE.toml' with "
             "bounds, categories and classes (docs/data.md; `privlearn data schema FILE` writes a template)"
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
@@ -163,19 +163,19 @@ def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | Non
         name=path.name,
         note="numbers clipped to declared ranges, categories as declared",
         schema=schema.digest,
-        asides=_asides(table, schema),
+        remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     ).checked()
 
 
-def _asides(table: Table, schema: Schema) -> tuple[str, ...]:
+def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
     """What whoever holds the data should know of how it was read."""
-    asides = []
+    remarks = []
     if table.ignored:
-        asides.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
+        remarks.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
     for name in without_categories(table, schema):
-        asides.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
-    return tuple(asides)
+        remarks.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
+    return tuple(remarks)
 
 
 _SECONDS = 30
@@ -206,11 +206,11 @@ def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], No
     paths = []
     for file in named.fetched.files:
         assert file.source is not None
-        found = file.find(folder)
-        if found is not None:
-            file.read(found, name)
-            say(f"{found} is there")
-        paths.append(found or _retrieve(name, file, file.source, folder, say))
+        present = file.find(folder)
+        if present is not None:
+            file.read(present, name)
+            say(f"{present} is there")
+        paths.append(present or _retrieve(name, file, file.source, folder, say))
     return paths
 
 
@@ -244,7 +244,7 @@ def _retrieve(name: str, file: File, source: Source, folder: Path, say: Callable
         ) from error
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written to: {error.strerror or error}. Choose another --data-dir", path=str(folder)
+            f"{folder} cannot be written to: {error.strerror or error}. Choose another data_dir=", path=str(folder)
         ) from error
     file.read(path, name)
     return path

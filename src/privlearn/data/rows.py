@@ -65,13 +65,13 @@ def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
 def digests(*tensors: Tensor) -> NDArray[np.uint64]:
     """A digest of each row of `tensors` taken together, shape (rows,): of the content alone, not of the place."""
     parts = [t.detach().cpu().reshape(len(t), t[:1].numel()).contiguous().view(torch.uint8).numpy() for t in tensors]
-    found = bytearray()
+    joined = bytearray()
     for own in zip(*parts, strict=True):
         digest = hashlib.blake2b(digest_size=8)
         for part in own:
             digest.update(part)
-        found += digest.digest()
-    return np.frombuffer(found, np.uint64)
+        joined += digest.digest()
+    return np.frombuffer(joined, np.uint64)
 
 
 @final

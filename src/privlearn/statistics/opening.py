@@ -183,7 +183,7 @@ def _require_rows(plan: FeaturesPlan, data: Dataset) -> None:
         if most_rows(groups) > plan.group_size:
             raise BadInput(
                 "the data carry person ids (groups), by which somebody has more rows than the plan protects together "
-                f"({plan.group_size}): declare a public bound with FeaturesPlan(group_size=K) (--group-size K). To protect "
+                f"({plan.group_size}): declare a public bound with FeaturesPlan(group_size=K). To protect "
                 "single rows only, give data without person ids (an .npz without groups, a schema without person)"
             )
     if data.classes is not None and data.classes != plan.classes:

@@ -73,13 +73,13 @@ class External(PublicTransform):
             named = printable(stated["spec"][:80])
             raise BadInput(
                 f"the model's features are made by {named}: if you trust that code and have it, give it yourself with "
-                f"--features {named}"
+                f"features={named}"
             )
         with torch.device("cpu"):  # it has its weights from elsewhere
-            found = ExternalModule(str(code))
-        if found.digest != stated["digest"]:
+            module = ExternalModule(str(code))
+        if module.digest != stated["digest"]:
             raise BadInput(f"the weights of {code} are not those that the model was trained with: get the same")
-        return found
+        return module
 
 
 @final
