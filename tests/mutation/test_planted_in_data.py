@@ -49,7 +49,7 @@ MUTANTS = [
            '"classes": sorted(self.classes)', "check_schemas_that_mean_something_else_have_another_digest"),
     Mutant("any schema may predict", predict._require_same_schema, "if given and given != trained", "if False",
            "check_models_predict_by_their_own_schema_only"),
-    Mutant("named data may be any bytes", catalogue.File.read, "found != self.sha256", "False",
+    Mutant("named data may be any bytes", catalogue.File.read, "digest != self.sha256", "False",
            "check_only_published_bytes_are_read"),
     Mutant("named data are split by label", recipes._split, "np.random.default_rng(0).permutation(len(x))",
            'np.argsort(y, kind="stable")', "check_splits_do_not_look_at_rows"),

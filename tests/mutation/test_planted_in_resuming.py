@@ -37,7 +37,7 @@ MUTANTS = [
            "except BaseException", "check_an_interruption_between_epochs_gives_nothing_up"),
     Mutant("other data are welcome", checkpoint.facts, '_digest(*data, *([] if persons is None else [persons]))', '""',
            "check_a_checkpoint_of_another_run_is_refused"),
-    Mutant("only the shape of the data counts", checkpoint._digest, "found.update(tensor.detach()",
+    Mutant("only the shape of the data counts", checkpoint._digest, "digest.update(tensor.detach()",
            "(lambda _: None)(tensor.detach()",
            "check_a_checkpoint_of_another_run_is_refused"),
     Mutant("other settings are welcome", checkpoint.require_same_run, "if then.get(name) != now[name]", "if False",
