@@ -33,7 +33,6 @@ STILL: dict[str, set[str]] = {
     },
     "files_are_short": {
         "clipping/gradients.py",
-        "descent/dpsgd.py",
         "transforms/select.py",
     },
     "the_package_has_few_files": {
