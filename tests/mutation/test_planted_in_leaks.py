@@ -26,7 +26,7 @@ MUTANTS = [
            "divisor)), max(1, len(batch.sample)))", ALIKE),
     Mutant("rows that are left out leave the divisor", dpsgd.Run.step, "divisor)), task.divisor)",
            "divisor)), task.divisor * max(1, task.watch._rows) / max(1, task.watch._drawn))", ALIKE),
-    Mutant("empty batches are skipped", dpsgd.Run.step, STEP, " " * 8 + "if len(batch.sample) == 0: return\n" + STEP, ALIKE),
+    Mutant("empty batches are skipped", dpsgd.Run.step, STEP, " " * 8 + "if not len(batch.sample): session.taken += 1; return\n" + STEP, ALIKE),
     Mutant("progress counts the rows", dpsgd.dpsgd, "batch.number + 1, ",
            "batch.number + 1 + len(batch.sample), ", ALIKE),
     Mutant("the training loss is printed", task.Task.end_epoch, EPOCH,

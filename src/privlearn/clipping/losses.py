@@ -45,8 +45,9 @@ class BatchShape:
         """
         whole = takes_model(loss)
         if (not whole and rows.structure.num_children != 2) or (rows.structure.type is dict and not whole):
+            kind = getattr(rows.structure.type, "__name__", "tensor")
             raise BadInput(
-                f"the loss is one of outputs and targets, and a batch is a {getattr(rows.structure.type, '__name__', 'tensor')}, "
+                f"the loss is one of outputs and targets, and a batch is a {kind}, "
                 "not a pair (inputs, targets): give a loss of the model and the batch, loss(model, batch), whose first "
                 "parameter is called model"
             )
