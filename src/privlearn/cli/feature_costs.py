@@ -8,13 +8,13 @@ from typing import Any
 from privlearn.cli import screen
 from privlearn.cli.features import advised_plan, declared
 from privlearn.cli.planning import delta_warning, guaranteed
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 
 
 def show_cost(options: argparse.Namespace) -> int:
     """Print the guarantee of the plan by every sound accountant, and how much noise that is."""
     plan, why = advised_plan(options, declared(options))
-    noise = None if plan.purpose == "rows" else plan.noise_of_sums
+    noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
     answer = guaranteed(plan.guarantees(options.delta)) | {
         "plan": plan.to_json(),
         **why,
@@ -35,19 +35,20 @@ def show_cost(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(answer: dict[str, Any], plan: FeaturesPlan, options: argparse.Namespace) -> None:
+def _show(answer: dict[str, Any], plan: ClassifierPlan, options: argparse.Namespace) -> None:
     out = screen.answers
-    way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
-    kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else "all features"
-    made = {
-        "rows": "from noisy rows with randomised labels, of",
-        "least-squares": "by least squares from noisy sums of products of",
-    }.get(plan.purpose, "from noisy statistics of")
+    kept, made, norm = "all features", "from noisy statistics of", plan.row_norm
+    if isinstance(plan, LeastSquaresPlan):
+        made = "by least squares from noisy sums of products of"
+    else:
+        made = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else made
+        way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
+        kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else kept
+        norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     out.print(
         f"a classifier of {plan.classes} classes {made} {kept}, "
         f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
     )
-    norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     noise = answer["class_sum_noise"]
     summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
     out.print(f"rows are clipped to norm {norm:.4g}{summed}")

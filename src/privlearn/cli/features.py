@@ -17,7 +17,8 @@ from privlearn.cli.planning import delta_warning, guaranteed
 from privlearn.data import Dataset
 from privlearn.descent import rules
 from privlearn.errors import BadInput
-from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.statistics.advice import advised
+from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.streams import Streams
 from privlearn.transforms import select
 from privlearn.transforms.select import SelectFeatures
@@ -153,7 +154,7 @@ def bounds_of(options: argparse.Namespace, data: Dataset) -> tuple[float, float 
     return norm, usual if options.coordinate_bound is None else options.coordinate_bound
 
 
-def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
+def make_plan(options: argparse.Namespace, data: Dataset) -> ClassifierPlan:
     """The plan of `--method features`, settled.
 
     Raises:
@@ -166,13 +167,17 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
         )
     features = features_of(data)
     norm, bound = bounds_of(options, data)
-    purpose = {"rows": "rows", "least-squares": "least-squares"}.get(options.mode, "classifier")
-    plan = FeaturesPlan(
-        _classes(data), features, features if options.keep is None else options.keep, norm, bound,
-        criterion=options.criterion or "distance", noise_multiplier=options.noise_multiplier, group_size=options.group_size,
-        adjacency=None if options.adjacency is None else Adjacency.parse(options.adjacency),
-        purpose=purpose, labels="randomised" if purpose == "rows" else "public",
-    )  # fmt: skip
+    shared: dict[str, Any] = {
+        "classes": _classes(data), "features": features, "row_norm": norm, "group_size": options.group_size,
+        "noise_multiplier": options.noise_multiplier,
+        "adjacency": None if options.adjacency is None else Adjacency.parse(options.adjacency),
+    }  # fmt: skip
+    if options.mode == "least-squares":
+        plan: ClassifierPlan = LeastSquaresPlan(**shared)
+    else:
+        shared |= {"keep": features if options.keep is None else options.keep, "coordinate_bound": bound}
+        shared |= {"criterion": options.criterion or "distance"}
+        plan = RowsPlan(**shared, labels="randomised") if options.mode == "rows" else FisherPlan(**shared)
     if not target:
         return plan
     return plan.calibrate(
@@ -180,11 +185,12 @@ def make_plan(options: argparse.Namespace, data: Dataset) -> FeaturesPlan:
     )
 
 
-def advised_plan(options: argparse.Namespace, data: Dataset) -> tuple[FeaturesPlan, dict[str, str]]:
+def advised_plan(options: argparse.Namespace, data: Dataset) -> tuple[ClassifierPlan, dict[str, str]]:
     """`make_plan`, and with `--mode auto` what that makes of it, which is printed; and why, for the JSON answer."""
     plan = make_plan(options, data)
     if options.mode != "auto":
         return plan, {}
+    assert isinstance(plan, FisherPlan)
     advice = advised(plan, options.examples)
     screen.asides.print(f"mode auto: {advice.why}")
     return advice.plan, {"why": advice.why}
@@ -245,11 +251,12 @@ def _on_data(options: argparse.Namespace, data: Dataset, publication: Publicatio
         f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
     )
     ledger, streams = publication.ledger, Streams.new(options.seed, discrete=options.discrete)
-    if plan.purpose == "rows":
+    if isinstance(plan, RowsPlan):
         result = release_features(plan, data, ledger=ledger, streams=streams).classifier()
+    elif isinstance(plan, LeastSquaresPlan):
+        result = least_squares(plan, data, ledger=ledger, streams=streams)
     else:
-        made = least_squares if plan.purpose == "least-squares" else fisher
-        result = made(plan, data, ledger=ledger, streams=streams)
+        result = fisher(plan, data, ledger=ledger, streams=streams)
     told, listed = chosen(result.facts, f"{plan.keep} of {plan.features}")
     publication.end(result, data, answer | told, listed or {"features": f"all {plan.features}"}, "linear")
     return 0
