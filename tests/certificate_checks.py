@@ -296,9 +296,9 @@ def check_plans_of_strangers_are_refused() -> None:
     for wrong in (
         None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"], {**plan, "sampling": deep},
         {**plan, "sampling": plan["clip"]}, {**plan, "clip": plan["sampling"]}, {**plan, "schedule": plan},
-        {**plan, "epochs": "7"}, {**plan, "before": {"kind": "table", "values": {}}}, {**plan, "clip": {"kind": "infinity"}},
+        {**plan, "epochs": "7"}, {**plan, "front": {"kind": "table", "values": {}}}, {**plan, "clip": {"kind": "infinity"}},
         {**plan, "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
-        {**plan, "before": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
+        {**plan, "front": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
         pv.tuning.Blocks(many).to_json(),
         {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
     ):  # fmt: skip

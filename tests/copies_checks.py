@@ -25,7 +25,7 @@ from privlearn import sampling
 from privlearn import streams as streams_module
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.cli import training
+from privlearn.cli import jobs
 from privlearn.clipping.augmentation import FlipAndShift
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
@@ -462,10 +462,10 @@ def check_smoothed_labels_are_what_is_learned_from() -> None:
     for share in (None, 0.0, 0.1, 0.6):
         own = -logs.gather(1, labels[:, None])[:, 0]
         expected = (1 - (share or 0.0)) * own - (share or 0.0) * logs.mean(1)
-        torch.testing.assert_close(training.loss_of(data, share)(scores, labels), expected)
-    result = train(loss=training.loss_of(data, 0.3), average=0.5)
+        torch.testing.assert_close(jobs.loss_of(data, share)(scores, labels), expected)
+    result = train(loss=jobs.loss_of(data, 0.3), average=0.5)
     assert result.facts["label_smoothing"] == 0.3
-    assert "label_smoothing" not in train(loss=training.loss_of(data, None)).facts
+    assert "label_smoothing" not in train(loss=jobs.loss_of(data, None)).facts
 
 
 @check
@@ -505,7 +505,7 @@ def check_copies_of_what_cannot_be_moved_are_refused() -> None:
     flat = (x.flatten(1), y)
     maps = (x, x[:, 0])
     for data, expected in (
-        (pv.transforms.with_features(raw, "norm:power=0.5"), "--features raw"),
+        (pv.transforms.with_features(raw, "norm:power=0.5"), "features='raw'"),
         (flat, "(height, width)"),
         (maps, "not their targets"),
         (images(6), None),

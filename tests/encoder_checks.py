@@ -21,12 +21,14 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn._storage import digest
 from privlearn.accounting.events import walk
-from privlearn.cli import training
+from privlearn.cli import jobs
 from privlearn.errors import BadInput, CertificateMismatch, NotPerExample
 from privlearn.publishing import certificate
+from privlearn.runs import front as front_module
 from privlearn.runs.front import front
 from privlearn.transforms import RandomUnits, Scattering, encoder, usual
 from privlearn.transforms import made_up_images as directions_module
+from privlearn.transforms.chain import Encoding
 from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.made_up_images import made_up_images
 from privlearn.transforms.scattering import scattered
@@ -238,7 +240,7 @@ def check_training_on_images_is_training_on_their_features() -> None:
     x = torch.from_numpy(data.x).float()
     torch.testing.assert_close(through.model(x), direct.model(made), rtol=1e-3, atol=1e-3)
     expected = float((through.model(x[:6]).argmax(1) == torch.arange(6) % 3).float().mean())
-    found = training.test_metrics(through.model, pv.transforms.with_features(data, "scatter:J=2"))
+    found = jobs.test_metrics(through.model, pv.transforms.with_features(data, "scatter:J=2"))
     assert abs(found["accuracy"] - expected) < 1e-6
     with code("return nn.Flatten()") as spec:
         _, features = front(pv.transforms.with_features(data, spec), x)
@@ -323,7 +325,7 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
         good = replace(images(seed=1), x_test=bad.x, y_test=bad.y)
         good.x[3] = 1
         data = pv.transforms.with_features(good, spec)
-        assert 0 <= training.test_metrics(run(data).model, data)["accuracy"] <= 1
+        assert 0 <= jobs.test_metrics(run(data).model, data)["accuracy"] <= 1
 
 
 BATCH_NORM = (
@@ -379,7 +381,7 @@ def check_a_file_never_names_the_code_that_runs() -> None:
         out = Path(folder) / "model"
         pv.publish(run(pv.transforms.with_features(images(), spec)), out, model_spec="linear", classes=3)
         sys.modules.pop("made_up_encoder")
-        assert "--features" in str(must_raise(BadInput, lambda: pv.load_model(out)))
+        assert "features=" in str(must_raise(BadInput, lambda: pv.load_model(out)))
         must_raise(BadInput, lambda: pv.load_model(out, features="os:getcwd"))
         assert "made_up_encoder" not in sys.modules
 
@@ -415,6 +417,45 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
             assert not found.ok
             assert len(found.problems) == 1
             must_raise(CertificateMismatch, lambda: pv.load_model(out))  # noqa: B023
+
+
+@check
+def check_a_front_is_made_in_its_order_and_users_code_comes_first() -> None:
+    """Public transforms of a plan: as by hand, before a release and behind it; kept by what they were made of."""
+    data = replace(images(), low=None, high=None)
+    x = torch.from_numpy(data.x).float()
+    transforms = pv.transforms
+    scaled, paid = transforms.Rescale(0.0, 255.0), transforms.PrivatePCA(256, 1.0)
+    with code(LINEAR) as spec, tempfile.TemporaryDirectory() as folder:
+        own = transforms.External(spec)
+
+        def trained(*front: transforms.Transform, **more: Any) -> pv.Result:
+            plan = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(start=1.0), front=front)
+            make = lambda shape: pv.models.build("linear", shape, 3, np.random.default_rng(0))  # noqa: E731
+            loss = nn.CrossEntropyLoss(reduction="none")
+            return pv.dpsgd(plan, make, loss, (x, torch.from_numpy(data.y)), streams=pv.Streams.new(0), **more)
+
+        result = trained(scaled, own, transforms.PrivatePCA(4, 1.0), transforms.RowNorm(power=1.0))
+        by_hand = own.module(x.shape[1:])(scaled.module(x.shape[1:])(x))
+        behind = result.model[2](by_hand)  # type: ignore[index]
+        expected = (behind - behind.mean(1, keepdim=True)) / behind.std(1, keepdim=True, correction=0)
+        torch.testing.assert_close(result.model[:4](x), expected, rtol=1e-3, atol=1e-3)  # type: ignore[index]
+        assert result.plan.follows(result.facts) == []
+        (stated, norm) = result.facts["public_features"]
+        for others in ([stated], [norm, stated], {**norm, "spec": "norm:power=0.5"}):
+            (problem,) = result.plan.follows(result.facts | {"public_features": others})
+            assert "norm:power=1" in problem
+        ledger = pv.Ledger()
+        must_raise(BadInput, lambda: trained(scaled, paid, own, ledger=ledger))
+        assert not list(walk(ledger.event))
+        with transforms.feature_cache(folder):
+            for most in (255.0, 100.0):
+                range_ = transforms.Rescale(0.0, most)
+                found = trained(range_, transforms.RowNorm(power=1.0)).model
+                torch.testing.assert_close(
+                    front_module.encoded([Encoding.usual(range_.module(x.shape[1:]))], x), range_.module(x.shape[1:])(x)
+                )
+                assert float(found[0].get_buffer("high")) == most  # type: ignore[index]
 
 
 def refusals() -> list[Callable[[], Any]]:

@@ -28,7 +28,8 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping import rows as statistics_module
 from privlearn.clipping.rows import least_squares_sums, symmetric
-from privlearn.descent.train import usual_rate
+from privlearn.descent import rules
+from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish
@@ -229,7 +230,7 @@ def check_moments_are_in_the_price() -> None:
         assert pv.verify(out).ok
         assert "means and variances of 4 features" in (out / "README.md").read_text()
         content = json.loads((out / "privacy.json").read_text())
-        content["plan"]["before"][0]["noise_multiplier"] = 30.0
+        content["plan"]["front"][0]["noise_multiplier"] = 30.0
         content["digests"]["plan"] = digest(content["plan"])
         (out / "privacy.json").write_text(json.dumps(content))
         assert not pv.verify(out).ok
@@ -295,11 +296,10 @@ def check_neighbouring_runs_with_moments_look_the_same() -> None:
 def check_rates_know_rows_of_public_norm() -> None:
     """After moments, and for normalised features in a folder, all rows have one norm: the rule for a score's noise holds."""
     plan = pv.Plan(pv.Poisson(0.1), epochs=3, clip=pv.Flat(0.1)).calibrate(epsilon=2.0, delta=1e-5)
-    weights = [nn.Parameter(torch.zeros(3, 4))]
     data = pv.Dataset(np.zeros((40, 4), np.float32), np.zeros(40, int), classes=3)
 
     def rate(plan: pv.Plan, data: pv.Dataset) -> float:
-        return usual_rate("SGD", plan, 40, "linear", weights, data)
+        return rules.learning_rate("SGD", plan, 40, "linear", 0.0, rules.public_norm(plan, facts_of(data, None)))
 
     plain = rate(plan, data)
     behind = replace(plan, front=(moments(1e3),))

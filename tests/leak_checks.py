@@ -22,7 +22,7 @@ from privlearn import cli, sampling
 from privlearn import streams as streams_module
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import train as train_command
+from privlearn.cli import jobs
 from privlearn.clipping import clips
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.descent import dpsgd as dpsgd_module
@@ -385,7 +385,7 @@ def command(options: tuple[str, ...], last: tuple[list[float], int] | None, rows
             given = ("--data", str(path), "--classes", "3", "--range", "-5,5", "--examples", "24", "--epochs", "2")
             sizes = () if "full" in options else ("--batch-size", "6")
             spent = ("--noise-multiplier", "1.5", "--model", "mlp:4", "--delta", "1e-3", *sizes)
-            with mock.patch.object(train_command, "Streams", New):
+            with mock.patch.object(jobs, "Streams", New):
                 code = cli.main(["train", *given, *spent, *options, "--out", "model"])
             streams.noise._seen.append(("code", code))  # type: ignore[attr-defined]
 

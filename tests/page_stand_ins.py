@@ -187,7 +187,7 @@ class Page:
 
 
 NEEDS: dict[str, Page] = {
-    "README.md": Page(files=patients, toml="tune.toml"),
+    "docs/command-line.md": Page(files=patients, toml="tune.toml"),
     "docs/data.md": Page(names=pairs, files=people, toml="people.toml"),
     "docs/tuning.md": Page(toml="tune.toml"),
     "docs/pate.md": Page(after=segments),

@@ -7,7 +7,6 @@ import io
 import json
 import re
 import tempfile
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,11 @@ import privlearn as pv
 from privlearn import cli
 from privlearn._storage import digest
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.cli import encoding
-from privlearn.descent import train as train_module
+from privlearn.cli import jobs
+from privlearn.cli.request import Request
+from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
+from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.publishing import publish
 from privlearn.sampling import Sampler
@@ -165,9 +167,9 @@ for _each in COMMANDS:
 def check_rules_look_at_the_declared_number() -> None:
     """Which features are usual depends on the declared number of examples times epsilon."""
     images = pv.Dataset(np.zeros((3, 16, 32)), np.arange(3) % 2, classes=2, low=0.0, high=1.0)
-    options = Namespace(method="dpsgd", model="linear", tune=None, pca=None, select=None, normalise=None, epsilon=1.0)
     for examples, kept in ((2999, 300), (3000, 1000)):
-        assert encoding._usual(Namespace(**vars(options), examples=examples), images) == f"scatter:J=2,kept={kept}"
+        usual = rules.usual_features(TrainRequest(epsilon=1.0), facts_of(images, examples))
+        assert usual == f"scatter:J=2,kept={kept}"
 
     class Seen(Exception):
         pass
@@ -175,9 +177,12 @@ def check_rules_look_at_the_declared_number() -> None:
     def seen(shape: Any, low: Any, signal: float) -> None:
         raise Seen(signal)
 
-    with mock.patch.object(train_module, "usual", seen):
+    with mock.patch.object(rules, "usual", seen):
         error = must_raise(Seen, lambda: pv.train(images, epsilon=2.0, examples=3000))
-    assert error.args == (6000.0,)
+        assert error.args == (6000.0,)
+        chosen, request = TrainRequest(epsilon=1.0, examples=3000), Request.of("train", epsilon=1.0, examples=3000)
+        error = must_raise(Seen, lambda: jobs.featured(request, images, chosen).__enter__())
+        assert error.args == (3000.0,)
 
 
 @check
@@ -240,7 +245,7 @@ def check_add_remove_needs_a_declared_number() -> None:
     for sampler in (pv.Poisson(0.3), pv.Partition(4), pv.sampling.FullBatch()):
         for name in (ADD, "add_remove"):
             error = must_raise(BadInput, lambda s=sampler, n=name: pv.Plan(s, adjacency=n))  # type: ignore[misc,arg-type]
-            assert "examples=N (--examples N)" in str(error)
+            assert "examples=N" in str(error)
         plan = pv.Plan(sampler, adjacency=ADD, examples=ROWS)
         must_raise(BadInput, lambda p=plan: replace(p, examples=None))  # type: ignore[misc]
     for name in ("poisson", "dpmac", "blocks", "random stopping"):

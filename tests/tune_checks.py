@@ -849,9 +849,10 @@ def check_losers_leave_no_trace() -> None:
         trained.append(result)
         return result
 
-    from privlearn.cli import tuned as command
+    from privlearn.cli import train as command
+    from privlearn.descent import train as descent
 
-    real_train = command.dpsgd
+    real_train = descent.dpsgd
     for name, head in _TOML.items():
         released.clear(), trained.clear()
         with tempfile.TemporaryDirectory() as folder:
@@ -859,13 +860,13 @@ def check_losers_leave_no_trace() -> None:
             file.write_text(head + _CANDIDATES)
             text = io.StringIO()
             results: list[Any] = []
-            real_tune = command.tune
+            real_tune = command.tuning_run
             with (
                 contextlib.redirect_stdout(text), contextlib.redirect_stderr(text),
                 mock.patch.object(tune_module, "wrong_predictions", marked),
                 mock.patch.object(tune_module, "release", noted),
-                mock.patch.object(command, "dpsgd", remembering),
-                mock.patch.object(command, "tune", lambda *a, **k: results.append(real_tune(*a, **k)) or results[-1]),  # noqa: B023
+                mock.patch.object(descent, "dpsgd", remembering),
+                mock.patch.object(command, "tuning_run", lambda *a, **k: results.append(real_tune(*a, **k)) or results[-1]),  # noqa: B023
             ):  # fmt: skip
                 options = (
                     "--data",

@@ -354,7 +354,7 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
         assert said in str(error), (what, error)
         assert "is a release" in str(error), what
         assert "noise=" in str(error), what
-        assert "--public" in str(error), what
+        assert "validation=" in str(error), what
         assert ledger.event.events == (), what
     most = pv.Dataset(torch.cat([x, x[:1] + 1]), torch.cat([y, y[:1]]), public=True)
     assert "among the training rows" in str(must_raise(BadInput, lambda: train(plan, most)))

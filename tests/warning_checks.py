@@ -22,7 +22,7 @@ from torch import nn, zeros
 
 import privlearn as pv
 from privlearn import cli, teachers
-from privlearn.cli import maps, training
+from privlearn.cli import pate as pate_command
 from privlearn.publishing import keys
 from privlearn.publishing import verify as verify_module
 from privlearn.publishing.verify import verify
@@ -90,14 +90,18 @@ def maps_that_bring_nothing(place: Path) -> str:
     )  # type: ignore[arg-type]
     asides = io.StringIO()
     answer = {"plan": {"teachers": 2, "queries": 3}}
-    with contextlib.redirect_stderr(asides), mock.patch.object(training, "test_metrics", return_value={"dice": 0.5}):
-        maps._beside(result, data, start, answer)  # type: ignore[arg-type]
+    with (
+        contextlib.redirect_stderr(asides),
+        mock.patch.object(pate_command, "test_metrics", return_value={"dice": 0.5}),
+    ):
+        result = pate_command._with_start(result, data, start, answer)  # type: ignore[arg-type]
+        pate_command._maps_rows(result, data, answer)  # type: ignore[arg-type]
     return asides.getvalue()
 
 
 def noisy_maps(place: Path) -> str:
     plan = pv.teachers.PatePlan(1000, 2, pv.teachers.Ball(1.0)).calibrate(epsilon=0.5, delta=1e-5)
-    return " ".join(maps._warnings(plan, 1000))
+    return " ".join(pate_command._maps_warnings(plan, 1000))
 
 
 #: What gives warnings, each in a moment.
@@ -128,8 +132,6 @@ def patterns() -> Iterator[tuple[str, str]]:
     """Each warning in the source, as a pattern without white space; where it stands comes first."""
     for path in sorted(SOURCE.rglob("*.py")):
         where = path.relative_to(SOURCE)
-        if where.name == "explaining.py":  # explains defaults
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             for text in _texts(node, str(where)):
                 yield f"{where}:{text.lineno}", _pattern(text)

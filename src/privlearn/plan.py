@@ -24,7 +24,7 @@ from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
-from privlearn.transforms.base import PrivateTransform, Transform, priced
+from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform, priced, public_features
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
 
@@ -38,7 +38,7 @@ _MOST_IN_FRONT = 6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
-    "the certificate. Declare a public number with examples=N (--examples N), or use zero_out, which costs the same and says "
+    "the certificate. Declare a public number with examples=N, or use zero_out, which costs the same and says "
     "that the number is public"
 )
 _EXAMPLES = {
@@ -219,10 +219,8 @@ class Plan(AbstractPlan):
         if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.releases):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
-                "pv.transforms.SelectFeatures "
-                "(--select) and pv.transforms.Moments (--normalise), or protect up to K rows of one person "
-                "together, with group_size=K "
-                "(--group-size K) and data without person ids"
+                "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K rows "
+                "of one person together, with group_size=K and data without person ids"
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
@@ -282,7 +280,7 @@ class Plan(AbstractPlan):
             if self.filter is None:
                 raise BadInput(
                     "a plan with a validation schedule has no price before it has a limit: settle it with "
-                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) (on the command line, --epsilon or --rho)"
+                    "plan.within(budget), or plan.calibrate(epsilon=, delta=) or (rho=)"
                 )
             during: list[Event] = [self.filter]
         else:
@@ -363,6 +361,9 @@ class Plan(AbstractPlan):
         if steps == self.sampling.steps(10**9) and facts["steps"] != steps * epochs:  # it does not depend on the rows
             problems.append(f"{str(facts['steps'])[:40]} steps are stated, and {epochs} epochs have {steps * epochs}")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
+        named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
+        if named and [part["spec"] for part in public_features(facts)][-len(named) :] != named:
+            problems.append(f"the plan has the public features {', '.join(named)[:80]}, and others are stated")
         return problems + reacting.contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
@@ -442,6 +443,6 @@ class Plan(AbstractPlan):
         if spent >= budget.limit:
             raise BadInput(
                 f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "
-                "more noise (--pca-noise), leave them out, or raise the budget",
+                "more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
                 budget=budget,
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
-    "epochs, or give --schedule {}"
+    "epochs, or give another schedule=: {}"
 )
 
 
@@ -29,7 +29,7 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
     plan.require_room(budget)
     schedule = plan.schedule
     if isinstance(schedule, Constant):
-        raise BadInput("a constant schedule has no rate to solve for: give --schedule time, exp, step or poly")
+        raise BadInput("a constant schedule has no rate to solve for: give another schedule=: time, exp, step or poly")
     if isinstance(schedule, Validation):
         raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
 

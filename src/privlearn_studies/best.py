@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from privlearn.runs.task import front
 from torch import nn
 
 from privlearn._checks import one_of
@@ -23,6 +22,7 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.train import train as train_by_default
 from privlearn.models import networks
 from privlearn.plan import Plan
+from privlearn.runs.front import front
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher

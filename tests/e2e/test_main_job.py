@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 
 import privlearn as pv
 from privlearn.cli import main
+from privlearn.cli.options import options_of
+from privlearn.descent.choices import TrainRequest
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,7 +145,7 @@ def test_tampering_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     for name, old, new, said in (
         ("README.md", "epsilon: ", "epsilon: 0.", "README.md is not the file that was certified"),
         ("config.json", '"linear"', '"mlp:3"', "config.json is not the file that was certified"),
-        ("privacy.json", '"epochs": 2', '"epochs": 1', "part 'settings' of privacy.json was changed"),
+        ("privacy.json", '"epochs": 2', '"epochs": 1', "part 'plan' of privacy.json was changed"),
     ):
         original = (out / name).read_text()
         assert old in original
@@ -226,3 +229,84 @@ def test_mnist_reaches_what_is_promised(capsys: pytest.CaptureFixture[str], tmp_
     found = [train(capsys, tmp_path / str(run), *options, *target) for run in range(3)]
     assert np.mean([one["test_accuracy"] for one in found]) >= 0.95
     assert max(one["epsilon"] for one in found) <= 2
+
+
+# `pv.train` is `privlearn train`
+
+
+#: Options of the command line, and what says the same in Python.
+ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("--epsilon 5", {"epsilon": 5.0}),
+    "delta and examples": ("--epsilon 5 --delta 1e-3 --examples 90", {"epsilon": 5.0, "delta": 1e-3, "examples": 90}),
+    "noise by hand": (
+        "--noise-multiplier 2 --epochs 2 --batch-size 20 --momentum 0.5 --learning-rate 0.3",
+        {"noise_multiplier": 2.0, "epochs": 2, "batch_size": 20, "momentum": 0.5, "learning_rate": 0.3},
+    ),
+    "rho": (
+        "--rho 2 --sampling shuffle --batch-size 9 --epochs 2 --adjacency replace_one --clip quantile --clip-norm 0.4",
+        {"rho": 2.0, "sampling": "shuffle", "batch_size": 9, "epochs": 2, "adjacency": "replace_one", "clip": "quantile",
+         "clip_norm": 0.4},
+    ),
+    "a schedule": (
+        "--epsilon 9 --epochs 3 --schedule exp --solve rate --noise-multiplier 3 --lr-schedule step:k=0.5,period=1",
+        {"epsilon": 9.0, "epochs": 3, "schedule": "exp", "solve": "rate", "noise_multiplier": 3.0,
+         "learning_rate_schedule": "step:k=0.5,period=1"},
+    ),
+    "groups": ("--epsilon 9 --epochs 2 --group-size 2", {"epsilon": 9.0, "epochs": 2, "group_size": 2}),
+    "persons": ("--epsilon 9 --epochs 2 --rows-per-person 2", {"epsilon": 9.0, "epochs": 2, "rows_per_person": 2}),
+    "directions": (
+        "--epsilon 9 --epochs 2 --pca 3 --pca-noise 30",
+        {"epsilon": 9.0, "epochs": 2, "pca": 3, "pca_noise": 30.0},
+    ),
+    "features": (
+        "--epsilon 9 --epochs 2 --features norm:power=0.5",
+        {"epsilon": 9.0, "epochs": 2, "features": "norm:power=0.5"},
+    ),
+    "moments": (
+        "--epsilon 9 --epochs 2 --normalise moments --row-norm 2",
+        {"epsilon": 9.0, "epochs": 2, "normalise": "moments", "row_norm": 2.0},
+    ),
+    "selected": (
+        "--epsilon 60 --epochs 2 --select 3 --select-share 0.5 --coordinate-bound 1 --criterion t",
+        {"epsilon": 60.0, "epochs": 2, "select": 3, "select_share": 0.5, "coordinate_bound": 1.0, "criterion": "t"},
+    ),
+    "another way to learn": (
+        "--epsilon 9 --epochs 2 --model mlp:4 --optimizer Adam --average 0.5 --label-smoothing 0.1 --precision bf16 "
+        "--microbatch 7 --device cpu",
+        {"epsilon": 9.0, "epochs": 2, "model": "mlp:4", "optimizer": "Adam", "average": 0.5, "label_smoothing": 0.1,
+         "precision": "bf16", "microbatch": 7, "device": "cpu"},
+    ),
+    "copies": (
+        "--epsilon 9 --epochs 2 --views 2 --augment flip",
+        {"epsilon": 9.0, "epochs": 2, "augmentation": pv.clipping.Augmentation(2, "flip")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ALIKE)
+def test_python_and_the_command_line_train_the_same(case: str, tmp_path: Path) -> None:
+    """The same seed and settings: the same weights, events and certificate."""
+    options, choices = ALIKE[case]
+    made_up = np.random.default_rng(0)
+    y = np.arange(80) % 3
+    x = (made_up.random((80, 6)) * 0.5 + 0.5 * np.eye(6)[y]).astype(np.float32)
+    x = x.reshape(80, 2, 3) if case == "copies" else x
+    groups = {"groups": np.arange(80) // 4} if case == "persons" else {}
+    np.savez(tmp_path / "rows.npz", x=x, y=y, **groups)
+    given = ("train", "--data", str(tmp_path / "rows.npz"), "--classes", "3", "--range", "0,1", "--seed", "3")
+    assert main([*given, *options.split(), "--out", str(tmp_path / "theirs")]) == 0
+    data = pv.load(str(tmp_path / "rows.npz"), classes=3, value_range=(0, 1))
+    result = pv.train(data, streams=pv.Streams.new(3), **choices)
+    pv.publish(result, tmp_path / "ours", delta=choices.get("delta", 1e-5))
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes(), name
+    ours, theirs = (json.loads((tmp_path / who / "privacy.json").read_text()) for who in ("ours", "theirs"))
+    # The command line also says on the card what the data are.
+    assert {name for name in ours | theirs if ours.get(name) != theirs.get(name)} <= {"digests", "files"}
+
+
+def test_every_choice_is_one_of_both() -> None:
+    """Whatever `pv.train` lets one choose, the command line does, too, and a case above compares them."""
+    fields = {field.name for field in dataclasses.fields(TrainRequest)}
+    assert fields == {name for _, choices in ALIKE.values() for name in choices}
+    assert fields <= {option.in_python for option in options_of("train").values()}

@@ -11,7 +11,7 @@ from page_blocks import PAGES, ROOT, Block, Command, blocks, commands
 from page_stand_ins import NEEDS, SHORTER, TOO_LONG, Page, small
 
 from privlearn.cli import main
-from privlearn.cli.options import parse
+from privlearn.cli.request import parse
 
 RUN = [page for page in PAGES if any(block.language == "python" or commands(block) for block in blocks(page))]
 

@@ -261,7 +261,7 @@ def _session() -> Iterator[None]:
             "PRIVLEARN_DATA": str(here / "data"),
             "XDG_CACHE_HOME": str(here / "cache"),
         }
-        consoles = [mock.patch.object(console, "_width", 120) for console in (screen.answers, screen.asides)]
+        consoles = [mock.patch.object(console, "_width", 120) for console in (screen.answers, screen.notes)]
         with mock.patch.dict(os.environ, environment, clear=True), consoles[0], consoles[1]:
             os.chdir(here)
             try:

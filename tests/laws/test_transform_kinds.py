@@ -247,6 +247,24 @@ def test_a_chain_is_made_in_its_order_and_goes_on_after_an_interruption(stop: in
     torch.testing.assert_close(model(x), result.model(x), rtol=1e-6, atol=1e-6)
 
 
+def test_features_of_a_plan_are_kept_for_the_same_rows(tmp_path: Path) -> None:
+    x, y = rows(IMAGE)
+    plan = planned(TRANSFORMS.Rescale(0.0, 1.0), TRANSFORMS.Scatter(J=1))
+    done: list[tuple[int, int]] = []
+    data = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
+    with TRANSFORMS.feature_cache(tmp_path / "kept", lambda *rows: done.append(rows)):
+        first, again = trained(plan, data), trained(plan, data)
+        assert done == [(ROWS, ROWS)] * 3  # scaled twice, scattered once
+        other = trained(replace(plan, front=(TRANSFORMS.Rescale(0.0, 2.0), *plan.front[1:])), data)
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name])
+    weights = "2.1.weight"
+    assert not torch.equal(first.model.state_dict()[weights], other.model.state_dict()[weights])
+    trained(plan, data)
+    assert len(done) == 5
+
+
 def mixing() -> nn.Module:
     """A module in which rows have a part in each other's features."""
     return nn.BatchNorm1d(12, track_running_stats=False, affine=False)

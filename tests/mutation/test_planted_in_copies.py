@@ -9,7 +9,7 @@ import copies_checks  # noqa: F401 - registers its checks
 from resume_checks import Stopped
 
 from privlearn import streams
-from privlearn.cli import training
+from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
 from privlearn.descent import dpsgd
 from privlearn.publishing import card
@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant("any copies will do to go on", run.facts, "_name(transform)", "''", SAME),
     Mutant("any labels will do to go on", result.accuracy_facts, "if smoothing else {}", "if False else {}",
            SAME),
-    Mutant("the command line smooths nothing", training.loss_of, "label_smoothing=share", "label_smoothing=0.0",
+    Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
     Mutant("the card is silent", card._training, "*_told(facts)", "", TOLD),
     Mutant("features are moved as if they were images", task.require_no_features,

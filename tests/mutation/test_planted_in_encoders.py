@@ -7,10 +7,11 @@ from pathlib import Path
 
 import encoder_checks  # noqa: F401 - registers the checks
 
-from privlearn.cli import training
+from privlearn import plan
+from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
-from privlearn.runs import task
+from privlearn.runs import run, task
 from privlearn.transforms import chain, external, made_up_images, random_units, scattering, sources, specs
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,9 +44,18 @@ MUTANTS = [
            "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("random numbers begin alike each time", external.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
+    Mutant("facts may name other features than the plan", plan.Plan.follows, "if named and", "if False and",
+           "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
+    Mutant("users' code runs behind a release", task.public_modules, "len(leading(modules)) < len(modules)", "False",
+           "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
+    Mutant("rows are kept whatever they were scaled by", chain.Encoding.__call__,
+           ' or "spec" not in self.encoder.config()', "",
+           "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
+    Mutant("what follows a release is left out of the model", run.Run.in_front, "self._transforms.append(module)", "pass",
+           "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("features that are no numbers are learned from", task.encoded, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("test rows end a run that was paid for", training.test_metrics, "finite=False", "finite=True",
+    Mutant("test rows end a run that was paid for", jobs.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("batch norm of an encoder follows the batch", external.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import feature_source_checks  # noqa: F401 - registers the checks
 
 from privlearn.clipping import rows
-from privlearn.descent import train
+from privlearn.descent import rules
 from privlearn.mechanisms import squares
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan
@@ -73,7 +73,7 @@ MUTANTS = [
            "found.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", train.usual_rate, "plan.front[-1].normalises", "False",
+    Mutant("rates forget the norm after moments", rules.public_norm, "plan.front[-1].normalises", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
     Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,

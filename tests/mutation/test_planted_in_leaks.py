@@ -7,9 +7,10 @@ from pathlib import Path
 
 import leak_checks  # noqa: F401 - registers its checks
 
-from privlearn.cli import train, training
+from privlearn.cli import jobs, train
 from privlearn.clipping import backends, gradients
 from privlearn.descent import dpsgd
+from privlearn.descent import train as descent
 from privlearn.mechanisms import release
 from privlearn.publishing import publish
 from privlearn.runs import task
@@ -59,11 +60,11 @@ MUTANTS = [
            "with torch.random.fork_rng():", "if True:", "check_generators_do_not_tell_batch_sizes"),
     Mutant("weights that are no numbers are handed out", task.require_finite, "if not all(",
            "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
-    Mutant("the real number of rows is printed", train._on_data,
+    Mutant("the real number of rows is printed", train.descent_job,
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),
-    Mutant("the learning rate follows from the real number of rows", train._train,
-           "options.examples or data.examples", "data.examples", COMMANDS),
-    Mutant("the model is tested on its training rows", training.test_metrics,
+    Mutant("the learning rate follows from the real number of rows", descent.facts_of,
+           "declared or data.examples", "data.examples", COMMANDS),
+    Mutant("the model is tested on its training rows", jobs.test_metrics,
            "data.test_tensors()", "data.tensors()", COMMANDS),
 ]  # fmt: skip
 

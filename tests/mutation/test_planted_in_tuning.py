@@ -9,7 +9,7 @@ import tune_checks  # noqa: F401 - registers its checks
 
 from privlearn import plan, sampling
 from privlearn.accounting import accountant, ledger, mechanisms, trees
-from privlearn.cli import tuned as cli_tuned
+from privlearn.cli import train as command
 from privlearn.clipping import evaluation
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
@@ -124,7 +124,7 @@ MUTANTS = [
            "selection = plan.selection(); print(scores.values.tolist())", "check_losers_leave_no_trace"),
     Mutant("scores stand among the facts", tune._by_random_stopping, "return _finished(best[1]), best[2]",
            'best[1].facts["score"] = best[0]; return best[1], best[2]', "check_losers_leave_no_trace"),
-    Mutant("the time of a random number of runs is told", cli_tuned.run, "timed=isinstance(plan, Blocks)",
+    Mutant("the time of a random number of runs is told", command.tuned_job, "timed=isinstance(plan, Blocks)",
            "timed=True", "check_losers_leave_no_trace"),
     Mutant("progress tells how many runs there were", tune._by_random_stopping,
            "result = trainer", 'print("run 1/2"); result = trainer', "check_losers_leave_no_trace"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import warning_checks  # noqa: F401 - registers its checks
 
-from privlearn.cli import planning, voting
+from privlearn.cli import methods, screen
 from privlearn.publishing import keys, verify
 from privlearn.teachers import pate
 
@@ -20,14 +20,14 @@ MUTANTS = [
     Mutant("verify always warns of delta", verify._warnings, "found.delta * examples >= 1", "True", CAUSE),
     Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
     Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
-    Mutant("commands never warn of delta", planning.delta_warning, "options.delta * examples >= 1", "False", GIVEN),
-    Mutant("commands warn of any delta", planning.delta_warning, "options.delta * examples >= 1", "True", CAUSE),
-    Mutant("plans are not looked at", planning.warnings, "yield from _idle(plan)", "pass", GIVEN),
-    Mutant("a last epoch that falls is warned of", planning._idle, "schedule.from_epoch >= plan.epochs",
+    Mutant("commands never warn of delta", screen.delta_warning, "delta * examples >= 1", "False", GIVEN),
+    Mutant("commands warn of any delta", screen.delta_warning, "delta * examples >= 1", "True", CAUSE),
+    Mutant("plans are not looked at", screen.warnings, "yield from _idle(plan)", "pass", GIVEN),
+    Mutant("a last epoch that falls is warned of", screen._idle, "schedule.from_epoch >= plan.epochs",
            "schedule.from_epoch >= plan.epochs - 1", CAUSE),
-    Mutant("any threshold is too high", voting.warnings, "aggregate.threshold > plan.teachers",
+    Mutant("any threshold is too high", methods.votes_warnings, "aggregate.threshold > plan.teachers",
            "aggregate.threshold >= plan.teachers", CAUSE),
-    Mutant("half of the examples are a crowd of teachers", voting.crowded, "teachers * 2 > examples",
+    Mutant("half of the examples are a crowd of teachers", methods.crowded, "teachers * 2 > examples",
            "teachers * 2 >= examples", CAUSE),
     Mutant("keys that others can read pass in silence", keys._open_to_others, "& 0o077", "& 0o000", GIVEN),
     Mutant("components below the noise pass in silence", pate._warn_of_noise, "isinstance(reducer, PublicPCA)",

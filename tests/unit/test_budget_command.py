@@ -93,6 +93,39 @@ def test_a_configuration_file_gives_options_and_the_command_line_wins(
     assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
 
 
+def test_a_configuration_file_of_another_method_is_priced_as_that(
+    capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    """What only training needs is passed over; what would change the price is not."""
+    path = tmp_path / "plan.toml"
+    path.write_text('method = "features"\nexamples = 1000\nepsilon = 2\nseed = 3\ndevice = "cpu"\n')
+    found = budget(capsys, "--config", str(path), "--numbers", "8", "--classes", "3")
+    assert found["epochs"] is None
+    assert found["plan"]["classes"] == 3
+    path.write_text('features = "pca:60"\nexamples = 1000\nepsilon = 2\n')
+    assert main(["budget", "--config", str(path)]) == 2
+    assert "--features=pca:60" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--method", "features", "--device", "cpu"), "--method features does not go with --device"),
+        (("--method", "pate", "--checkpoint-every", "3"), "--checkpoint-every does not go with --method pate"),
+        (("--method", "dpmac", "--explain"), "--method dpmac does not go with --explain"),
+        (("--keep", "3"), "--keep is for --method features"),
+        (("--z-rate", "0.1"), "--z-rate is for --method dpmac"),
+    ],
+)
+def test_options_that_a_method_does_not_take_are_refused(
+    options: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    out = tmp_path / "model"
+    assert main(["train", "--data", "digits", "--epsilon", "1", *options, "--out", str(out)]) == 2
+    assert reason in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["budget", "--examples", "60000", "--batch-size", "600", "--epsilon", "2"]) == 0
     shown = capsys.readouterr().out

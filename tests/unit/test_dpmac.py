@@ -343,9 +343,9 @@ def test_train_verify_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("options", "message"),
     [
         (("--z-steps", 3), "--z-steps is for --method dpmac"),
-        (("--method", "dpmac", "--clip", "layer"), "does not go with --clip layer"),
+        (("--method", "dpmac", "--clip", "layer"), "does not go with --clip"),
         (("--method", "dpmac", "--tune", "tune.toml"), "does not go with --tune"),
-        (("--method", "dpmac", "--precision", "bf16"), "does not go with --precision bf16"),
+        (("--method", "dpmac", "--precision", "bf16"), "does not go with --precision"),
         (("--method", "dpmac", "--optimizer", "SGD"), "give --learning-rate"),
         (("--method", "dpmac", "--z-steps", 3, "--z-rate", -1), "rate of the coordinates is -1.0"),
         (("--method", "dpmac", "--z-steps", 0), "steps of the coordinates is 0"),

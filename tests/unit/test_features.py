@@ -217,7 +217,7 @@ def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> 
     before = pv.Plan(pv.Poisson(0.1), front=(pv.transforms.SelectFeatures(2, 3.0, K, 1.0, 0.5),)).to_json()
     absurd = [None, "x", -1, 0, 1e-300, 1e300, math.nan, [], {}, True, 10**400, [1e-300, 1e300, 1], [1, 2]]
     refused = 0
-    for whole, numbers in ((plan, plan), (before, before["before"][0])):
+    for whole, numbers in ((plan, plan), (before, before["front"][0])):
         for name, kept in list(numbers.items()):
             for value in absurd:
                 numbers[name] = value

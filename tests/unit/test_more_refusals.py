@@ -280,13 +280,22 @@ NPZ = ("train", "--data", "rows.npz", "--noise-multiplier", "2")
 
 #: (options, what the message must contain)
 COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "a batch size for full batches": ((*TRAIN, "--sampling", "full", "--batch-size", "5"), ("leave out --batch-size",)),
-    "noise for no PCA": ((*TRAIN, "--pca-noise", "4"), ("without --pca", "--pca 60")),
+    "a batch size for full batches": (
+        (*TRAIN, "--sampling", "full", "--batch-size", "5"),
+        ("leave out batch_size", "--batch-size B"),
+    ),
+    "noise for no PCA": ((*TRAIN, "--pca-noise", "4"), ("without pca", "pca=60", "--pca L")),
     "PCA without noise": ((*TRAIN, "--pca", "4", "--pca-noise", "0"), ("noise_multiplier is 0.0", "above 0")),
     "PCA of nothing": ((*TRAIN, "--pca", "0"), ("components is 0",)),
-    "noise given and solved for": ((*BUDGET, "--solve", "noise", "--noise-multiplier", "2"), ("leave out --noise",)),
-    "epochs of no noise": ((*BUDGET, "--solve", "epochs"), ("give --noise-multiplier",)),
-    "the rate of a constant": ((*BUDGET, "--solve", "rate", "--noise-multiplier", "2"), ("no rate", "--schedule time")),
+    "noise given and solved for": (
+        (*BUDGET, "--solve", "noise", "--noise-multiplier", "2"),
+        ("leave out noise_multiplier", "--noise-multiplier S"),
+    ),
+    "epochs of no noise": ((*BUDGET, "--solve", "epochs"), ("give noise_multiplier", "--noise-multiplier S")),
+    "the rate of a constant": (
+        (*BUDGET, "--solve", "rate", "--noise-multiplier", "2"),
+        ("no rate", "schedule=: time", "--schedule SPEC"),
+    ),
     "batches that cost nothing": (
         (
             "budget",

@@ -117,7 +117,7 @@ def test_the_number_of_orders() -> None:
 
 
 def test_the_price_of_a_step_is_that_of_the_table() -> None:
-    """The README and the page's first lines say of each network what was measured with noise."""
+    """The page of what is covered and the page's first lines say of each network what was measured with noise."""
     steps = {row[0].split(",")[0]: float(row[3]) for row in table("docs/performance.md", "| network | plain, ms |")}
     again = float(re.search(r"with secure noise ([\d.]+), the CNN", page("docs/performance.md"))[1])  # type: ignore[index]
     small, lstm = steps.pop("MLP 60-1000-10"), steps.pop("LSTM 128")
@@ -126,8 +126,8 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
     assert max(steps.values()) == pytest.approx(1.5, abs=0.051)
     assert max(small, again) == pytest.approx(1.8, abs=0.05)
     assert lstm == pytest.approx(2.7, abs=0.05)
-    assert "1.2 to 1.5 times as long as a plain one on most networks" in page("README.md")
-    assert "1.8 times on a small MLP and 2.7 times on an LSTM" in page("README.md")
+    assert "1.2 to 1.5 times as long as a plain one on most networks" in page("docs/coverage.md")
+    assert "1.8 times on a small MLP and 2.7 times on an LSTM" in page("docs/coverage.md")
     assert "1.2 to 1.5 times on five of seven networks, 1.8 on a small MLP and 2.7 on an LSTM" in page(
         "docs/performance.md"
     )
@@ -139,7 +139,7 @@ def test_what_the_three_ways_to_draw_batches_cost() -> None:
         plan = pv.Plan(sampler, epochs=400, schedule=pv.schedules.Constant(6.0), examples=60_000)
         assert plan.guarantee(1e-5).epsilon == pytest.approx(figure, abs=6e-4 if figure < 2 else 6e-3)
         assert f"{figure}" in page("docs/accounting.md")
-        assert f"{figure}" in page("README.md")
+        assert f"{figure}" in page("docs/command-line.md")
 
 
 def test_poisson_sampling_is_no_bound_for_partitions() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.cli import voting
+from privlearn.cli import methods
 from privlearn.errors import BadInput
 from privlearn.publishing import plans
 
@@ -58,7 +58,7 @@ def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
 def test_confident_votes_and_interrupted_runs_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privlearn.cli import publication
+    from privlearn.cli import train as train_command
 
     out = str(tmp_path / "m")
     words = [
@@ -77,7 +77,7 @@ def test_confident_votes_and_interrupted_runs_on_the_command_line(
         out,
     ]
     with monkeypatch.context() as patch:
-        patch.setattr(publication, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
+        patch.setattr(train_command, "publish", lambda *_, **__: (_ for _ in ()).throw(BadInput("no space is left")))
         assert cli.main(words) == 2
     assert (tmp_path / "m.teachers").is_dir()
     code, said = command(capsys, *words)
@@ -213,10 +213,10 @@ def test_chances_to_win_are_those_of_a_simulation() -> None:
             counts[0] = share * 20
             noisy = counts + noise * made_up.standard_normal((40_000, classes))
             expected = float((noisy.argmax(1) == 0).mean())
-            assert abs(voting.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
+            assert abs(methods.chance_to_win(plan, share, together=together) - expected) < 0.012, (classes, together)
     confident = pv.teachers.PatePlan(50, 20, pv.teachers.ConfidentVotes(3, 14.0, 10), noise_multiplier=2.0)
     passed = (0.9 * 20 + confident.test_noise * made_up.standard_normal(40_000) >= 14.0).mean()
-    assert abs(voting.chance_to_be_answered(confident, 0.9) - passed) < 0.012
+    assert abs(methods.chance_to_be_answered(confident, 0.9) - passed) < 0.012
 
 
 def persons(path: Path, seed: int = 0) -> None:

@@ -55,15 +55,15 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "what is known of named data": (
         ("train", "--data", "digits", "--classes", "3", "--schema", "people.toml", "--epsilon", "1"),
-        ("what digits holds is known", "--classes and --schema"),
+        ("what digits holds is known", "classes= and schema=", "--schema F.toml, --classes K"),
     ),
     "a table without a schema": (
         ("train", "--data", "people.csv", "--epsilon", "1"),
-        ("--schema FILE.toml", "privlearn data schema"),
+        ("schema='FILE.toml'", "privlearn data schema", "--schema F.toml"),
     ),
     "a table with classes": (
         ("train", "--data", "people.csv", "--schema", "people.toml", "--classes", "2", "--epsilon", "1"),
-        ("come from its schema", "leave out --classes"),
+        ("come from its schema", "leave out classes=", "--classes K"),
     ),
     "a missing schema": (
         ("train", "--data", "people.csv", "--schema", "people.toml", "--epsilon", "1"),
@@ -71,7 +71,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "test rows beside an npz": (
         ("train", "--data", "rows.npz", "--test-data", "more.csv", "--epsilon", "1"),
-        ("--test-data goes with a CSV or Parquet file", "x_test"),
+        ("test= goes with a CSV or Parquet file", "--test-data PATH", "x_test"),
     ),
     "fetching nothing": (("data", "fetch"), ("needs NAME", "mnist", "adult")),
     "fetching what is unknown": (("data", "fetch", "imagenet"), ("'imagenet' is unknown", "cifar10")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,13 @@ from segmentation_checks import CLASSES, SIDE, on_files, scans_of, small_net, st
 from torch import nn
 
 import privlearn as pv
-from privlearn.cli import main, maps, options, predict, training
+from privlearn.cli import jobs, main, predict, request
+from privlearn.cli import pate as pate_command
+from privlearn.cli.request import Request
 from privlearn.data import hippocampus
 from privlearn.descent import dpsgd
 from privlearn.errors import BadInput
+from privlearn.models import networks
 from privlearn.runs import checkpoint
 from privlearn.volumes import MapStudent, Start, Training, dice, maps_of, probabilities
 
@@ -55,7 +57,7 @@ def test_dpsgd_on_maps_explains_itself(files: list[str], tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("method", ["dpsgd", "dpmac"])
-@pytest.mark.parametrize("place", [(checkpoint.Checkpoint, "write"), (training, "optimizer")], ids=["file", "before"])
+@pytest.mark.parametrize("place", [(checkpoint.Checkpoint, "write"), (networks, "build")], ids=["file", "before"])
 def test_interrupted_before_the_first_step(
     method: str, place: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -152,15 +154,16 @@ def test_what_is_public_is_told(
 @pytest.mark.parametrize(("own", "warned"), [(0.49, True), (0.5, True), (0.51, False)])
 def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, monkeypatch: Any, capsys: Any) -> None:
     dices = iter([0.5, own])
-    monkeypatch.setattr(training, "test_metrics", lambda *_: {"dice": next(dices)})
+    monkeypatch.setattr(pate_command, "test_metrics", lambda *_: {"dice": next(dices)})
     start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
                         learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
     plan = start.plan(5, 3).calibrate(epsilon=8.0, delta=1e-3)
     teachers = start.correcting(start.teachers(scans_of(6), 3))
     result = pv.pate(plan, teachers, start.reducer, scans_of(5, 2, public=True), lambda answers: nn.Conv3d(1, 3, 1))
     data = scans_of(6, x_test=scans_of(2).x, y_test=scans_of(2).y)
-    answer: dict[str, Any] = {"plan": plan.describe()}
-    _, rows = maps._beside(result, data, start, answer)
+    answer: dict[str, Any] = {"plan": plan.to_json()}
+    result = pate_command._with_start(result, data, start, answer)
+    rows = pate_command._maps_rows(result, data, answer)
     assert ("brought nothing" in " ".join(capsys.readouterr().err.split())) is warned
     assert next(iter(rows)) == "public network alone"
     assert answer["public_only"] == {"dice": 0.5}
@@ -221,17 +224,15 @@ def test_masks_of_test_volumes_are_needed_unless_public(tmp_path: Path) -> None:
 
 def test_both_methods_are_tested_on_the_same_hippocampi(monkeypatch: pytest.MonkeyPatch) -> None:
     data = stored()
-    monkeypatch.setattr(training, "load", lambda *_, **__: data)
-    given = {"data": "hippocampus", "tune": None, "pca": None}
-    needed = dict.fromkeys(("data_dir", "classes", "range", "schema", "test_data", "public"))
+    monkeypatch.setattr(jobs, "load", lambda *_, **__: data)
 
     def tested(method: str) -> pv.Dataset:
-        return training.data_of(Namespace(**given, **needed, method=method))
+        return jobs.data_of(Request.of("train", data="hippocampus", method=method))
 
     want = hippocampus.split(data).test
     assert np.array_equal(tested("dpsgd").x_test, want.x)
     assert np.array_equal(tested("dpsgd").y_test, want.y)
-    asked, _, pool = maps._parts(Namespace(**given, **needed, method="pate"), tested("pate"))
+    asked, _, pool = pate_command._volumes_apart(Request.of("train", method="pate"), tested("pate"))
     assert np.array_equal(asked.x_test, want.x)
     assert len(pool.x) == 40
 
@@ -261,7 +262,7 @@ def test_arrays_are_taken_as_tensors_are() -> None:
 def test_help_has_the_numbers_for_volumes(capsys: pytest.CaptureFixture[str]) -> None:
     for command, told in (("train", ("250; 32 for maps", "for maps of classes 20")), ("predict", ("--out maps.npz",))):
         with pytest.raises(SystemExit):
-            options.parse([command, "--help"])
+            request.parse([command, "--help"])
         said = " ".join(capsys.readouterr().out.split())
         for part in told:
             assert part in said

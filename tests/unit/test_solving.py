@@ -106,7 +106,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert found["epsilon"] <= 2
         assert found["unspent"] >= 0
     assert main(["budget", "--examples", "5000", "--epsilon", "1", "--solve", "rate"]) == 2
-    assert "give --noise-multiplier" in capsys.readouterr().err
+    assert "--noise-multiplier S" in capsys.readouterr().err
 
 
 def test_groups_and_lower_bounds_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

@@ -62,9 +62,9 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "an unknown schedule": (lambda: schedules.parse("cosine"), ("expected one of", "validation:k=0.7,m=5")),
     "a learning rate": (lambda: schedules.parse_rates("validation:k=0.7"), ("the learning rate can't follow",)),
-    "no limit": (lambda: plan().event(), ("no price before it has a limit", "plan.within(budget)", "--epsilon")),
+    "no limit": (lambda: plan().event(), ("no price before it has a limit", "plan.within(budget)", "epsilon=")),
     "noise that nobody knows": (lambda: plan().within(RHO).noise_multipliers(), ("not known before the run",)),
-    "a rate": (lambda: plan().with_rate(RHO), ("k can't be solved for", "--schedule time, exp")),
+    "a rate": (lambda: plan().with_rate(RHO), ("k can't be solved for", "schedule=: time, exp")),
     "a batch size": (
         lambda: plan(sampler=pv.Partition(5)).with_batch_size(RHO, 50),
         ("the batch size can't be solved",),
@@ -153,7 +153,7 @@ def one(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "rows that nothing looks at": (lambda: go(Constant(), shown()), ("--public (validation=)", "the schedule is constant:")),
+    "rows that nothing looks at": (lambda: go(Constant(), shown()), ("validation= is for", "the schedule is constant:")),
     "both ways at once": (lambda: go(Validation(0.5, noise=9.0), shown()), ("has noise=", "give one of the two")),
     "another shape": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 4).double())), ("shape (4,)", "(5,)")),
     "whole numbers": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 5).long())), ("int64", "same form")),
@@ -323,7 +323,8 @@ def test_what_training_refuses(
 def test_public_rows_without_a_schedule_that_looks_at_them(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*options(rows, "--public", str(rows / "others.npz"), schedule="exp:k=0.1")) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "--public (validation=) is for validation schedules, and the schedule is exp: nothing looks" in said
+    assert "validation= is for validation schedules, and the schedule is exp: nothing looks" in said
+    assert "--public NAME_OR_PATH" in said
 
 
 BUDGET = ("budget", "--examples", "60000", "--batch-size", "600")

@@ -1,73 +1,83 @@
-"""`privlearn budget`: what a plan costs, or the noise that meets a target."""
+"""`privlearn budget`: what a plan costs, or the noise that meets a target; without data and without torch."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from privlearn.cli import feature_costs, features, paid, screen, tuning, voting
-from privlearn.cli.planning import figures, make_plan, warnings
-from privlearn.cli.reacting import earliest_end, noisy_validations
+from rich.table import Table
+
+from privlearn._checks import count
+from privlearn.cli import methods, screen, tune
+from privlearn.cli.options import FEATURES, PATE
+from privlearn.cli.request import Request
+from privlearn.descent import rules
+from privlearn.descent.rules import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
-from privlearn.transforms.base import Transform
+from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
+from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures
 
 _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """Print the guarantee of the plan by every sound accountant."""
-    voting.require_combinable(options)
-    features.require_combinable(options)
-    if options.method == "features":
-        return feature_costs.show_cost(options)
-    if options.method == "pate":
-        return voting.run(options)
-    if options.examples is None:
+    methods.require_combinable(request)
+    if request.method == FEATURES:
+        _features(request)
+    elif request.method == PATE:
+        _votes(request)
+    elif request.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
-    if options.tune is not None:
-        return tuning.show_cost(options)
-    before: tuple[Transform, ...] = ()
-    if options.select is not None or options.normalise not in (None, "none"):
-        rows = features.declared(options)
-        before = (*paid.normalisation(options, rows), *features.selection(options, rows))
-    plan = make_plan(options, options.examples, before)
-    answer = figures(plan, options.delta, options.examples)
-    if options.plot:
-        from privlearn.cli.plots import draw_plan
-
-        draw_plan(plan, options.delta, options.plot)
-    for warning in warnings(plan, options, options.examples):
-        screen.asides.print(f"[yellow]warning[/]: {warning}")
-    if options.json:
-        screen.print_json(answer)
-        return 0
-    _show(answer, plan, options)
+    elif request.tune is not None:
+        tune.require_combinable(request)
+        tune.show_cost(request)
+    else:
+        _descent(request)
     return 0
 
 
-def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> None:
+# DP-SGD
+
+
+def _descent(request: Request) -> None:
+    releases = request.select is not None or request.normalise not in (None, "none")
+    facts = methods.declared_facts(request) if releases else Facts(request.examples)
+    plan = rules.settle(methods.training_request(request), facts).plan
+    answer = screen.figures(plan, request.delta, request.examples)
+    if request.plot:
+        from privlearn.cli.plots import draw_plan
+
+        draw_plan(plan, request.delta, request.plot)
+    screen.warn(*screen.warnings(plan, request.delta, request.examples))
+    if request.json:
+        screen.print_json(answer)
+    else:
+        _show_descent(answer, plan, request)
+
+
+def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
     out = screen.answers
     kind = vars(plan.sampling)
     numbers = ", ".join(f"{key.replace('_', ' ')} {value:.6g}" for key, value in kind.items())
-    steps = plan.sampling.steps(options.examples)
+    steps = plan.sampling.steps(request.examples)
     out.print(
         f"{screen.at_most(plan)}[bold]{answer['epochs']}[/] epochs of {steps} {plan.sampling.kind} "
         f"batches{' (' + numbers + ')' if numbers else ''}, "
-        f"noise multiplier [bold]{screen.noise_text(plan)}[/]"
+        f"noise multiplier [bold]{rules.noise_text(plan)}[/]"
     )
     if not isinstance(plan.schedule, Constant):
         out.print(f"schedule {spec(plan.schedule)}")
     if plan.filter:
         out.print(
-            f"The noise follows accuracies, so it is not known beforehand: the run ends after {earliest_end(plan)} epochs if "
-            f"it falls at every check, and has {answer['epochs']} if it never does. It stays within "
-            f"{screen.limit_text(plan.filter)}, and all of that is claimed."
+            "The noise follows accuracies, so it is not known beforehand: the run ends after "
+            f"{screen.earliest_end(plan)} epochs if it falls at every check, and has {answer['epochs']} if it never "
+            f"does. It stays within {screen.limit_text(plan.filter)}, and all of that is claimed."
         )
-        if told := noisy_validations(plan, options.examples):
-            out.print(f"Validations are paid for: {told}.")
+        if exactness := screen.noisy_validations(plan, request.examples):
+            out.print(f"Validations are paid for: {exactness}.")
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.releases:
@@ -75,11 +85,101 @@ def _show(answer: dict[str, Any], plan: Plan, options: argparse.Namespace) -> No
             f"a selection of {earlier.keep} features" if isinstance(earlier, SelectFeatures) else _NAMES[earlier.kind]
         )
         out.print(f"before it {what} with noise multiplier {earlier.noise_multiplier:.6g}")
-    rho = "" if answer["rho"] is None else f", rho {answer['rho']:.6g}"
-    out.print(f"delta {answer['delta']:g}, {answer['adjacency']} neighbours{rho}\n")
-    out.print(screen.guarantee_table(answer))
+    screen.guarantee_lines(answer)
     out.print(f"\n{screen.meaning(answer)}")
     if answer["unspent"] is not None:
         out.print(f"Of the target {max(0.0, answer['unspent']):.2%} is left unspent.")
-    if options.plot:
-        out.print(f"The plot is in {screen.plain(options.plot)}.")
+    if request.plot:
+        out.print(f"The plot is in {screen.plain(request.plot)}.")
+
+
+# A classifier from noisy statistics
+
+
+def _features(request: Request) -> None:
+    plan, why = methods.features_plan(request, methods.declared_facts(request))
+    noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
+    answer = screen.guaranteed(plan.guarantees(request.delta)) | {
+        "plan": plan.to_json(),
+        **why,
+        "class_sum_noise": noise,
+        "class_mean_noise": None
+        if request.examples is None or noise is None
+        else noise * plan.classes / request.examples,
+        "unspent": screen.unspent(plan),
+    }
+    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    if request.json:
+        screen.print_json(answer)
+    else:
+        _show_features(answer, plan, request)
+
+
+def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Request) -> None:
+    out = screen.answers
+    kept, made, norm = "all features", "from noisy statistics of", plan.row_norm
+    if isinstance(plan, LeastSquaresPlan):
+        made = "by least squares from noisy sums of products of"
+    else:
+        made = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else made
+        way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
+        kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else kept
+        norm = plan.row_norm if plan.in_one_release else plan.rest_norm
+    out.print(
+        f"a classifier of {plan.classes} classes {made} {kept}, "
+        f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
+    )
+    noise = answer["class_sum_noise"]
+    summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
+    out.print(f"rows are clipped to norm {norm:.4g}{summed}")
+    if answer["class_mean_noise"] is not None:
+        out.print(
+            f"with {request.examples / plan.classes:.4g} rows in each class its mean has "
+            f"{answer['class_mean_noise']:.4g}"
+        )
+    screen.guarantee_lines(answer)
+    out.print(f"\n{screen.meaning(answer)}")
+
+
+# The votes of teachers
+
+
+def _votes(request: Request) -> None:
+    classes = methods.CLASSES if request.classes is None else count("--classes", request.classes, least=2)
+    plan = methods.votes_plan(request, classes)
+    answer = methods.votes_figures(plan, request.delta)
+    screen.warn(*methods.votes_warnings(plan, request.examples))
+    if request.json:
+        screen.print_json(answer)
+    else:
+        _show_votes(answer, plan)
+
+
+def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
+    out, aggregate = screen.answers, plan.aggregate
+    assert isinstance(aggregate, Votes | ConfidentVotes)
+    out.print(
+        f"[bold]{plan.queries}[/] queries to [bold]{plan.teachers}[/] teachers, who vote for one of "
+        f"{aggregate.classes} classes"
+    )
+    if isinstance(aggregate, ConfidentVotes):
+        out.print(
+            f"At most {aggregate.answers} are answered, where the largest count, with noise of {plan.test_noise:.4g} "
+            f"votes, reaches {aggregate.threshold:g}."
+        )
+    screen.guarantee_lines(answer)
+    out.print(
+        f"\nnoise of [bold]{plan.noise_std:.4g}[/] votes on each count, {plan.noise_std / plan.teachers:.0%} of the "
+        "teachers. It follows from queries and epsilon alone: twice the teachers, half the share.\n"
+    )
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    confident = ["answered"] if isinstance(aggregate, ConfidentVotes) else []
+    for name in ("teachers that agree", *confident, "wins: others agree", "wins: others spread"):
+        table.add_column(name, justify="right")
+    for row in answer["votes"]:
+        answered = [f"{row['answered']:.2f}"] if confident else []
+        table.add_row(
+            f"{row['agree']:.0%}", *answered, f"{row['wins_against_one']:.2f}", f"{row['wins_against_all']:.2f}"
+        )
+    out.print(table)
+    out.print(f"\n{screen.meaning(answer)}")

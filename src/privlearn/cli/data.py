@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 from rich.table import Table
 
 from privlearn.cli import screen
+from privlearn.cli.request import Request
 from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
-from privlearn.data.named import fetch
+from privlearn.data.named import fetch, load
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """List every data set, fetch one, or write a template."""
-    if options.action == "list":
-        if options.name is not None:
-            raise BadInput(f"`privlearn data list` lists all data sets: leave out {options.name!r}")
-        return _list(options)
-    if options.name is None:
-        what = f"NAME, one of {', '.join(CATALOGUE)}" if options.action == "fetch" else "FILE, a .csv or .parquet file"
-        raise BadInput(f"`privlearn data {options.action}` needs {what}")
-    return _fetch(options) if options.action == "fetch" else _schema(options)
+    if request.action == "list":
+        if request.name is not None:
+            raise BadInput(f"`privlearn data list` lists all data sets: leave out {request.name!r}")
+        return _list(request)
+    if request.name is None:
+        what = f"NAME, one of {', '.join(CATALOGUE)}" if request.action == "fetch" else "FILE, a .csv or .parquet file"
+        what = "NAME, or FILE, an .npz, .csv or .parquet file" if request.action == "check" else what
+        raise BadInput(f"`privlearn data {request.action}` needs {what}")
+    return {"fetch": _fetch, "schema": _schema, "check": _check}[request.action](request)
 
 
-def _list(options: argparse.Namespace) -> int:
-    places = catalogue.directories(options.data_dir)
+def _list(request: Request) -> int:
+    places = catalogue.directories(request.data_dir)
     sets = {name: (named, _place(named, places)) for name, named in CATALOGUE.items()}
-    if options.json:
+    if request.json:
         rows = [
             {
                 "name": name,
@@ -51,35 +52,51 @@ def _list(options: argparse.Namespace) -> int:
         table.add_row(name, named.what, style="bold")
         table.add_row("", f"{place or f'not found: {remedy}'}\nlicence: {named.licence}")
     screen.answers.print(table)
-    screen.asides.print(f"looked in {', '.join(map(str, places))}", markup=False)
+    screen.notes.print(f"looked in {', '.join(map(str, places))}", markup=False)
     return 0
 
 
 def _place(named: Named, places: list[Path]) -> str | None:
     if named.embedded:
         return "comes with scikit-learn"
-    found = named.find(places)
-    return None if found is None else str(next(iter(found[1].values())).parent)
+    files = named.find(places)
+    return None if files is None else str(next(iter(files[1].values())).parent)
 
 
-def _fetch(options: argparse.Namespace) -> int:
-    paths = fetch(options.name, options.data_dir, lambda line: screen.asides.print(line, markup=False))
-    if options.json:
-        screen.print_json({"name": options.name, "files": [str(path) for path in paths]})
+def _fetch(request: Request) -> int:
+    paths = fetch(request.name, request.data_dir, lambda line: screen.notes.print(line, markup=False))
+    if request.json:
+        screen.print_json({"name": request.name, "files": [str(path) for path in paths]})
     elif paths:
-        kept = catalogue.cache() if options.data_dir is None else Path(options.data_dir)
-        found = "is found there without --data-dir" if options.data_dir is None else f"use it with --data-dir {kept}"
-        screen.answers.print(f"{options.name} is in {paths[0].parent}, and {found}", markup=False)
+        kept = catalogue.cache() if request.data_dir is None else Path(request.data_dir)
+        how = "is found there without --data-dir" if request.data_dir is None else f"use it with --data-dir {kept}"
+        screen.answers.print(f"{request.name} is in {paths[0].parent}, and {how}", markup=False)
     return 0
 
 
-def _schema(options: argparse.Namespace) -> int:
-    names = column_names(Path(options.name))
-    if options.json:
+def _check(request: Request) -> int:
+    from privlearn.data.check import check_rows  # needs torch, which the other actions do without
+
+    data = load(
+        request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema
+    )
+    checked = check_rows(data)
+    if request.json:
+        screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})
+    else:
+        screen.answers.print(f"{request.name}: {checked}", markup=False)
+    screen.notes.print("This tells of the rows themselves: it is for whoever holds them, and no release.", markup=False)
+    return 0
+
+
+def _schema(request: Request) -> int:
+    names = column_names(Path(request.name))
+    if request.json:
         screen.print_json({"columns": names})
         return 0
     lines = [
-        "# Fill in what is publicly known; nothing of it may be read off private rows. Delete the tables of columns that are",
+        "# Fill in what is publicly known; nothing of it may be read off private rows. "
+        "Delete the tables of columns that are",
         "# not to be learnt from.",
         'target = ""       # the name of the column to predict',
         'missing = [""]    # the texts that stand for a missing value',

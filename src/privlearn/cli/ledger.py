@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from rich.table import Table
@@ -16,55 +15,57 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.accounting.ledger_state import LedgerState, RunEntry
 from privlearn.cli import screen
+from privlearn.cli.request import Request
 from privlearn.errors import BadInput, UnsupportedEvent
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """Begin a ledger, close a run in it, or show it."""
-    book = LedgerFile(options.file)
-    budget = _budget(options)
+    book = LedgerFile(request.file)
+    budget = _budget(request)
     if budget is not None and not book.path.exists():
-        Ledger.open(options.file, budget, measure=_measure(options.measure))
-        screen.asides.print(
-            f"began {options.file} with a budget of {budget}; runs that are chosen after earlier results are counted by "
-            f"{options.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
+        Ledger.open(request.file, budget, measure=_measure(request.measure))
+        screen.notes.print(
+            f"began {request.file} with a budget of {budget}; runs that are chosen after earlier results are counted "
+            "by "
+            f"{request.measure or 'what suits the first run (--measure renyi: by one that takes runs of every kind)'}"
         )
     if not book.path.exists():
         raise BadInput(
-            f"there is no ledger {options.file}: begin one with `privlearn ledger {options.file} --epsilon E --delta D`"
+            f"there is no ledger {request.file}: begin one with `privlearn ledger {request.file} --epsilon E --delta D`"
         )
-    if options.close is not None:
+    if request.close is not None:
         with book.editing() as pages:
-            entry = pages.entry(options.close)
+            entry = pages.entry(request.close)
             if not entry.open:
                 raise BadInput(f"the run {entry.id} is closed already: nothing is set aside for it")
             pages.close(entry)
-        screen.asides.print(
-            f"closed {options.close}: it can't be continued. What it had not spent is free for later runs"
+        screen.notes.print(
+            f"closed {request.close}: it can't be continued. What it had not spent is free for later runs"
         )
     pages = book.read()
     if budget is not None and budget != pages.budget:
         raise BadInput(
-            f"{options.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a ledger's "
-            "budget is fixed. Leave it out, or begin another file"
+            f"{request.file} has a budget of {pages.budget or 'nothing: it only records'}, and {budget} was given: a "
+            "ledger's budget is fixed. Leave it out, or begin another file"
         )
-    if options.measure is not None and _measure(options.measure) != pages.measure:
+    if request.measure is not None and _measure(request.measure) != pages.measure:
         raise BadInput(
-            f"{options.file} has the measure {pages.measure or 'that suits its first run'}, and {options.measure} was given: "
-            "a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
+            f"{request.file} has the measure {pages.measure or 'that suits its first run'}, and {request.measure} was "
+            "given: a ledger's measure is fixed when it is begun. Leave it out, or begin another file"
         )
-    answer = _figures(pages, options.delta)
-    if options.json:
-        screen.print_json({"file": str(options.file), **answer})
+    answer = _figures(pages, request.delta)
+    if request.json:
+        screen.print_json({"file": str(request.file), **answer})
     else:
         _show(answer, pages)
     return 0
 
 
-def _budget(options: argparse.Namespace) -> Budget | None:
-    if options.epsilon is None and options.rho is None:
+def _budget(request: Request) -> Budget | None:
+    if request.epsilon is None and request.rho is None:
         return None
-    return Budget(options.epsilon, options.delta or 1e-5, options.rho, options.group_size or 1)
+    return Budget(request.epsilon, request.delta or 1e-5, request.rho, request.group_size or 1)
 
 
 def _measure(given: str | None) -> Measure:
@@ -165,14 +166,14 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
         out.print("It only records: there is no budget.")
     elif not pages.adaptive:
         out.print(
-            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs from "
-            f"here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, of which "
-            f"{100 * answer['left'] / pages.budget.limit:.1f} % is left."
+            f"The budget is {pages.budget}; {pages.budget.figure(answer['spent'])} of it is spent or set aside. Runs "
+            f"from here on may be chosen by what was released: they are counted by {answer['measure'] or 'a filter'}, "
+            f"of which {100 * answer['left'] / pages.budget.limit:.1f} % is left."
         )
     if any(entry.open for entry in pages.entries):
         out.print(
-            "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not spent "
-            "with --close RUN."
+            "Open runs are under way or were interrupted: continue them with --resume, or give back what they have not "
+            "spent with --close RUN."
         )
 
 
@@ -195,8 +196,8 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     assert pages.budget is not None
     return [
         f"\nTogether: {stated} {by}, the ledger's limit: runs may have been chosen after earlier results.",
-        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set aside, "
-        f"{100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
+        f"The limit is {answer['measure']}; {100 * answer['spent'] / pages.budget.limit:.1f} % of it is spent or set "
+        f"aside, {100 * answer['left'] / pages.budget.limit:.1f} % is left. {estimate}",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from privlearn.cli.reacting import earliest_end
+from privlearn.cli.screen import earliest_end
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Validation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from privlearn.cli import screen
+from privlearn.cli.request import Request
 from privlearn.data.dataset import as_tensor, require_finite
 from privlearn.data.named import NAMES, load, load_features
 from privlearn.data.recipes import read_inputs
@@ -26,24 +26,24 @@ from privlearn.transforms.precomputed import PrecomputedRows
 _ROWS_AT_ONCE = 4096
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """Write index, prediction and scores of every row."""
-    out = None if options.out is None else Path(options.out)
+    out = None if request.out is None else Path(request.out)
     if out is not None and out.suffix not in (".csv", ".npz"):
-        raise BadInput(f"--out is {options.out}: expected a file that ends in .csv or .npz")
+        raise BadInput(f"--out is {request.out}: expected a file that ends in .csv or .npz")
     if out is not None and (out.exists() or out.is_symlink()):
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
-    model = load_model(options.folder, options.model, trusted=options.key, features=options.features)
+    model = load_model(request.folder, request.model, trusted=request.key, features=request.features)
     config = model.config
-    if networks.makes_maps(options.model or config["model"]):
+    if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
-    x, schema = _features(options, config) if Path(options.data).is_dir() else _inputs(options)
-    _require_same_schema(options, schema, config.get("schema", ""))
+    x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request)
+    _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
-            f"the rows of {options.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
+            f"the rows of {request.data} have shape {list(x.shape[1:])}: this model takes {config['input_shape']}"
         )
-    require_finite(options.data, "the inputs", x)
+    require_finite(request.data, "the inputs", x)
     scores = _scores(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
     chosen = scores.argmax(1)
     if scores.ndim > 2:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(_csv(chosen, scores))
     else:
         _write_new(out, chosen, scores)
-        screen.asides.print(f"{len(x)} predictions are in {screen.plain(out)}")
+        screen.notes.print(f"{len(x)} predictions are in {screen.plain(out)}")
     return 0
 
 
@@ -74,29 +74,29 @@ def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:
     return np.asarray(scores.numpy())
 
 
-def _inputs(options: argparse.Namespace) -> tuple[NDArray[Any], str]:
+def _inputs(request: Request) -> tuple[NDArray[Any], str]:
     """The rows, and the digest of the schema that they were read by."""
-    if options.data in NAMES:
-        data = load(options.data, options.data_dir, schema=options.schema)
-        return np.asarray(data.x if options.part == "train" else data.x_test), data.schema
-    if options.schema is not None:
-        if options.part is not None:
+    if request.data in NAMES:
+        data = load(request.data, request.data_dir, schema=request.schema)
+        return np.asarray(data.x if request.part == "train" else data.x_test), data.schema
+    if request.schema is not None:
+        if request.part is not None:
             raise BadInput(
                 "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
             )
-        data = load_features(options.data, options.schema)
-        for aside in data.asides:
-            screen.asides.print(aside, markup=False)
+        data = load_features(request.data, request.schema)
+        for note in data.asides:
+            screen.notes.print(note, markup=False)
         return np.asarray(data.x), data.schema
-    path = Path(options.data)
+    path = Path(request.data)
     if path.suffix.lower() in (".csv", ".parquet"):
         raise BadInput(f"{path} is a table: give --schema FILE.toml, the one that the model was trained with")
-    return read_inputs(path, "x_test" if options.part == "test" else "x"), ""
+    return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
 
 
-def _features(options: argparse.Namespace, config: dict[str, Any]) -> tuple[NDArray[Any], str]:
+def _features(request: Request, config: dict[str, Any]) -> tuple[NDArray[Any], str]:
     """The features in a folder, for a model that was trained on such, and the digest of no schema."""
-    folder = FeatureFolder.read(options.data)
+    folder = FeatureFolder.read(request.data)
     trained = next((part for part in config["transforms"] if part["kind"] == "precomputed"), None)
     if trained != PrecomputedRows(folder.encoder).describe():
         maker = next((part["spec"] for part in config["transforms"] if "spec" in part), None)
@@ -105,23 +105,23 @@ def _features(options: argparse.Namespace, config: dict[str, Any]) -> tuple[NDAr
         if trained is not None:
             takes, wanted = f"was trained on features {maker}", "give features of the same encoder"
         raise BadInput(
-            f"the features in {options.data} are {folder.encoder.spec} (SHA-256 {folder.encoder.digest[:16] or 'unstated'}), "
-            f"and the model in {options.folder} {takes}: {wanted}"
+            f"the features in {request.data} are {folder.encoder.spec} (SHA-256 "
+            f"{folder.encoder.digest[:16] or 'unstated'}), and the model in {request.folder} {takes}: {wanted}"
         )
-    for part in ("test", "train") if options.part is None else (options.part,):
-        if (found := folder.part(part)) is not None:
-            return found, ""
+    for part in ("test", "train") if request.part is None else (request.part,):
+        if (features := folder.part(part)) is not None:
+            return features, ""
     raise BadInput(
-        f"{options.data} has no features of {options.part or 'test or train'} rows: expected {options.part}.npy"
+        f"{request.data} has no features of {request.part or 'test or train'} rows: expected {request.part}.npy"
     )
 
 
-def _require_same_schema(options: argparse.Namespace, given: str, trained: str) -> None:
+def _require_same_schema(request: Request, given: str, trained: str) -> None:
     """Refuse columns, bounds or categories that make other features than those the model was trained on."""
     if given and given != trained:
         what = "another schema" if trained else "no table with a schema"
         raise BadInput(
-            f"the model in {options.folder} was trained on {what} (digest {trained[:16] or 'none'}, not {given[:16]}): "
+            f"the model in {request.folder} was trained on {what} (digest {trained[:16] or 'none'}, not {given[:16]}): "
             "features would be taken for others. Use the schema that it was trained with; other comments do no harm"
         )
 

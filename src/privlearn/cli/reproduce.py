@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from privlearn.cli import screen
+from privlearn.cli.request import Request
 from privlearn.errors import BadInput
 from privlearn_studies import registry
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     from privlearn_studies.report import Findings
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """Compute one study and keep it in three files, or list them all."""
-    if options.list:
-        _list(options.json)
+    if request.list:
+        _list(request.json)
         return 0
-    if options.name is None:
+    if request.name is None:
         raise BadInput(f"reproduce needs a name: expected one of {', '.join(s.name for s in registry.STUDIES)}")
-    study = registry.find(options.name)
+    study = registry.find(request.name)
     from privlearn_studies.charts import require_matplotlib
     from privlearn_studies.report import as_json, save
 
     require_matplotlib()
-    folder = Path(options.out or "results")
-    screen.asides.print(f"{study.source}: {study.what}")
+    folder = Path(request.out or "results")
+    screen.notes.print(f"{study.source}: {study.what}")
     try:
         with screen.progress_bar(study.name, "runs") as progress:
-            findings = study.run(options.quick, options.seeds, folder=folder, jobs=options.jobs, progress=progress)
+            findings = study.run(request.quick, request.seeds, folder=folder, jobs=request.jobs, progress=progress)
     except KeyboardInterrupt:
         if study.trains:
-            screen.asides.print(
+            screen.notes.print(
                 f"runs that ended are kept in {screen.plain(folder)}: the same command goes on from there"
             )
         raise
-    save(study, findings, folder, options.quick)
-    screen.asides.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
-    if options.json:
+    save(study, findings, folder, request.quick)
+    screen.notes.print(f"written: {screen.plain(folder / study.name)}.json, .md and .png")
+    if request.json:
         screen.print_json(as_json(study, findings))
     else:
         screen.answers.print(_table(findings))

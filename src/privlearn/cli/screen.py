@@ -1,10 +1,11 @@
-"""What a person sees: answers on standard output, progress and warnings on standard error."""
+"""What a person or a script sees: answers on standard output, progress, notes and warnings on standard error."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,14 +14,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from privlearn import sampling, schedules
 from privlearn._checks import printable
-from privlearn.accounting.filters import Limit
-from privlearn.accounting.guarantee import PrivacyUnit, rounded_up
+from privlearn.accounting import accountant, comparisons
+from privlearn.accounting.events import Event, compose, to_json
+from privlearn.accounting.filters import Limit, fits
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
+from privlearn.descent.rules import Setting
+from privlearn.errors import UnsupportedEvent
 from privlearn.plan import Plan
-from privlearn.schedules import Validation
 
 answers = Console(highlight=False, soft_wrap=True)
-asides = Console(stderr=True, highlight=False, soft_wrap=True)
+notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _METHODS = {
     "gaussian": "exact, for Gaussian releases",
@@ -31,6 +36,8 @@ _METHODS = {
     "zcdp-2016": "zCDP, conversion of 2016",
     "moments-2016": "moments accountant of 2016",
 }
+#: Accuracies closer than this are hardly ever worth telling apart.
+_FINE = 0.005
 _VERBS = {
     "add_remove": ("added or removed", "added or removed"),
     "zero_out": ("replaced by an empty one", "replaced by empty ones"),
@@ -43,9 +50,10 @@ def plain(text: object) -> str:
     return escape(printable(text))
 
 
-def warn(warning: str) -> None:
-    """Print a warning, on standard error."""
-    asides.print(f"[yellow]warning[/]: {plain(warning)}")
+def warn(*warnings: str) -> None:
+    """Print warnings, on standard error."""
+    for warning in warnings:
+        notes.print(f"[yellow]warning[/]: {plain(warning)}")
 
 
 def print_json(figures: dict[str, Any]) -> None:
@@ -81,14 +89,6 @@ def meaning(figures: dict[str, Any]) -> str:
     )
 
 
-def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
-    """The noise multipliers of a plan in few words; after a run that reacted, those that it used."""
-    if isinstance(plan.schedule, Validation) and used is None:
-        return f"{plan.schedule.start:.4g} at first"
-    sigmas = plan.noise_multipliers() if used is None else used
-    return f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
-
-
 def at_most(plan: Plan) -> str:
     """What stands before the number of epochs."""
     return "at most " if plan.filter else ""
@@ -109,7 +109,7 @@ def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int
     """A progress bar on standard error; yields a function of (done, all)."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit),
                TimeRemainingColumn(elapsed_when_finished=True))  # fmt: skip
-    bar = Progress(*columns, console=asides)
+    bar = Progress(*columns, console=notes)
     task = bar.add_task(title, total=None)
 
     def update(done: int, total: int) -> None:
@@ -120,3 +120,173 @@ def progress_bar(title: str, unit: str = "steps") -> Iterator[Callable[[int, int
         yield update
     finally:
         bar.stop()
+
+
+def guarantee_lines(figures: dict[str, Any]) -> None:
+    """Print at which delta, for which neighbours, what each sound method says, and what it means."""
+    rho = "" if figures["rho"] is None else f", rho {figures['rho']:.6g}"
+    answers.print(f"delta {figures['delta']:g}, {figures['adjacency']} neighbours{rho}\n")
+    answers.print(guarantee_table(figures))
+
+
+def explanation(settings: Iterable[Setting]) -> None:
+    """Print every setting of a run, whether it was given, and else why it is what it is."""
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for setting in settings:
+        table.add_row(setting.name, f"[bold]{plain(setting.value)}[/]", setting.why or "as given")
+    notes.print("Chosen from public numbers alone (docs/defaults.md):")
+    notes.print(table)
+
+
+# What is known of a plan
+
+
+def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
+    """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
+    return {
+        **guaranteed(plan.guarantees(delta), _unclaimed(plan, delta, examples)),
+        "epochs": plan.epochs,
+        "steps": plan.epochs * plan.sampling.steps(examples),
+        "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
+        "plan": {
+            "sampling": {"kind": plan.sampling.kind, **vars(plan.sampling)},
+            "expected_batch_size": plan.sampling.expected_batch_size(examples),
+            "schedule": schedules.spec(plan.schedule),
+            "clip": {"kind": plan.clip.kind, "norm": plan.clip.clip_norm},
+            "before": [{"kind": release.kind, **vars(release)} for release in plan.releases],
+            **({"filter": to_json(plan.filter)} if plan.filter else {}),
+        },
+        "unspent": unspent(plan),
+    }
+
+
+def unspent(plan: Any) -> float | None:
+    """The part of its target that a plan leaves unspent; None where it has none."""
+    spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
+    return None if spent is None else 1 - spent / plan.budget.limit
+
+
+def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """The part of the JSON object that is the same for every plan; what has no epochs leaves those empty.
+
+    Args:
+        bounds: sound guarantees, the tightest first.
+        unclaimed: what is not claimed.
+    """
+    best = bounds[0]
+    return {
+        "adjacency": best.adjacency.value,
+        "delta": best.delta,
+        "epsilon": best.epsilon,
+        "method": best.method,
+        "rho": best.rho,
+        "epochs": None,
+        "steps": None,
+        "noise_multipliers": None,
+        "guarantees": [
+            {"method": each.method, "epsilon": each.epsilon, "kind": each.kind} for each in (*bounds, *unclaimed)
+        ],
+        "group_size": best.group_size,
+        **({} if best.rows_per_person is None else {"rows_per_person": best.rows_per_person}),
+    }
+
+
+def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
+    """What is allowed, and hardly ever meant."""
+    yield from delta_warning(delta, examples)
+    yield from _idle(plan)
+    if plan.filter and isinstance(plan.sampling, sampling.Partition):
+        yield (
+            "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
+            "sampling costs far less"
+        )
+    if isinstance(plan.sampling, sampling.Shuffle) and not comparisons.installed():
+        yield comparisons.MISSING
+
+
+def delta_warning(delta: float, examples: int | None) -> Iterator[str]:
+    """A delta that promises nothing."""
+    if examples is not None and delta * examples >= 1:
+        yield (
+            f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
+            "example and keep to it"
+        )
+
+
+def _idle(plan: Plan) -> Iterator[str]:
+    """Where a schedule is paid for, and does not do what it is for."""
+    schedule = plan.schedule
+    if isinstance(schedule, schedules.Decay) and schedule.from_epoch >= plan.epochs:
+        yield f"the schedule falls from epoch {schedule.from_epoch:g} on (counted from 0), and the run ends before"
+    if not isinstance(schedule, schedules.Validation):
+        return
+    if schedule.period >= plan.epochs:
+        yield (
+            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: "
+            "its noise never falls. Use a smaller period"
+        )
+
+
+def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
+    """Estimates and lower bounds: never what is claimed."""
+    if plan.group_size > 1:
+        return
+    event = plan.event()
+    yield from accountant.estimates(event, plan.neighbours, delta)
+    if isinstance(plan.sampling, sampling.Shuffle):
+        try:
+            least = comparisons.lower_bound(event, plan.sampling.steps(examples), plan.neighbours, delta)
+        except UnsupportedEvent:
+            return
+        yield Guarantee(least, delta, plan.neighbours, "shuffle-2024", "lower_bound")
+
+
+# Schedules whose noise follows validations
+
+
+def noisy_validations(plan: Plan, examples: int) -> str | None:
+    """What whoever pays for validations should know: how exact they are."""
+    schedule = plan.schedule
+    if not isinstance(schedule, schedules.Validation) or schedule.noise is None:
+        return None
+    deviation = _deviation(schedule, plan.neighbours, examples)
+    mean = deviation / math.sqrt(schedule.m)
+    exactness = f"each accuracy is released with standard deviation {deviation:.2g}, and the mean of {schedule.m} with "
+    exactness += f"{mean:.2g}"
+    if mean <= max(schedule.threshold, _FINE):
+        return exactness
+    at_most = schedule.noise * max(schedule.threshold, _FINE) / mean
+    return (
+        f"{exactness}, which is more than the threshold of {schedule.threshold:g}: noise will fall by chance. Give "
+        f"noise={at_most:.2g} or less, a larger m (and period), or a larger threshold"
+    )
+
+
+def _deviation(schedule: schedules.Validation, adjacency: Adjacency, examples: int) -> float:
+    """The standard deviation of a released accuracy: noise x sensitivity of the halved count over the examples."""
+    assert schedule.noise is not None
+    return schedule.noise * adjacency.sum_sensitivity(0.5) / examples
+
+
+def earliest_end(plan: Plan) -> int:
+    """The epochs that a run under a filter has at least: its noise falls at every check."""
+    schedule = plan.schedule
+    assert isinstance(schedule, schedules.Validation)
+    assert plan.filter is not None
+    spent: list[Event] = []
+    for epoch in range(plan.epochs):
+        spent.append(plan.epoch_event(schedule.after([0.0] * epoch)))
+        if not fits(plan.filter, compose(spent)):
+            return epoch
+    return plan.epochs
+
+
+def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
+    """When a run lowered its noise, and why it ended; all of it follows from what is published."""
+    noise, most = facts["noise_multipliers"], plan.epochs
+    fell = [epoch for epoch in range(1, len(noise)) if noise[epoch] < noise[epoch - 1]]
+    when = f"the noise fell after epochs {', '.join(map(str, fell))}" if fell else "the noise never fell"
+    if len(noise) == most:
+        return f"{when}; all {most} epochs ran"
+    ended = f"the run ended after {len(noise)} of at most {most} epochs"
+    return f"{when}; {ended}, because the next did not fit into the limit"

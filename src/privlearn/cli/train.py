@@ -1,161 +1,414 @@
-"""`privlearn train`: plan, train, publish."""
+"""`privlearn train`: open, settle, say, run, publish; the same five steps for every method."""
 
 from __future__ import annotations
 
-import argparse
-from importlib import import_module
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
+from rich.table import Table
 
+from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.cli import ensemble, features, mac, paid, screen, training, voting
-from privlearn.cli.encoding import encoded
-from privlearn.cli.explaining import explain
-from privlearn.cli.planning import figures, make_plan, warnings
-from privlearn.cli.publication import Publication
-from privlearn.cli.reacting import how_it_ended, noisy_validations
+from privlearn.cli import methods, pate, screen, tune
+from privlearn.cli.jobs import (
+    Job,
+    KeptCheckpoint,
+    Opened,
+    data_of,
+    descent_request,
+    featured,
+    kept_of,
+    loss_of,
+    public_rows,
+    seed_warning,
+    test_metrics,
+)
+from privlearn.cli.options import DPMAC, DPSGD, PATE
+from privlearn.cli.request import Request
+from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
-from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent import rules
+from privlearn.descent.rules import Settled
+from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
+from privlearn.errors import BadInput
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.dpmac import dpmac
 from privlearn.models import networks
+from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
-from privlearn.publishing.folder import require_free
-from privlearn.publishing.verify import verify
-from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.refusals import require_same_examples
+from privlearn.publishing import certificate
+from privlearn.publishing.folder import CERTIFICATE
+from privlearn.publishing.publish import publish
+from privlearn.runs.optimizers import MeanWeights
+from privlearn.runs.refusals import require_changeable, require_same_examples
 from privlearn.runs.result import Result
+from privlearn.statistics.classifiers import fisher, least_squares
+from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
+from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
+from privlearn.transforms.base import shape_after
+from privlearn.transforms.select import choice_lines
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import Candidate
+from privlearn.tuning.tune import tune as tuning_run
 from privlearn.world import require_one_process
 
+#: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
+_MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
 
-def run(options: argparse.Namespace) -> int:
+
+def run(request: Request) -> int:
     """Train and publish; print where, and what it is worth."""
     require_one_process()
-    options = paid.with_pca(options)
-    mac.require_combinable(options)
-    voting.require_combinable(options)
-    features.require_combinable(options)
-    training.require_in_range(options)  # before a ledger is begun
-    if options.method == "pate":
-        return ensemble.run(options)
-    if options.method == "features":
-        return features.run(options)
-    if options.tune is not None:
-        return import_module("privlearn.cli.tuned").run(options)  # type: ignore[no-any-return]
-    checkpoint = Checkpoint(f"{options.out}.checkpoint", every=options.checkpoint_every)
-    if options.resume and _published_already(options.out, checkpoint):
+    request = methods.with_pca(request)
+    _require_known(request)
+    kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
+    if request.resume and kept.published(request.out):
         return 0
-    require_free(options.out)  # before a checkpoint beside it is looked for
-    saved = training.interrupted(checkpoint, options.resume)
-    publication = Publication.begin(options)
-    networks.require_known(options.model)
-    kind = training.optimizer_kind(options.optimizer or ("Adam" if options.method == "dpmac" else "SGD"))
-    with encoded(options, training.data_of(options)) as data:
-        return _on_data(options, data, kind, publication, checkpoint, saved)
-
-
-def _on_data(
-    options: argparse.Namespace,
-    data: Dataset,
-    kind: type[torch.optim.Optimizer],
-    publication: Publication,
-    checkpoint: Checkpoint,
-    saved: Saved | None,
-) -> int:
-    """Plan, train and publish."""
-    public = None if options.public is None else training.public_rows(options, data)
-    examples = options.examples or data.examples
-    plan = (
-        mac.mac_plan(options, examples)
-        if options.method == "dpmac"
-        else make_plan(options, examples, (*paid.normalisation(options, data), *features.selection(options, data)))
-    )
-    require_same_examples(plan, data)
-    # Where neighbours differ in the number of rows, what is printed follows from the declared one.
-    answer = figures(plan, options.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples)
-    publication.warn(*warnings(plan, options, examples), *training.seed_warning(options))
-    screen.asides.print(
-        f"plan: {screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {screen.noise_text(plan)}, epsilon "
-        f"{answer['epsilon']:.4f} at delta {options.delta:g} ({answer['adjacency']})"
-    )
-    if options.explain:
-        explain(options, plan, data, kind)
-    if told := noisy_validations(plan, examples):
-        screen.asides.print(told)
-    if options.epochs is not None and plan.epochs < options.epochs:
-        screen.asides.print(f"the budget ends after {plan.epochs} of {options.epochs} epochs at this noise")
+    opened = Opened.of(request, kept)
     try:
-        result = _train(options, plan, data, public, kind, publication.ledger, checkpoint, saved)
-    except KeyboardInterrupt:
-        screen.asides.print(_what_is_left(checkpoint))
+        with _settle(request, data_of(request)) as job:
+            _say(job, opened)
+            result = job.run(opened)
+            rows = job.rows(result)
+            _publish(job, opened, result, rows)
+    except BaseException as error:
+        kept.interrupted(error)
         raise
-    if plan.filter:
-        screen.asides.print(how_it_ended(plan, result.facts))
-        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
-    chosen, listed = features.chosen(result.facts, f"{options.select} chosen")
-    publication.end(
-        result,
-        data,
-        answer | chosen,
-        {
-            "training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier "
-            f"{screen.noise_text(plan, answer['noise_multipliers'])}",
-            **listed,
-        },
-        options.model,
-    )
+    kept.done()
     return 0
 
 
-def _what_is_left(checkpoint: Checkpoint) -> str:
-    """What an interrupted run leaves: its checkpoint, which is there before anything is drawn, or nothing."""
-    if checkpoint.path.exists():
-        return f"progress is in {screen.plain(checkpoint.path)} (as secret as the data): go on with --resume"
-    return "the first step was not reached: nothing is kept, and nothing is spent. Begin again, without --resume"
+def _require_known(request: Request) -> None:
+    """Refuse what can be refused before a ledger is begun or features are made, which takes long."""
+    methods.require_combinable(request)
+    if request.tune is not None:
+        tune.require_combinable(request)
+    networks.require_known(request.model)
+    if request.method == DPSGD:
+        descent_request(request)
+    if request.optimizer is not None:
+        optimizer_kind(request.optimizer)
+    if request.method == PATE:
+        pate.require_public(request)
 
 
-def _published_already(out: str, checkpoint: Checkpoint) -> bool:
-    """Whether the run ended between publishing and deleting its checkpoint; deletes it then."""
-    if not checkpoint.path.exists() or not Path(out).is_dir() or not verify(out).ok:
-        return False
-    checkpoint.delete()
-    screen.asides.print(f"{out} was published already; what was left of the run's checkpoint is deleted")
-    return True
+def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
+    """What the method makes of options and data; public features are made while it lasts."""
+    if request.tune is not None:
+        return tuned_job(request, data)
+    match request.method:
+        case "pate":
+            return pate.pate_job(request, data)
+        case "features":
+            return features_job(request, data)
+    return descent_job(request, data)
 
 
-def _train(
-    options: argparse.Namespace,
-    plan: Plan,
-    data: Dataset,
-    public: Dataset | None,
-    kind: type[torch.optim.Optimizer],
-    ledger: Ledger | None,
-    checkpoint: Checkpoint,
-    saved: Saved | None,
-) -> Result:
-    # Of a saved run only for the initial weights, which tell the learning rate.
-    streams = Streams.at(saved.plain["streams"]) if saved else Streams.new(options.seed, discrete=options.discrete)
-    if options.method == "dpmac":
-        return mac.train(options, plan, data, kind, streams, ledger, checkpoint)
-    classes = data.classes
-    assert classes is not None
-    with screen.progress_bar("training") as progress:
-        return dpsgd(
-            plan,
-            lambda shape: training.network(options.model, shape, classes, streams, tuple(data.y.shape[1:])),
-            training.loss_of(data, options.label_smoothing),
-            data,
-            optimizer=training.optimizer(options, kind, plan, options.examples or data.examples, data),
-            learning_rate_schedule=training.rates(options, plan),
-            streams=streams,
-            microbatch=options.microbatch,
-            augmentation=training.copies_of(options),
-            average=options.average,
-            device=options.device,
-            precision=options.precision,
-            progress=progress,
-            ledger=ledger,
-            checkpoint=checkpoint,
-            validation=public,
+def _say(job: Job, opened: Opened) -> None:
+    """Print what is going to be done, and what to be warned of."""
+    screen.warn(*job.warnings, *(opened.key.warnings if opened.key else ()))
+    if job.headline is not None:
+        screen.notes.print(f"plan: {job.headline}")
+    for note in job.notes:
+        note()
+
+
+def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
+    """Publish, and print the answer: one JSON object, or a table."""
+    data, answer, request = job.data, job.answer, opened.request
+    metrics = test_metrics(result.model, data)
+    tested = None if data.x_test is None else len(data.x_test)
+    facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
+    publish(
+        result,
+        opened.out,
+        delta=request.delta,
+        test_metrics=metrics,
+        test_rows=tested,
+        data=facts,
+        model_spec=job.model or result.model_spec,
+        classes=data.classes,
+        sign=opened.key,
+    )
+    if opened.ledger is not None:
+        answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
+    answer |= {
+        "test_metrics": metrics,
+        "test_accuracy": metrics.get("accuracy"),
+        "test_rows": tested,
+        "out": str(opened.out),
+        "seconds": time.perf_counter() - opened.started if job.timed else None,
+    }
+    if request.json:
+        screen.print_json(answer)
+    else:
+        _show(answer, rows)
+
+
+def _certified(folder: Path) -> dict[str, Any]:
+    """What the certificate of a run on a shared ledger claims."""
+    claim = certificate.parse((folder / CERTIFICATE).read_bytes())["claim"]
+    runs = claim["ledger"]["runs"] if "ledger" in claim else "for this run, the only one so far"
+    return {"epsilon": claim["epsilon"], "method": claim["method"], "runs": runs}
+
+
+def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
+    accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
+    rows = {
+        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} "
+        f"({answer['adjacency']}, by {answer['method']})"
+    }
+    if ledger:
+        rows["on the ledger"] = (
+            f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g} is certified, {ledger['runs']}"
         )
+    if "dice" in answer["test_metrics"]:
+        rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
+    else:
+        rows["test accuracy"] = (
+            "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
+        )
+    rows |= more
+    rows["seconds"] = "not shown: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
+    rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    screen.answers.print(table)
+    stated = ledger["epsilon"] if ledger else answer["epsilon"]
+    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
+    screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
+
+
+# DP-SGD and DP-MAC
+
+
+@contextmanager
+def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """A run of DP-SGD or DP-MAC."""
+    chosen = methods.training_request(request) if request.method == DPMAC else descent_request(request)
+    with featured(request, data, chosen) as data:
+        public = None if request.public is None else public_rows(request, data)
+        facts = facts_of(data, request.examples)
+        mac = request.method == DPMAC
+        settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
+        plan, examples = settled.plan, facts.examples
+        require_same_examples(plan, data)
+        # Where neighbours differ in the number of rows, what is printed follows from the declared one.
+        answer = screen.figures(
+            plan, request.delta, examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples
+        )
+        yield Job(
+            data,
+            answer,
+            f"{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {rules.noise_text(plan)}, epsilon "
+            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
+            request.model,
+            lambda opened: _descend(settled, data, public, answer, opened),
+            lambda result: _descent_rows(request, plan, answer, result),
+            (lambda: _say_more(request, settled, data),),
+        )
+
+
+def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
+    """What was chosen, where that is asked for; how exact validations are; and when the budget ends."""
+    plan, examples = settled.plan, settled.facts.examples
+    if request.explain:
+        kind = optimizer_kind(settled.optimizer).__name__
+        shape = shape_after(plan.front, _row_shape(data))
+        size = tuple(np.shape(data.y)[1:])
+        made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
+        screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
+    if exactness := screen.noisy_validations(plan, examples):
+        screen.notes.print(exactness)
+    if request.epochs is not None and plan.epochs < request.epochs:
+        screen.notes.print(f"the budget ends after {plan.epochs} of {request.epochs} epochs at this noise")
+
+
+def _row_shape(data: Dataset) -> tuple[int, ...]:
+    """The shape of a row behind public features."""
+    row = torch.zeros(1, *data.x.shape[1:])
+    return tuple((row if data.features is None else data.features.encoder(row)).shape[1:])
+
+
+def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: dict[str, Any], opened: Opened) -> Result:
+    """Train, with a progress bar; what a run that reacted made of its plan goes into the answer."""
+    checkpoint = cast(KeptCheckpoint, opened.kept).checkpoint
+    with screen.progress_bar("training") as progress:
+        if opened.request.method == DPMAC:
+            result = _descend_by_layers(settled, data, opened, progress)
+        else:
+            result = fit(
+                settled, data, opened.streams(), loss=loss_of(data, settled.request.label_smoothing),
+                ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
+            )  # fmt: skip
+    if settled.plan.filter:
+        screen.notes.print(screen.how_it_ended(settled.plan, result.facts))
+        answer |= {name: result.facts[name] for name in ("epochs", "steps", "noise_multipliers", "validation")}
+    return result
+
+
+def _descend_by_layers(settled: Settled, data: Dataset, opened: Opened, progress: Callable[[int, int], None]) -> Result:
+    """DP-MAC, with Adam at the paper's learning rate for as many steps as it takes, and more for fewer."""
+    request, plan, streams, classes = opened.request, settled.plan, opened.streams(), data.classes
+    assert classes is not None
+    kind = optimizer_kind(settled.request.optimizer or "Adam")
+    if kind is torch.optim.SGD and request.learning_rate is None:
+        raise BadInput(
+            "--method dpmac has no rule for SGD's learning rate: give --learning-rate, or leave out --optimizer"
+        )
+    steps = plan.epochs * plan.sampling.steps(settled.facts.examples)
+    usual = min(_MAC_LARGEST_RATE, _MAC_RATE * max(1.0, math.sqrt(_MAC_STEPS / steps)))
+    rate = usual if request.learning_rate is None else settled.learning_rate(kind.__name__, 1.0)
+    falling = schedules.Exponential(k=math.log(5) / plan.epochs)  # to a fifth: the paper's 0.95 an epoch, over 30
+    coordinates, mu = Coordinates(), _MU
+    if request.z_steps is not None:
+        coordinates, mu = Coordinates(request.z_steps, request.z_rate or _Z_RATE, "adam"), 1.0
+    return dpmac(
+        plan,
+        lambda shape: network(request.model, shape, classes, streams),
+        "binary_cross_entropy",
+        data,
+        optimizer=lambda parameters: optimizer_at(kind, parameters, rate, request.momentum),
+        learning_rate_schedule=falling if request.lr_schedule is None else settled.learning_rate_schedule,
+        coordinates=coordinates,
+        mu=mu,
+        streams=streams,
+        microbatch=request.microbatch,
+        device=request.device,
+        progress=progress,
+        ledger=opened.ledger,
+        checkpoint=cast(KeptCheckpoint, opened.kept).checkpoint,
+    )
+
+
+def _descent_rows(request: Request, plan: Plan, answer: dict[str, Any], result: Result) -> dict[str, str]:
+    chosen, listed = _chosen_features(result, f"{request.select} chosen")
+    answer |= chosen
+    noise = rules.noise_text(plan, answer["noise_multipliers"])
+    return {"training": f"{answer['epochs']} epochs, {answer['steps']} steps, noise multiplier {noise}", **listed}
+
+
+# Class statistics
+
+
+@contextmanager
+def features_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """A classifier from released statistics of classes."""
+    with featured(request, data) as data:
+        facts = facts_of(data, request.examples)
+        plan, why = methods.features_plan(request, facts)
+        answer = screen.guaranteed(plan.guarantees(request.delta)) | {"plan": plan.to_json()} | why
+
+        def release(opened: Opened) -> Result:
+            streams = opened.streams()
+            if isinstance(plan, RowsPlan):
+                return release_features(plan, data, ledger=opened.ledger, streams=streams).classifier()
+            if isinstance(plan, LeastSquaresPlan):
+                return least_squares(plan, data, ledger=opened.ledger, streams=streams)
+            return fisher(plan, data, ledger=opened.ledger, streams=streams)
+
+        def rows(result: Result) -> dict[str, str]:
+            chosen, listed = _chosen_features(result, f"{plan.keep} of {plan.features}")
+            answer.update(chosen)
+            return listed or {"features": f"all {plan.features}"}
+
+        yield Job(
+            data,
+            answer,
+            f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
+            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            (*screen.delta_warning(request.delta, facts.examples), *seed_warning(request)),
+            "linear",
+            release,
+            rows,
+        )
+
+
+def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Which features a run chose, `kept` in number, for its JSON answer and its table; empty if it chose none."""
+    if not result.facts.get("chosen"):
+        return {}, {}
+    choice = result.facts["chosen"][0]
+    listed = [screen.plain(line) for line in choice_lines(choice)]
+    return {"chosen": choice}, {"features": "\n".join([f"{kept}, the best first:", *listed])}
+
+
+# Choosing among candidates
+
+
+@contextmanager
+def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """A private choice among the candidates of a file, of which the chosen one is published."""
+    examples = request.examples or data.examples
+    choice = make_choice(request, examples)
+    plan, first = choice.plan, choice.plan.candidates[0].plan
+    require_same_examples(first, data)
+    settled = {
+        candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
+        for candidate, own in zip(plan.candidates, choice.requests, strict=True)
+    }
+    _rehearse(settled.values(), data)
+    answer = tune.figures(plan, request.delta)
+
+    def rows(result: Result) -> dict[str, str]:
+        answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
+        name = screen.plain(answer["chosen"])
+        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is paid for"}
+
+    yield Job(
+        data,
+        answer,
+        f"{tune.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+        (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
+        None,
+        lambda opened: _tune(choice.plan, settled, data, opened),
+        rows,
+        # With random stopping the time would tell how many runs there were.
+        timed=isinstance(plan, Blocks),
+    )
+
+
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
+    def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
+        own, plan = settled[candidate.name], candidate.plan
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
+        return fit(own, rows, streams, loss=loss_of(data, own.request.label_smoothing), ledger=ledger)
+
+    on_blocks = isinstance(plan, Blocks)
+    if not on_blocks:
+        screen.notes.print("training; how often is decided at random and not shown")
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
+
+
+def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
+    """Make every candidate's network and optimizer once, so that what can't be made is refused before anything is
+    charged.
+
+    Raises:
+        BadInput, NotPerExample: one that can't be made.
+    """
+    x, y = data.tensors()
+    for settled in every:
+        request, plan = settled.request, settled.plan
+        shape = shape_after(plan.front, tuple(x.shape[1:]))
+        networks.require_known(request.model)
+        made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
+        require_per_example(made_up, torch.zeros(1, *shape))
+        optimizer_of(settled)(made_up.parameters())
+        settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
+        loss_of(data, request.label_smoothing)
+        require_changeable(request.augmentation, plan, data, x, y)
+        if request.average is not None:
+            MeanWeights(list(made_up.parameters()), request.average)

@@ -1,52 +1,71 @@
-"""`privlearn verify`: recompute guarantee, hashes and signature of a published model."""
+"""`privlearn verify` and `key`: recompute a published model's guarantee, hashes and signature; make keys to sign."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict
 
 from privlearn.accounting.guarantee import PrivacyUnit
 from privlearn.cli import screen
+from privlearn.cli.request import Request
+from privlearn.publishing import keys
 from privlearn.publishing.verify import Verification, verify
 
 
-def run(options: argparse.Namespace) -> int:
+def run(request: Request) -> int:
     """Print what was found; 1 if anything does not agree."""
-    found = verify(options.folder, key=options.key)
-    if options.json:
-        screen.print_json(asdict(found))
-        return 0 if found.ok else 1
+    checked = verify(request.folder, key=request.key)
+    if request.json:
+        screen.print_json(asdict(checked))
+        return 0 if checked.ok else 1
     out = screen.answers
-    name = screen.plain(options.folder)
-    if found.ok:
-        whom = "" if found.unit == str(PrivacyUnit()) else f", for {found.unit}"
+    name = screen.plain(request.folder)
+    if checked.ok:
+        whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
         out.print(
             f"[green bold]{name} verifies[/]: the weights are the certified ones, and the events give epsilon "
-            f"[bold]{found.epsilon:.4f}[/] at delta {found.delta:g} ({found.adjacency} neighbours, by {found.method}{whom})."
+            f"[bold]{checked.epsilon:.4f}[/] at delta {checked.delta:g} "
+            f"({checked.adjacency} neighbours, by {checked.method}{whom})."
         )
-        if found.runs is not None:
-            out.print(f"That is {found.runs}. This run by itself costs epsilon {found.run_epsilon:.4f}.")
+        if checked.runs is not None:
+            out.print(f"That is {checked.runs}. This run by itself costs epsilon {checked.run_epsilon:.4f}.")
         out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
-        out.print(_who(found, options.key))
+        out.print(_who(checked, request.key))
     else:
         out.print(f"[red bold]{name} does not verify[/]:")
-        for problem in found.problems:
+        for problem in checked.problems:
             out.print(f"  - {screen.plain(problem)}")
-    for warning in found.warnings:
+    for warning in checked.warnings:
         out.print(f"[yellow]warning[/]: {screen.plain(warning)}")
-    return 0 if found.ok else 1
+    return 0 if checked.ok else 1
 
 
-def _who(found: Verification, key: str | None) -> str:
+def _who(checked: Verification, key: str | None) -> str:
     """Whose word it is."""
-    if found.signed_by is None:
+    if checked.signed_by is None:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:
         return (
-            f"It is signed with the key [bold]{found.signed_by}[/], which came along with it: anybody can make one. Whose key "
-            "that is can't be known from here: give the publisher's own with --key."
+            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anybody can make one. "
+            "Whose key that is can't be known from here: give the publisher's own with --key."
         )
     return (
-        f"It is signed with the key that you gave, [bold]{found.signed_by}[/]: its holder says so, and nobody has edited "
-        "it since."
+        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and nobody has "
+        "edited it since."
     )
+
+
+def make_key(request: Request) -> int:
+    """Write both files; print the fingerprint."""
+    made = keys.make(request.file)
+    public = f"{request.file}.pub"
+    if request.json:
+        screen.print_json({"fingerprint": made.fingerprint, "private": request.file, "public": public})
+        return 0
+    out = screen.answers
+    out.print(f"fingerprint [bold]{made.fingerprint}[/]")
+    out.print(f"The private key is in {screen.plain(request.file)}: keep it to yourself; whoever has it signs as you.")
+    out.print(
+        f"The public key is in {screen.plain(public)}: give it to those who shall check your models, by another way "
+        "than the models themselves."
+    )
+    return 0

@@ -33,6 +33,9 @@ class BatchShape:
     inputs: int = 1
     whole: bool = False
 
+    def __deepcopy__(self, memo: object) -> BatchShape:
+        return self
+
     @classmethod
     def of(cls, rows: Rows, loss: Loss) -> BatchShape:
         """That of these rows, for this loss.

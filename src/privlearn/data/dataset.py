@@ -153,7 +153,7 @@ class Dataset:
             return
         raise BadInput(
             f"the test data of {self.name} are the training data, or most of them are: figures from them would be exact "
-            "figures of private rows. Give rows of other people (x_test, --test-data), or none to test on"
+            "figures of private rows. Give rows of other people (x_test, or test=), or none to test on"
         )
 
     def blocks(self, block_of: NDArray[np.int64], blocks: int) -> list[Dataset]:
@@ -235,7 +235,7 @@ def _require_labels(name: str, part: str, labels: NDArray[Any], classes: int) ->
         found = f"labels from {labels.min()} to {labels.max()}"
     raise BadInput(
         f"{part} of {name} has {found}: expected whole numbers from 0 to {classes - 1}, the {classes} declared classes "
-        "(--classes)",
+        "(classes=)",
         classes=classes,
     )
 

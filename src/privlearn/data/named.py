@@ -60,7 +60,7 @@ def load(
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
-    given = {"--classes": classes, "--range": value_range, "--schema": schema, "--test-data": test}
+    given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     declared = [option for option, value in given.items() if value is not None]
     if name in CATALOGUE:
         if declared:
@@ -69,16 +69,16 @@ def load(
     path = Path(name)
     if path.suffix.lower() in _TABLES or schema is not None:
         if classes is not None or value_range is not None:
-            raise BadInput(f"classes and ranges of {name} come from its schema: leave out --classes and --range")
+            raise BadInput(f"classes and ranges of {name} come from its schema: leave out classes= and value_range=")
         return replace(_load_table(path, schema, None if test is None else Path(test)), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
-        raise BadInput(f"--test-data goes with a CSV or Parquet file: put x_test and y_test into {name}")
+        raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
     if classes is None or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
-            "read off private rows: give --classes K and --range LO,HI (public knowledge, for example 0,255 for pixels)"
+            "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for pixels)"
         )
     count("classes", classes, least=2)
     low, high = value_range
@@ -137,14 +137,14 @@ def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
     elsewhere = ", ".join(str(place / named.folder) for place in places[1:])
     return (
         f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: expected "
-        f"{' and '.join(file.name for file in form.files)} there. Check --data-dir DIR (or {DATA_VARIABLE}); {remedy}"
+        f"{' and '.join(file.name for file in form.files)} there. Check data_dir= (or {DATA_VARIABLE}); {remedy}"
     )
 
 
 def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | None) -> Dataset:
     if schema is None:
         raise BadInput(
-            f"what {path} holds must be declared, because it may not be read off private rows: give --schema FILE.toml with "
+            f"what {path} holds must be declared, because it may not be read off private rows: give schema='FILE.toml' with "
             "bounds, categories and classes (docs/data.md; `privlearn data schema FILE` writes a template)"
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
@@ -244,7 +244,7 @@ def _retrieve(name: str, file: File, source: Source, folder: Path, say: Callable
         ) from error
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written to: {error.strerror or error}. Choose another --data-dir", path=str(folder)
+            f"{folder} cannot be written to: {error.strerror or error}. Choose another data_dir=", path=str(folder)
         ) from error
     file.read(path, name)
     return path

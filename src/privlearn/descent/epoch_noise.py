@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from privlearn.runs.session import TrainingSession
 
 _PAY = "noise= in the schedule (validation:...,noise=200)"
-_GIVE = "Dataset(x, y, public=True) as validation= (--public PATH)"
+_GIVE = "Dataset(x, y, public=True) as validation="
 
 
 def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -48,8 +48,8 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if not isinstance(schedule, Validation):
         if validation is not None:
             raise BadInput(
-                f"--public (validation=) is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: "
-                "nothing looks at these rows. Leave them out, or use --schedule validation:k=0.7 (schedules.Validation)"
+                f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: nothing "
+                "looks at these rows. Leave them out, or use schedule=schedules.Validation(k=0.7)"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():

@@ -1,24 +1,42 @@
-"""Settings that nobody has to choose, as functions of public numbers only.
+"""The rules by which a run of DP-SGD is settled: what nobody chose, from public numbers alone, each with its reason.
 
-docs/defaults.md has the study behind the rule for linear models, docs/design.md that for networks, and both say which choices
-saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
+docs/defaults.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which
+choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
 
+from privlearn import sampling, schedules
+from privlearn._checks import between, count, positive, probability
+from privlearn.accounting import zcdp
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping import clips
+from privlearn.descent.choices import TrainRequest
+from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.schedules import Validation
+from privlearn.transforms.base import shape_after
+from privlearn.transforms.moments import Moments, share_of
+from privlearn.transforms.pca import PrivatePCA
+from privlearn.transforms.select import SelectFeatures
+from privlearn.transforms.specs import usual
 
-#: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little noise.
+#: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little
+#: noise.
 EPOCHS = 30
 _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
-#: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
+#: Clipping norm. Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the
+#: loss.
 CLIP_NORM = 0.1
 
 #: The noise multiplier of private principal directions.
 PCA_NOISE = 16.0
+#: The part of rho that choosing features takes in front of training.
+SELECT_SHARE = 0.2
 
 _ADAPTIVE_RATE = 0.015
 #: The noise that may gather in a weight over a run, before the learning rate decays.
@@ -29,10 +47,327 @@ GATHERED_IN_SCORES = 5.0
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
-#: Rows of numbers scaled to [0, 1] are clipped to this times the root of their length, unless told otherwise.
+#: Rows of numbers scaled to [0, 1] are clipped to this times the root of their length, unless another norm is declared.
 SCALED_NORM = 0.5
 #: Examples times epsilon from which noisy moments are worth it in front of a linear model on rows of many numbers.
 WORTH_MOMENTS = 10_000
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """What is public of the data that a run learns from; `descent.train.facts_of` reads it off a data set.
+
+    Attributes:
+        examples: the declared number of examples; that of the data where none is declared.
+        shape: of one row.
+        classes: how many there are.
+        low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
+        features: the spec of the public features in front of the network; None: there are none.
+        numbers: how many numbers the network is given, behind those.
+        public_norm: the norm of all rows behind them, where each is normalised by itself.
+        normalised: whether they are rows of many numbers, each normalised by itself.
+    """
+
+    examples: int
+    shape: tuple[int, ...] = ()
+    classes: int | None = None
+    low: object = None
+    features: str | None = None
+    numbers: int = 0
+    public_norm: float | None = None
+    normalised: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a run: its value, and why it is what it is; None where somebody chose it."""
+
+    name: str
+    value: str
+    why: str | None
+
+
+@final
+@dataclass(frozen=True)
+class Settled:
+    """A request with everything decided.
+
+    Attributes:
+        request: what was chosen.
+        facts: what it was settled by.
+        plan: all that touches privacy.
+    """
+
+    request: TrainRequest
+    facts: Facts
+    plan: Plan
+
+    @property
+    def optimizer(self) -> str:
+        """The name of a class of torch.optim."""
+        return self.request.optimizer or "SGD"
+
+    @property
+    def learning_rate_schedule(self) -> schedules.Schedule:
+        """The learning rate over the run: falling linearly to 0; constant where nobody knows when the run will end."""
+        if self.request.learning_rate_schedule is not None:
+            return schedules.parse_rates(self.request.learning_rate_schedule)
+        reacts = isinstance(self.plan.schedule, schedules.Validation)
+        return schedules.Constant() if reacts else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
+
+    def learning_rate(self, optimizer: str, initial_norm: float) -> float:
+        """The learning rate of an optimizer of that class, for initial weights of that L2 norm."""
+        if self.request.learning_rate is not None:
+            return positive("the learning rate", self.request.learning_rate)
+        norm = public_norm(self.plan, self.facts)
+        return learning_rate(optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm)
+
+    def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
+        """Every setting, the learning rate being for initial weights of that norm."""
+        for name, value, given, why in (
+            *self._of_rows(),
+            *self._of_the_plan(),
+            *self._of_the_descent(optimizer, initial_norm),
+        ):
+            yield Setting(name, value, None if given else why)
+
+    def _of_rows(self) -> Iterator[tuple[str, str, bool, str]]:
+        """What stands in front of the network, and the network: name, value, whether it was chosen, and why."""
+        chosen, spec = self.request, self.facts.features or "raw"
+        yield "features", spec, chosen.features is not None, _why_features(spec)
+        why = "noise grows with the number of weights: begin with the least"
+        yield "model", chosen.model, chosen.model != "linear", why
+        moments = any(isinstance(release, Moments) for release in self.plan.releases)
+        if moments or chosen.normalise is not None:
+            why = f"examples x epsilon is at least {WORTH_MOMENTS:,}: they cost less than they bring"
+            yield "normalisation", "noisy moments" if moments else "none", chosen.normalise is not None, why
+
+    def _of_the_plan(self) -> Iterator[tuple[str, str, bool, str]]:
+        """How much is spent on what: name, value, whether it was chosen, and why."""
+        plan, chosen, examples = self.plan, self.request, self.facts.examples
+        kind = plan.sampling.kind
+        yield "batches", kind, chosen.sampling != "poisson", "drawn at random, so that sampling amplifies privacy"
+        why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
+        yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why
+        yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
+        why = "so small that nearly every gradient is clipped: the learning rate then fits any loss"
+        yield "clipping", f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}", chosen.clip_norm is not None, why
+        noise = noise_text(plan)
+        yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
+        schedule = schedules.spec(plan.schedule).partition(":")[0]
+        yield "noise schedule", schedule, chosen.schedule != "constant", "no decay is needed"
+
+    def _of_the_descent(self, optimizer: str, initial_norm: float) -> Iterator[tuple[str, str, bool, str]]:
+        """What is done with noisy gradients, and before: name, value, whether it was chosen, and why."""
+        chosen = self.request
+        why = "its noise is that of its steps, and is known beforehand"
+        yield "optimizer", optimizer, chosen.optimizer is not None, why
+        why = (
+            f"noise then gathers to {GATHERED_IN_SCORES:g} in a score over the run"
+            if self.facts.features
+            else "by the noise"
+        )
+        rate = f"{self.learning_rate(optimizer, initial_norm):.4g}"
+        yield "learning rate", rate, chosen.learning_rate is not None, why
+        kind, given = schedules.spec(self.learning_rate_schedule), chosen.learning_rate_schedule is not None
+        yield "its schedule", kind.partition(":")[0], given, "falls to 0, so that the last steps' noise hardly counts"
+        last = chosen.average is None
+        average = "of the last step" if last else f"a mean, about the last {chosen.average:g} of the steps"
+        yield "weights", average, not last, "where the rate falls to 0, a mean gains nothing"
+        smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
+        yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
+        made = chosen.augmentation
+        why = "whether rows may be moved is for you to say; they take a multiple of the time"
+        yield "copies of examples", f"{made.copies}, by {made.shown}" if made else "none", made is not None, why
+
+
+def settle(request: TrainRequest, facts: Facts) -> Settled:
+    """Decide everything that nobody chose, from public numbers alone.
+
+    Raises:
+        BadInput: numbers out of range, no target and no noise, or a target that can't be met.
+    """
+    plan = draft(request, facts.examples)
+    plan = replace(plan, front=(*_moments(request, facts), *_selection(request, facts), *plan.front))
+    target = request.target
+    if target is None and isinstance(plan.schedule, schedules.Validation):
+        raise BadInput(
+            "a validation schedule runs within a limit that is set beforehand: give epsilon=E (with delta=D) or rho=R"
+        )
+    return Settled(request, facts, plan if target is None else _solve(request, plan, facts.examples))
+
+
+def draft(request: TrainRequest, examples: int) -> Plan:
+    """The plan of a request before anything is solved for, or put in front of a PCA.
+
+    Args:
+        request: what was chosen.
+        examples: the public number of examples that rates are relative to.
+
+    Raises:
+        BadInput: numbers out of range.
+    """
+    count("examples", examples)
+    if request.sampling == "full" and request.batch_size is not None:
+        raise BadInput("sampling='full' has all the examples in its batch: leave out batch_size=")
+    if request.pca is None and request.pca_noise is not None:
+        raise BadInput("pca_noise= is given without pca=: say how many components, for example pca=60")
+    size = batch_size(examples) if request.batch_size is None else request.batch_size
+    noise = PCA_NOISE if request.pca_noise is None else request.pca_noise
+    return Plan(
+        sampling=sampling.named(request.sampling, size, examples),
+        epochs=epochs(request.epsilon) if request.epochs is None else request.epochs,
+        schedule=_noise_schedule(request),
+        clip=clips.named(request.clip, CLIP_NORM if request.clip_norm is None else request.clip_norm),
+        adjacency=None if request.adjacency is None else Adjacency.parse(str(request.adjacency)),
+        examples=request.examples,
+        front=() if request.pca is None else (PrivatePCA(request.pca, noise),),
+        group_size=request.group_size,
+        rows_per_person=request.rows_per_person,
+    )
+
+
+def _noise_schedule(request: TrainRequest) -> schedules.NoiseSchedule:
+    schedule = schedules.parse(request.schedule, free_rate=_unknown(request) == "rate")
+    if request.noise_multiplier is None:
+        return schedule
+    sigma = between("the noise multiplier", request.noise_multiplier, 1e-6, 1e12)
+    if "start=" in request.schedule:
+        raise BadInput(
+            f"the schedule {request.schedule!r} has its own start, and noise_multiplier is {sigma:g}: give one of the "
+            "two"
+        )
+    return replace(schedule, start=sigma)  # type: ignore[type-var]
+
+
+def _unknown(request: TrainRequest) -> str:
+    """The one number that is solved for."""
+    return request.solve or ("noise" if request.noise_multiplier is None else "epochs")
+
+
+def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
+    """Settle the one number that the request leaves open."""
+    unknown, target = _unknown(request), request.target
+    assert target is not None
+    if (unknown == "noise") != (request.noise_multiplier is None):
+        advice = "leave out" if unknown == "noise" else "give"
+        raise BadInput(
+            f"to solve for the {unknown}, {advice} noise_multiplier=S: one number is solved for, the rest given"
+        )
+    match unknown:
+        case "noise":
+            return plan.calibrate(epsilon=target.epsilon, delta=target.delta, rho=target.rho)
+        case "rate":
+            return plan.with_rate(target)
+        case "batch-size":
+            return plan.with_batch_size(target, examples)
+        case "epochs":
+            return plan.within(target, request.epochs)
+    raise BadInput(f"solve is {unknown!r}: expected noise, rate, epochs or batch-size")
+
+
+def usual_features(request: TrainRequest, facts: Facts) -> str | None:
+    """The spec of the public features that are usual in front of a linear model that nothing else precedes."""
+    plain = request.model == "linear" and request.normalise in (None, "none")
+    plain &= request.pca is None and request.select is None
+    signal = facts.examples * (request.epsilon or math.inf)
+    return usual(facts.shape, facts.low, signal) if plain else None
+
+
+def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
+    """The release of moments that is asked for, or that is usual, with its share of the target."""
+    share = share_of(_usual_normalisation(request, facts) if request.normalise is None else request.normalise)
+    if share is None:
+        return ()
+    norm, _ = bounds(request, facts)
+    return (Moments(facts.numbers, _noise_for(request, share, "normalise"), norm),)
+
+
+def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
+    """What is usual between rows that are normalised one by one and a linear model: moments, where these pay."""
+    plain = facts.normalised and request.model == "linear" and request.select is None and request.pca is None
+    plain &= request.rows_per_person is None and request.noise_multiplier is None
+    return "moments" if plain and moments_pay(facts.examples, request.epsilon) else "none"
+
+
+def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...]:
+    """The selection of features that is asked for, with its share of the target."""
+    if request.select is None:
+        return ()
+    share = SELECT_SHARE if request.select_share is None else request.select_share
+    noise = _noise_for(request, probability("select_share", share, open_top=True), "select")
+    if facts.classes is None:
+        raise BadInput(
+            "features are selected by classes, and the targets of these data are none: declare them with classes=K"
+        )
+    norm, bound = bounds(request, facts)
+    selection = SelectFeatures(request.select, noise, facts.classes, norm, bound, request.criterion or "distance")
+    selection.output_shape((facts.numbers,))
+    return (selection,)
+
+
+def _noise_for(request: TrainRequest, share: float, what: str) -> float:
+    """The noise multiplier of one Gaussian release that takes a share of the target's rho."""
+    if request.epsilon is None and request.rho is None:
+        # Poisson batches have no amplified guarantee in rho.
+        targets = "epsilon=E" if request.sampling == "poisson" else "epsilon=E or rho=R"
+        raise BadInput(f"{what} takes a share of a target: give {targets}")
+    target = request.target
+    assert target is not None
+    rho = target.limit if target.epsilon is None else zcdp.rho_for(target.epsilon, request.delta)
+    return float(request.group_size / math.sqrt(2 * share * rho))
+
+
+def bounds(declared: Any, facts: Facts) -> tuple[float, float | None]:
+    """The norm that rows are clipped to, and the bound on their numbers: as declared, or by the declared range.
+
+    Public features have the norm that normalising each row gave them, and no bound on single numbers.
+
+    Args:
+        declared: with `row_norm` and `coordinate_bound`; None where they are not declared.
+        facts: of the rows.
+
+    Raises:
+        BadInput: no bound is known.
+    """
+    scaled = facts.low is not None and facts.features is None
+    known = SCALED_NORM * math.sqrt(facts.numbers) if scaled else facts.public_norm
+    norm = known if declared.row_norm is None else declared.row_norm
+    if norm is None:
+        raise BadInput(
+            "these rows have no declared range, or features of which no norm is known: they need a public bound. Give "
+            "row_norm=R"
+        )
+    usual = 1.0 if scaled else None
+    return norm, usual if declared.coordinate_bound is None else declared.coordinate_bound
+
+
+def public_norm(plan: Plan, facts: Facts) -> float | None:
+    """The norm of all rows that the network is given, where it is one and public."""
+    if plan.front:
+        numbers = math.prod(shape_after(plan.front, (facts.numbers,)))
+        return math.sqrt(numbers) if plan.front[-1].normalises else None
+    return facts.public_norm
+
+
+def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
+    """The noise multipliers of a plan in few words; after a run that reacted, those that it used."""
+    if isinstance(plan.schedule, schedules.Validation) and used is None:
+        return f"{plan.schedule.start:.4g} at first"
+    sigmas = plan.noise_multipliers() if used is None else used
+    return f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
+
+
+def _why_features(spec: str) -> str:
+    """Why these features are usual."""
+    if spec == "raw":
+        return "nothing stands in front of the network"
+    if spec.startswith("norm:"):
+        return "rows of many non-negative numbers: their roots, then each row by itself to one norm"
+    fewer = "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""
+    return f"images: a linear model learns best from them{fewer}"
 
 
 def batch_size(examples: int) -> int:
@@ -56,10 +391,10 @@ def learning_rate(
     """A learning rate from public numbers.
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
-    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its rows
-    is public, so that it gathers to 5 in the score of a row). Networks other than
-    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are long.
-    Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
+    rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its
+    rows is public, so that it gathers to 5 in the score of a row). Networks other than
+    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are
+    long. Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
 
     Args:
         optimizer: the name of a class of torch.optim.
@@ -72,7 +407,7 @@ def learning_rate(
     if optimizer != "SGD":
         return _ADAPTIVE_RATE
     # Noise that follows validations never exceeds its start.
-    reacts = isinstance(plan.schedule, Validation)
+    reacts = isinstance(plan.schedule, schedules.Validation)
     expected = [plan.schedule.start] * plan.epochs if reacts else plan.noise_multipliers()
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))

@@ -1,171 +1,234 @@
-"""`train`: DP-SGD with settings that nobody has to choose, by rules that look at public numbers alone."""
+"""`train`: DP-SGD with settings that nobody has to choose, by rules that look at public numbers (`descent.rules`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from privlearn._checks import between
-from privlearn.accounting import zcdp
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
-from privlearn.clipping.clips import Flat
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.dpsgd import dpsgd
+from privlearn.descent.rules import Facts, Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.optimizers import require_share
 from privlearn.runs.refusals import require_no_features
 from privlearn.runs.result import Result
-from privlearn.sampling import Poisson
-from privlearn.schedules import Polynomial
 from privlearn.streams import Streams
-from privlearn.transforms import Normalised, row_norm, usual, with_features
-from privlearn.transforms.base import Transform
-from privlearn.transforms.moments import Moments, share_of
-from privlearn.transforms.pca import PrivatePCA, components_of
-
-#: The largest share of a label that may be spread over all classes.
-MOST_SMOOTHING = 0.99
+from privlearn.transforms.chain import row_norm, with_features
+from privlearn.transforms.normalised import Normalised
 
 
 def train(
     dataset: Dataset,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 1e-5,
     model: str = "linear",
-    features: str | None = None,
-    normalise: str | None = None,
-    average: float | None = None,
-    label_smoothing: float | None = None,
-    augmentation: Augmentation | None = None,
     examples: int | None = None,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
     progress: Callable[[int, int], None] | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
+    validation: Dataset | None = None,
+    **choices: Any,
 ) -> Result:
-    """Train a classifier at a target, choosing everything else by rule: as `privlearn train` does.
+    """Train a classifier at a target, choosing everything else by rule: as `privlearn train`, with the same weights.
 
-    Guarantee: as that of `pv.dpsgd`, at most (epsilon, delta) for add/remove neighbours. The rules (docs/defaults.md) look at
-    public numbers alone, so they cost nothing, where a search would.
+    Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else
+    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so they
+    cost nothing, where a search would.
 
     Args:
         dataset: with declared classes, and bounds if there are any.
-        epsilon: the target.
+        epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
         delta: its other half; below one over the number of examples.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
-        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of them; or
-            `pca:60`, private principal directions, which are paid for out of the target. None: what is usual in front of a
-            linear model, unless the data set has its own (`pv.transforms.with_features`), or moments are asked for.
-        normalise: `moments` or `moments:share=0.1`: noisy moments standardise what the network is given, out of the target;
-            or `none`. None: moments behind `norm` and in front of a linear model, where examples are enough for it to pay.
-        average: publish the mean of the weights over about this last share of the steps, as for `pv.dpsgd`.
-        label_smoothing: the share of a label that is spread over all classes.
-        augmentation: changed copies of each row, as for `pv.dpsgd`: not in front of public features, which `raw` leaves out.
         examples: the declared public number of examples; None: that of the data, which is then published.
         ledger: what to charge; by default a new one with the target as its budget.
         streams: the random streams.
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in, as for `pv.dpsgd`.
+        validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
+        choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
+            `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
+            `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
+            `learning_rate`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch` and more.
+            Features are chosen by rule in front of a linear model, unless the data set has its own
+            (`pv.transforms.with_features`).
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
 
     Raises:
-        BadInput: no classes, moments of rows of which no bound is known, or anything that `pv.dpsgd` refuses.
+        BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
+            refuses.
     """
-    classes = dataset.classes if isinstance(dataset, Dataset) else None
-    if classes is None:
+    if not isinstance(dataset, Dataset) or dataset.classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
-    if average is not None:
-        require_share(average)
-    smoothing = 0.0 if label_smoothing is None else between("label_smoothing", label_smoothing, 0.0, MOST_SMOOTHING)
-    components = None if features is None else components_of(features)
-    if components is not None and normalise not in (None, "none"):
-        raise BadInput(f"normalise={normalise!r} does not go with features={features!r}: give one of them")
-    number = examples or dataset.examples
-    before: tuple[Transform, ...] = () if components is None else (PrivatePCA(components, rules.PCA_NOISE),)
-    plain = model == "linear" and dataset.features is None and normalise in (None, "none")
-    if components is None and features is None and plain:
-        features = usual(dataset.x.shape[1:], dataset.low, number * epsilon)
-    if components is None and features is not None:
-        require_no_features(augmentation, None if features == "raw" else features)
+    _require_known(choices)
+    request = TrainRequest(epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
+    features = request.features
+    if features is None and dataset.features is None:
+        features = usual_features(request, facts_of(dataset, examples))
+    if features is not None:
+        require_no_features(request.augmentation, None if features == "raw" else features)
         dataset = with_features(dataset, features)
-    if components is None:
-        before = _normalisation(
-            dataset, normalise, model == "linear" and rules.moments_pay(number, epsilon), epsilon, delta
-        )
-    plan = Plan(
-        Poisson(rules.batch_size(number) / number),
-        epochs=rules.epochs(epsilon),
-        clip=Flat(rules.CLIP_NORM),
-        examples=examples,
-        front=before,
-    ).calibrate(epsilon=epsilon, delta=delta)
-    streams = streams or Streams.new()
+    settled = settle(request, facts_of(dataset, examples))
+    return fit(
+        settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        validation=validation,
+    )  # fmt: skip
 
-    def descent(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        found = list(parameters)
-        return torch.optim.SGD(found, lr=usual_rate("SGD", plan, number, model, found, dataset))
 
+def _require_known(choices: Iterable[str]) -> None:
+    known = [field.name for field in fields(TrainRequest)]
+    unknown = next((name for name in choices if name not in known), None)
+    if unknown is not None:
+        raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
+
+
+def facts_of(data: Dataset, declared: int | None) -> Facts:
+    """What is public of a data set, with the declared number of examples, if there is one."""
+    encoder = None if data.features is None else data.features.encoder
+    shape = tuple(np.shape(data.x)[1:])
+    behind = shape if encoder is None else tuple(encoder(torch.zeros(1, *shape)).shape[1:])
+    numbers = math.prod(behind)
+    return Facts(
+        declared or data.examples,
+        shape,
+        data.classes,
+        data.low,
+        None if encoder is None else encoder.spec,
+        numbers,
+        None if encoder is None else row_norm(encoder, numbers),
+        isinstance(encoder, Normalised),
+    )
+
+
+def fit(
+    settled: Settled,
+    data: Dataset,
+    streams: Streams,
+    *,
+    loss: Loss | None = None,
+    ledger: Ledger | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+    validation: Dataset | None = None,
+) -> Result:
+    """Train what was settled, on the data that it was settled for.
+
+    Args:
+        settled: everything that is to be known beforehand.
+        data: with the public features that `settled` knows of.
+        streams: the random streams, which the initial weights are drawn from, too.
+        loss: one value for each example; None: cross-entropy.
+        ledger: what to charge.
+        progress: called with (steps done, steps in all) after each step.
+        checkpoint: a file to keep progress in.
+        validation: public rows to validate on.
+
+    Raises:
+        BadInput: as `pv.dpsgd` does.
+    """
+    request, classes = settled.request, data.classes
+    assert classes is not None
+    size = tuple(np.shape(data.y)[1:])
     result = dpsgd(
-        plan,
-        lambda shape: networks.build(model, shape, classes, streams.initialisation),
-        nn.CrossEntropyLoss(reduction="none", label_smoothing=smoothing),
-        dataset,
-        optimizer=descent,
-        learning_rate_schedule=Polynomial(k=1, end=0, period=plan.epochs),
+        settled.plan,
+        lambda shape: network(request.model, shape, classes, streams, size),
+        loss or nn.CrossEntropyLoss(reduction="none", label_smoothing=request.label_smoothing or 0.0),
+        data,
+        optimizer=optimizer_of(settled),
+        learning_rate_schedule=settled.learning_rate_schedule,
         ledger=ledger,
         streams=streams,
+        microbatch=request.microbatch,
+        augmentation=request.augmentation,
+        average=request.average,
+        device=request.device,
+        precision=request.precision,
         progress=progress,
         checkpoint=checkpoint,
-        augmentation=augmentation,
-        average=average,
+        validation=validation,
     )
-    return replace(result, model_spec=model, classes=classes)
+    return replace(result, model_spec=request.model, classes=classes)
 
 
-def _normalisation(data: Dataset, spec: str | None, pay: bool, epsilon: float, delta: float) -> tuple[Moments, ...]:
-    """The moments that are asked for, or usual where they `pay` behind rows that are normalised one by one."""
-    encoder = None if data.features is None else data.features.encoder
-    usually = "moments" if pay and isinstance(encoder, Normalised) else "none"
-    share = share_of(usually if spec is None else spec)
-    if share is None:
-        return ()
-    row = torch.zeros(1, *data.x.shape[1:])
-    numbers = (row if encoder is None else encoder(row)).numel()
-    norm = rules.SCALED_NORM * math.sqrt(numbers) if encoder is None and data.low is not None else None
-    norm = norm if encoder is None else row_norm(encoder, numbers)
-    if norm is None:
+def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:
+    """Build the network and see that it has one output for each class, and for each voxel of maps of that size.
+
+    Raises:
+        BadInput: it has others, or can't run on such rows.
+    """
+    built = networks.build(spec, shape, classes, streams.initialisation)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=()):  # dropout would draw from the caller's generator
+            outputs = tuple(built(torch.zeros(2, *shape)).shape)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"model {spec!r} cannot run on rows of shape {shape}: {str(error).splitlines()[0]}") from error
+    if outputs != (2, classes, *size):
         raise BadInput(
-            f"normalise={spec!r} needs a public bound on the norm of rows, and these have no declared range, or features of "
-            "which no norm is known: give pv.Plan(front=(pv.transforms.Moments(features, noise_multiplier, "
-            "row_norm),)) to pv.dpsgd"
+            f"model {spec!r} turns 2 rows into shape {outputs}: expected {(2, classes, *size)}, a score for each class"
+            + (" and voxel, as model='unet' has" if size else "")
         )
-    return (Moments(numbers, 1 / math.sqrt(2 * share * zcdp.rho_for(epsilon, delta)), norm),)
+    return built
 
 
-def usual_rate(
-    optimizer: str, plan: Plan, examples: int, model: str, parameters: list[nn.Parameter], data: Dataset
-) -> float:
-    """The learning rate by the rule (`rules.learning_rate`), for a network with these initial weights."""
-    norm = math.sqrt(sum(float(weights.detach().square().sum()) for weights in parameters))
-    # Where all rows have the same, public norm.
-    public_norm = None
-    if model == "linear":
-        numbers = parameters[0][0].numel()  # a weight for each number in a row
-        if plan.front:
-            public_norm = math.sqrt(numbers) if plan.front[-1].normalises else None
-        elif data.features is not None:
-            public_norm = row_norm(data.features.encoder, numbers)
-    return rules.learning_rate(optimizer, plan, examples, model, norm, public_norm)
+def optimizer_kind(name: str) -> type[torch.optim.Optimizer]:
+    """The class of torch.optim of that name.
+
+    Raises:
+        BadInput: there is none, or it does not step on dense gradients.
+    """
+    kind = {n.lower(): k for n, k in vars(torch.optim).items() if isinstance(k, type)}.get(name.lower())
+    unfit = (torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam)
+    if kind is None or not issubclass(kind, torch.optim.Optimizer) or kind in unfit:
+        raise BadInput(
+            f"optimizer {name!r} cannot be used: expected a class of torch.optim that steps on dense gradients, for "
+            "example SGD or Adam"
+        )
+    return kind
+
+
+def optimizer_at(
+    kind: type[torch.optim.Optimizer], parameters: Iterable[nn.Parameter], rate: float, momentum: float | None
+) -> torch.optim.Optimizer:
+    """An optimizer of that class.
+
+    Raises:
+        BadInput: the class does not take these settings.
+    """
+    settings: dict[str, Any] = {"lr": rate} if momentum is None else {"lr": rate, "momentum": momentum}
+    try:
+        made: torch.optim.Optimizer = kind(parameters, **settings)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"optimizer {kind.__name__} cannot be made with {settings}: {error}") from error
+    return made
+
+
+def optimizer_of(settled: Settled) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    """Makes the optimizer from parameters, at the learning rate that was chosen or follows by the rule."""
+    kind = optimizer_kind(settled.optimizer)
+
+    def make(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        own = list(parameters)
+        rate = settled.learning_rate(kind.__name__, length_of(own))
+        return optimizer_at(kind, own, rate, settled.request.momentum)
+
+    return make
+
+
+def length_of(parameters: Iterable[nn.Parameter]) -> float:
+    """The L2 norm of all weights."""
+    return math.sqrt(sum(float(weights.detach().square().sum()) for weights in parameters))

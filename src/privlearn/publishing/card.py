@@ -12,6 +12,7 @@ from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import claim
 from privlearn.publishing.certificate import header
+from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
 _VERBS = {
@@ -188,7 +189,12 @@ def _told(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from rows(facts[name], facts)
 
 
-def _public_features(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for found in public_features(facts):
+        yield "public features", _public_text(found)
+
+
+def _public_text(found: dict[str, Any]) -> str:
     digest = f", weights with SHA-256 {found['digest']}" if found.get("digest") else ""
     word = "made without looking at the data"
     if found["kind"] == "precomputed":
@@ -196,7 +202,7 @@ def _public_features(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple
         word = (
             "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
         )
-    yield "public features", f"{found['spec']}{digest}: {word}"
+    return f"{found['spec']}{digest}: {word}"
 
 
 def _optimizer(found: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -282,7 +288,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
 
 def _data_to_predict(facts: dict[str, Any]) -> str:
     """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
-    found = facts.get("public_features", {})
-    if found.get("kind") == "precomputed":
+    found = {part["kind"]: part for part in public_features(facts)}
+    if "precomputed" in found:
         return "FOLDER_OF_FEATURES"
-    return f"DATA --features {printable(found['spec'])}" if found.get("kind") == "external" else "DATA"
+    return f"DATA --features {printable(found['external']['spec'])}" if "external" in found else "DATA"

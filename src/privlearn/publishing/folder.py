@@ -143,20 +143,24 @@ def require_free(out: str | Path) -> Path:
     """
     path = Path(out)
     if path.name in ("", ".."):
-        raise BadInput(f"--out is {str(out)!r}, which names no new folder: give a path such as runs/model")
+        raise BadInput(f"out is {str(out)!r}, which names no new folder: give a path such as runs/model")
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # free, or below a file, which is said with its name in a moment
     except (OSError, ValueError) as error:
-        raise BadInput(f"{str(path)[:200]!r} cannot be written: {_reason(error)}. Choose another --out") from error
+        raise BadInput(
+            f"{str(path)[:200]!r} cannot be written: {_reason(error)}. Choose another folder, out="
+        ) from error
     else:
-        raise BadInput(f"{path} exists already: choose another --out, or move it away; nothing is overwritten")
+        raise BadInput(f"{path} exists already: choose another folder, out=, or move it away; nothing is overwritten")
     above = path.absolute().parent
     while not above.exists():
         above = above.parent
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise BadInput(f"{path} cannot be written: {above} is not a folder that you may write to. Choose another --out")
+        raise BadInput(
+            f"{path} cannot be written: {above} is not a folder that you may write to. Choose another folder, out="
+        )
     return path
 
 

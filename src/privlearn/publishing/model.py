@@ -106,7 +106,7 @@ def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str 
         odd = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))[0]
         raise BadInput(
             f"{WEIGHTS} does not fit model {spec!r}: {str(odd)[:60]!r} has shape {found.get(odd, 'nowhere')}, and should "
-            f"have {wanted.get(odd, 'no place')}. Give the --model that it was trained with"
+            f"have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model_spec="
         )
     if known:
         model = model.to_empty(device="cpu")

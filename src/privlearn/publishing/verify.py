@@ -17,6 +17,7 @@ from privlearn.publishing import plans
 from privlearn.publishing.certificate import PARTS, header, parse
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
+from privlearn.transforms.base import public_features
 
 #: Relative difference below which a recomputed epsilon confirms the stated one.
 _AGREE = 1e-6
@@ -207,8 +208,7 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
     """The public features that the run is said to have had must be those that stand in front of the network."""
     facts = certificate["facts"]
     try:
-        public = facts.get("public_features", [])
-        stated = [_identity(part) for part in (public if isinstance(public, list) else [public])]
+        stated = [_identity(part) for part in public_features(facts)]
     except (KeyError, TypeError, AttributeError):
         return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:

@@ -131,7 +131,7 @@ class Front:
         self.modules, x = front(data, x)
         self._own = len(self.modules)
         self._public, self.shape = public_modules(plan, tuple(x.shape[1:]))
-        self.rows = encoded(map(Encoding, leading(self._public)), x)
+        self.rows = encoded(map(Encoding.usual, leading(self._public)), x)
         self.modules += leading(self._public)
 
     def fit(self, session: TrainingSession, x: Tensor, y: Tensor | None, persons: Tensor | None) -> Tensor:

@@ -232,9 +232,9 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
     """
     if augmentation is not None and spec is not None:
         raise BadInput(
-            "copies of examples (augmentation=, --views) are made of what the network is given, and that is the public "
+            "copies of examples (augmentation=) are made of what the network is given, and that is the public "
             f"features {spec}: features of a moved image are others, and would have to be made anew for each copy. Give the "
-            "rows as they are (--features raw) and a network for them (--model cnn), or leave the copies out"
+            "rows as they are (features='raw') and a network for them (model='cnn'), or leave the copies out"
         )
 
 
@@ -243,8 +243,8 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
     if plan.rows_per_person is None and data.groups is not None:
         raise BadInput(
             "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
-            "with Plan(rows_per_person=K) (--rows-per-person K), or give data without them (an .npz without groups, a schema "
-            "without person), with group_size=K (--group-size K) if a person has up to K rows"
+            "with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
+            "without person), with group_size=K if a person has up to K rows"
         )
     if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def training_facts(
-    examples: int, steps: int, optimizer: torch.optim.Optimizer, rates: Schedule, features: Sequence[dict[str, Any]]
+    examples: int,
+    steps: int,
+    optimizer: torch.optim.Optimizer,
+    rates: Schedule,
+    features: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """What every training tells beside its plan: public numbers, for the certificate.
 
@@ -45,11 +49,11 @@ def training_facts(
         "steps": steps,
         "optimizer": {"name": type(optimizer).__name__, **defaults},
         "learning_rate_schedule": spec(rates),
-        **public_features(features),
+        **public_facts(features),
     }
 
 
-def public_features(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The fact that names public features, one or several after the other; empty without any."""
     if not descriptions:
         return {}
@@ -78,14 +82,13 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
 
     Args:
         front: of the plan.
-        transforms: what was made of each transform of the front.
+        transforms: what was made of each transform of it, in their order.
         data: whose features may have names, which stand for them until something else is made of them.
     """
     names, choices = () if data.features else data.feature_names, []
     for own, transform in zip(front, transforms, strict=True):
-        if own.event() is None:
-            names = names if isinstance(own, Rescale) else ()  # they stand for other numbers
-            continue
+        if isinstance(own, Rescale):
+            continue  # of the same numbers
         chosen = isinstance(transform, Keep)
         indices = transform.get_buffer("indices").tolist() if chosen else []
         choices += [choice_json(indices, names)] if chosen else []

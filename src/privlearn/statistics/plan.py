@@ -1,4 +1,4 @@
-"""The plans of class statistics: public numbers that fix their events before any data is touched; never torch.
+"""The plans of class statistics: public numbers that fix their events beforehand; never torch.
 
 `FisherPlan` and `LeastSquaresPlan` make classifiers, `SelectionPlan` chooses features, `RowsPlan` releases noisy rows.
 """
@@ -85,6 +85,10 @@ class StatisticsPlan(AbstractPlan):
     def _at_one(self) -> Self:
         return replace(self, noise_multiplier=1.0)  # type: ignore[type-var]
 
+    def _rows(self, released: str, kept: str, bounds: str) -> list[tuple[str, str]]:
+        noise = ("noise multiplier", f"{self.noise:.4g} for all together")
+        return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
+
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """Nothing, if no features were chosen."""
         check_choices(facts, [])
@@ -133,7 +137,7 @@ class LeastSquaresPlan(StatisticsPlan):
 
     @property
     def keep(self) -> int:
-        """How many features the classifier takes: all."""
+        """All features."""
         return self.features
 
     @property
@@ -165,12 +169,8 @@ class LeastSquaresPlan(StatisticsPlan):
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
-        return [
-            ("released", "sums of products of each row with its class and with itself"),
-            ("features kept", f"{self.features} of {self.features}"),
-            ("bounds", f"rows to norm {self.row_norm:g}"),
-            ("noise multiplier", f"{self.noise:.4g} for all together"),
-        ]
+        released = "sums of products of each row with its class and with itself"
+        return self._rows(released, f"{self.features} of {self.features}", f"rows to norm {self.row_norm:g}")
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,7 @@ class ChoosingPlan(StatisticsPlan):
 
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
-        return [
-            ("released", "counts, class sums and second moments"),
-            ("features kept", self._kept),
-            ("bounds", ", ".join(self._bounds)),
-            ("noise multiplier", f"{self.noise:.4g} for all together"),
-        ]
+        return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
         """Nothing, if as many features were chosen as are kept."""
@@ -449,8 +444,7 @@ class RowsPlan(KeptFeaturesPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         released = f"every row of the kept features, once, with noise; labels {self.labels}"
-        return [("released", released), *super().rows()[1:]]
+        return self._rows(released, self._kept, ", ".join(self._bounds))
 
 
-#: Plans that a classifier can be made of.
 ClassifierPlan = FisherPlan | LeastSquaresPlan | RowsPlan

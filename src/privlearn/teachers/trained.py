@@ -104,8 +104,8 @@ class Trained(Teachers):
         if self._data.groups is not None and unit.rows_per_person is None and replaced:
             raise BadInput(
                 "records are assigned by person, so one that is replaced by a record of another person changes two teachers, "
-                "and the plan is for one: use add_remove or zero_out neighbours, or protect persons (persons=True; on the "
-                "command line without --group-size)"
+                "and the plan is for one: use add_remove or zero_out neighbours, or protect persons (persons=True, which is "
+                "the default without group_size=)"
             )
         if unit.rows_per_person is not None and self._data.groups is None:
             raise BadInput(

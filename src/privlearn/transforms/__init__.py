@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from privlearn.transforms.base import Transform as Transform
     from privlearn.transforms.chain import Encoding as Encoding
     from privlearn.transforms.chain import encoder as encoder
+    from privlearn.transforms.chain import feature_cache as feature_cache
     from privlearn.transforms.chain import row_norm as row_norm
     from privlearn.transforms.chain import with_features as with_features
     from privlearn.transforms.moments import Moments as Moments
@@ -54,6 +55,7 @@ __getattr__, __dir__, __all__ = lazy(
         "SelectFeatures": "select",
         "Transform": "base",
         "encoder": "chain",
+        "feature_cache": "chain",
         "parse": "specs",
         "row_norm": "chain",
         "save_features": "precomputed",

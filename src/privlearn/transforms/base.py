@@ -162,7 +162,7 @@ class PrivateTransform(Transform):
 
     @abstractmethod
     def text(self) -> str:
-        """What a card says of it."""
+        """What a model card says of it."""
 
 
 def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
@@ -180,6 +180,12 @@ def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
 def priced(transforms: Iterable[Transform]) -> list[Event]:
     """What the transforms cost, in their order: public ones nothing."""
     return [event for transform in transforms if (event := transform.event()) is not None]
+
+
+def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the facts of a run say of its public features, one after the other; not looked at."""
+    found = facts.get("public_features", [])
+    return found if isinstance(found, list) else [found]
 
 
 def kinds() -> Mapping[str, type[Transform]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -68,6 +70,24 @@ def with_features(
     return replace(dataset, features=None if made is None else Encoding(made, folder, progress))
 
 
+_KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = ContextVar("kept", default=(None, None))
+
+
+@contextmanager
+def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None] | None = None) -> Iterator[None]:
+    """A block in which runs keep the public features that a plan's front makes of their rows, for later runs on the same.
+
+    Args:
+        folder: where to keep them, as secret as the rows; None: nowhere.
+        progress: called with (rows done, rows in all) while they are made.
+    """
+    token = _KEPT.set((None if folder is None else Path(folder), progress))
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
 @final
 @dataclass(frozen=True)
 class Encoding:
@@ -83,6 +103,11 @@ class Encoding:
     cache: Path | None = None
     progress: Callable[[int, int], None] | None = None
 
+    @classmethod
+    def usual(cls, encoder: RowTransform) -> Encoding:
+        """Features are kept where `feature_cache` says."""
+        return cls(encoder, *_KEPT.get())
+
     def __call__(self, x: Tensor) -> Tensor:
         """Features of the rows `x` (rows, ...), one for each.
 
@@ -93,7 +118,7 @@ class Encoding:
             return self.encoder(x)  # type: ignore[no-any-return]  # there is nothing to wait for, or to keep
         if isinstance(self.encoder, ExternalModule):
             self.encoder.require_per_example(x.new_zeros(1, *x.shape[1:]))
-        if self.cache is None:
+        if self.cache is None or "spec" not in self.encoder.config():  # what is named by no spec is quickly made
             return self._made(x)
         path = self.cache / f"{self._digest(x)}.npy"
         if path.exists():

@@ -48,7 +48,7 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
     if kind != "moments" or not set(numbers) <= {"share"}:
         raise BadInput(
             f"{name} is {spec[:60]!r}: expected moments, moments:share=0.1 for another share of rho, or none. "
-            "Each row by itself is normalised by features norm:power=1, which costs nothing"
+            "Each row by itself is normalised by features='norm:power=1', which costs nothing"
         )
     return probability("the share of the moments", numbers.get("share", SHARE), open_top=True)
 

@@ -73,7 +73,7 @@ class External(PublicTransform):
             named = printable(stated["spec"][:80])
             raise BadInput(
                 f"the model's features are made by {named}: if you trust that code and have it, give it yourself with "
-                f"--features {named}"
+                f"features={named}"
             )
         with torch.device("cpu"):  # it has its weights from elsewhere
             found = ExternalModule(str(code))

@@ -86,8 +86,8 @@ class Grid:
     def rule(self, epsilon: float, size: int | None) -> Call:
         """Statistics as `advised` would have them."""
         norm, bound = BOUNDS[self.data]
-        plan = FisherPlan(self.classes, self.features, self.features, norm, bound)
-        plan = advised(plan.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
+        whole = FisherPlan(self.classes, self.features, self.features, norm, bound)
+        plan = advised(whole.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
         if not plan.selects:
             return self.statistics(epsilon, size)[0]
         return self._release("statistics", epsilon, (plan.keep,), per_class=size, way=plan.way,

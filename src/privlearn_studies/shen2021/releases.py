@@ -184,7 +184,7 @@ def _one(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[fl
     if plan.features < data.test.shape[1]:
         front = best_features(setting, seed, keep)
         private = _columns(private, front)
-    if setting.release == RELEASES[0]:
+    if isinstance(plan, RowsPlan):
         out = release_features(plan, private, streams=streams)
         result, noise = out.classifier(), out.noise_std
     else:

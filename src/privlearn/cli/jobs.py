@@ -1,0 +1,417 @@
+"""What a run of each method is on the command line: settled by options and data, ready to be said and to be run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn._checks import between, count
+from privlearn.accounting.ledger import Ledger
+from privlearn.cli import methods, screen
+from privlearn.cli.options import DPSGD, FEATURES, PATE
+from privlearn.cli.request import Request
+from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.data import NAMES, Dataset, hippocampus, load
+from privlearn.data.catalogue import cache
+from privlearn.data.overlap import are_training_rows
+from privlearn.data.schema import read_schema
+from privlearn.descent import rules
+from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
+from privlearn.descent.train import facts_of
+from privlearn.errors import BadInput
+from privlearn.publishing.folder import require_free
+from privlearn.publishing.keys import SigningKey, read_private
+from privlearn.publishing.verify import verify
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.front import front
+from privlearn.runs.refusals import require_no_features
+from privlearn.runs.result import Result
+from privlearn.streams import Streams
+from privlearn.transforms.chain import Encoding, encoder, with_features
+from privlearn.transforms.modules import RowTransform
+from privlearn.transforms.precomputed import is_folder
+from privlearn.volumes.training import dice, map_losses
+
+_ROWS_AT_ONCE = 4096
+_VOLUMES_AT_ONCE = 16
+
+
+class Kept(Protocol):
+    """What an interrupted run leaves beside its folder, as secret as the data, and goes on from."""
+
+    def published(self, out: str) -> bool:
+        """Whether the run ended between publishing and deleting what it kept; deletes it then."""
+
+    def require_state(self, resume: bool) -> None:
+        """Refuse to begin where there is an interrupted run, and to go on where there is none."""
+
+    def streams(self, request: Request) -> Streams:
+        """The random streams from their beginning: those of the interrupted run, or new ones."""
+
+    def interrupted(self, error: BaseException) -> None:
+        """Say what is left, and how to go on."""
+
+    def done(self) -> None:
+        """The model is published: nothing is left to go on from."""
+
+
+@final
+@dataclass
+class Job:
+    """What a method is going to do: what is said of it beforehand, and how it is done.
+
+    Attributes:
+        data: with the rows to test on.
+        answer: the figures of the plan, as scripts rely on; completed by the run.
+        headline: the plan in a line; None: it is not known before the run.
+        warnings: what is allowed, and hardly ever meant.
+        model: what the network can be built from; None: the result says.
+        run: trains, with what was opened.
+        rows: what there is to say of the result, by name; may add to the answer.
+        notes: said below the headline.
+        timed: False where the time would tell something.
+    """
+
+    data: Dataset
+    answer: dict[str, Any]
+    headline: str | None
+    warnings: tuple[str, ...]
+    model: str | None
+    run: Callable[[Opened], Result]
+    rows: Callable[[Result], Mapping[str, str]]
+    notes: tuple[Callable[[], None], ...] = ()
+    timed: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Opened:
+    """Where a model is going to be published, by whom, and on whose ledger; opened before anything is read or spent.
+
+    Attributes:
+        request: the options.
+        out: the folder to publish into.
+        key: what signs.
+        ledger: what is charged; None: the run's own.
+        kept: what an interrupted run goes on from.
+        started: when.
+    """
+
+    request: Request
+    out: Path
+    key: SigningKey | None
+    ledger: Ledger | None
+    kept: Kept
+    started: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def of(cls, request: Request, kept: Kept) -> Opened:
+        """Open what the options name.
+
+        Raises:
+            BadInput: a folder that is not free, an interrupted run, a key or a ledger that can't be read.
+        """
+        started = time.perf_counter()
+        out = require_free(request.out)  # before what an interrupted run left beside it is looked for
+        kept.require_state(request.resume)
+        key = None if request.sign is None else read_private(request.sign)
+        what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
+        ledger = None if request.ledger is None else _open_ledger(request.ledger, what)
+        return cls(request, out, key, ledger, kept, started)
+
+    def streams(self) -> Streams:
+        """The random streams from their beginning."""
+        return self.kept.streams(self.request)
+
+
+def _open_ledger(path: str, what: str) -> Ledger:
+    """The ledger in the file at `path`, begun if it isn't there."""
+    new = not Path(path).exists()
+    ledger = Ledger.open(path, what=what, create=True)
+    if new:
+        screen.notes.print(
+            f"began the ledger {path}, which only records, so there is no guarantee for several runs together: one "
+            f"with a budget is begun by `privlearn ledger {path} --epsilon E`"
+        )
+    return ledger
+
+
+@final
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """A checkpoint beside the folder, as runs of DP-SGD and DP-MAC keep it.
+
+    Attributes:
+        checkpoint: the file.
+        useless: why the run can't keep one, where it can't; another run's is refused all the same.
+    """
+
+    checkpoint: Checkpoint
+    useless: bool = False
+
+    def published(self, out: str) -> bool:
+        """Whether the run ended between publishing and deleting its checkpoint; deletes it then."""
+        if not self.checkpoint.path.exists() or not Path(out).is_dir() or not verify(out).ok:
+            return False
+        self.checkpoint.delete()
+        screen.notes.print(f"{out} was published already; what was left of the run's checkpoint is deleted")
+        return True
+
+    def require_state(self, resume: bool) -> None:
+        """Refuse to begin where there is an interrupted run, and to go on where there is none."""
+        path, saved = self.checkpoint.path, self.saved()
+        if saved is not None and not resume:
+            raise BadInput(
+                f"there is an interrupted run in {path}: go on with --resume, or delete that file to give it up (what "
+                "it was charged stays charged)"
+            )
+        if saved is None and resume:
+            raise BadInput(
+                f"there is no interrupted run to resume: {path} is not there. Check --out; to begin a run, leave out "
+                "--resume"
+            )
+
+    def saved(self) -> Saved | None:
+        """The interrupted run, if there is one."""
+        return self.checkpoint.read()
+
+    def streams(self, request: Request) -> Streams:
+        """The random streams: of a saved run only for the initial weights, which tell the learning rate."""
+        saved = self.saved()
+        return Streams.at(saved.plain["streams"]) if saved else Streams.new(request.seed, discrete=request.discrete)
+
+    def interrupted(self, error: BaseException) -> None:
+        """Say what is left: the checkpoint, which is there before anything is drawn, or nothing."""
+        if self.useless or not isinstance(error, KeyboardInterrupt):
+            return
+        if self.checkpoint.path.exists():
+            path = screen.plain(self.checkpoint.path)
+            screen.notes.print(f"progress is in {path} (as secret as the data): go on with --resume")
+        else:
+            screen.notes.print(
+                "the first step was not reached: nothing is kept, and nothing is spent. Begin again, without --resume"
+            )
+
+    def done(self) -> None:
+        """`publish` deletes the checkpoint."""
+
+
+def seed_warning(request: Request) -> Iterator[str]:
+    """What whoever fixes the noise should know."""
+    if request.seed is not None:
+        yield (
+            "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+        )
+
+
+def kept_of(request: Request) -> KeptCheckpoint:
+    """What an interrupted run of DP-SGD or DP-MAC goes on from; the others keep nothing."""
+    checkpoint = Checkpoint(f"{request.out}.checkpoint", every=request.checkpoint_every)
+    return KeptCheckpoint(checkpoint, useless=request.method == FEATURES or request.tune is not None)
+
+
+# Data
+
+
+def data_of(request: Request) -> Dataset:
+    """The data that the options name, after telling whoever holds them what there is to say."""
+    data = load(
+        request.data,
+        request.data_dir,
+        classes=request.classes,
+        value_range=request.range,
+        schema=request.schema,
+        test=request.test_data,
+    )
+    for note in data.asides:
+        screen.notes.print(note, markup=False)
+    if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
+        raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
+    if data.name == "hippocampus" and request.method == DPSGD:  # pate has use for the public volumes, too
+        tested = hippocampus.split(data).test
+        data = replace(data, x_test=tested.x, y_test=tested.y)
+    return data
+
+
+def has_maps(data: Dataset) -> bool:
+    """Whether targets are maps of classes, not classes."""
+    return data.y is not None and len(np.shape(data.y)) > 1
+
+
+def public_rows(request: Request, data: Dataset) -> Dataset:
+    """The rows of `--public`, declared so, read as the training rows are, whose bounds and classes they get.
+
+    Raises:
+        BadInput: they can't be read, or are the training rows.
+    """
+    public = _read_public(request, data)
+    asked = (public.x, public.x_test) if request.method == PATE else ()  # dpsgd looks itself
+    for part in asked:
+        if part is not None and are_training_rows(part, data.x):
+            raise BadInput(
+                f"the rows of --public {request.public} are among the training rows, all or most of them: those are "
+                "private, and public rows get no protection. Give rows of others"
+            )
+    return public
+
+
+def _read_public(request: Request, data: Dataset) -> Dataset:
+    if request.public in NAMES:
+        return load(request.public, request.data_dir, public=True)
+    if request.schema is not None and Path(request.public).suffix != ".npz":
+        schema = replace(read_schema(request.schema), person=None)  # whose rows they are does not matter
+        return load(request.public, schema=schema, public=True)
+    low, high = data.bounds()
+    public = load(request.public, classes=data.classes, value_range=(float(low.min()), float(high.max())), public=True)
+    return replace(public, low=data.low, high=data.high)
+
+
+def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
+    """Accuracy on the test rows, if there are any, or Dice; computed exactly, so the test rows are not protected."""
+    if data.x_test is None:
+        return {}
+    x, y = data.test_tensors()
+    transforms, x = front(data, x, finite=False)  # what was spent is spent
+    rest = cast(nn.Sequential, model)[len(transforms) :]
+    maps = has_maps(data)
+    with torch.no_grad():
+        parts = x.split(_VOLUMES_AT_ONCE if maps else _ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
+        classes = torch.cat([rest(part).argmax(1) for part in parts])
+    if maps:
+        each = dice(classes, y, data.classes or 0)
+        return {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
+    return {"accuracy": int((classes == y).sum()) / len(y)}
+
+
+# What DP-SGD is asked for
+
+
+def descent_request(request: Request) -> TrainRequest:
+    """What the options say of a run of DP-SGD, with the copies of examples that are asked for."""
+    return methods.training_request(request, augmentation=_copies_of(request))
+
+
+def _copies_of(request: Request) -> Augmentation | None:
+    if request.views is None and request.augment is None:
+        return None
+    if request.augment is None:
+        raise BadInput(
+            f"--views {request.views} asks for copies of each example that are changed: say how, --augment shift:2"
+        )
+    if request.views is None:
+        raise BadInput(f"--augment {request.augment} changes copies of each example: say how many there are, --views 4")
+    return Augmentation(count("--views", request.views), request.augment)
+
+
+def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor], Tensor]:
+    """One value for each example: cross-entropy, and for maps of classes soft Dice with it.
+
+    Args:
+        data: says which.
+        smoothing: the share of a label that is spread over all classes; None: nothing is.
+    """
+    share = 0.0 if smoothing is None else between("label_smoothing", smoothing, 0.0, MOST_SMOOTHING)
+    if not has_maps(data):
+        return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
+    if smoothing is not None:
+        raise BadInput("--label-smoothing is for classes, and the targets are maps of them: leave it out")
+    return map_losses
+
+
+# Features
+
+
+@contextmanager
+def featured(request: Request, data: Dataset, chosen: TrainRequest | None = None) -> Iterator[Dataset]:
+    """The data with the public features that are asked for, or that are usual for them; shows progress while it lasts.
+
+    Args:
+        request: the options.
+        data: the rows.
+        chosen: what is chosen of a run of DP-SGD or DP-MAC.
+
+    Raises:
+        BadInput: features that are unknown, or that these rows don't have.
+    """
+    spec = asked = request.features if chosen is None else chosen.features
+    if chosen is not None and request.method == DPSGD:
+        _require_movable(chosen, data.x.shape[1:])
+        spec = rules.usual_features(chosen, facts_of(data, request.examples)) if spec is None else spec
+    if spec is None or spec == "raw":
+        yield data
+        return
+    require_no_features(chosen.augmentation if chosen else None, spec)
+    if is_folder(spec):
+        yield _from_folder(request, data, spec)
+        return
+    made = encoder(spec, data.x.shape[1:], cache() / "directions", _say_that_it_learns)
+    assert made is not None
+    _require_rows(made, data)
+    screen.notes.print(
+        f"public features: {made.spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
+    )
+    # The bar must be gone before that of training comes.
+    with ExitStack() as bar:
+        progress = bar.enter_context(screen.progress_bar("features", "%"))
+
+        def advance(done: int, rows: int) -> None:
+            progress(100 * done // rows, 100)  # how many rows there are is nobody's business
+            if done == rows:
+                bar.close()
+
+        yield replace(data, features=Encoding(made, _feature_cache(request), advance))
+
+
+def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
+    """Refuse moves that rows of this shape can't make, where these are what the network is given."""
+    if chosen.augmentation is None or chosen.pca is not None or chosen.select is not None:
+        return
+    augment = str(chosen.augmentation.transform)
+    try:
+        FlipAndShift.parse(augment).require_images(shape)
+    except BadInput as error:
+        raise BadInput(f"--augment {augment}: {error}") from error
+
+
+def _say_that_it_learns() -> None:
+    screen.notes.print("learning directions from made-up images (once: a minute or more; then they are kept)")
+
+
+def _from_folder(request: Request, data: Dataset, folder: str) -> Dataset:
+    """The data with the features in a folder, which takes the place of the rows."""
+    if request.public is not None:
+        raise BadInput("--public has no features in a folder: leave out --public, or --features FOLDER")
+    if request.features_cache is not None:
+        raise BadInput("--features-cache is for features that are made here: leave it out")
+    featured = with_features(data, folder)
+    for note in featured.asides[len(data.asides) :]:
+        screen.notes.print(note, markup=False)
+    screen.notes.print(f"public features: {featured.features.encoder.spec}, which you declare public", markup=False)
+    return featured
+
+
+def _require_rows(made: RowTransform, data: Dataset) -> None:
+    """Refuse rows that the encoder does not take, by a made-up one."""
+    row = torch.zeros(1, *data.x.shape[1:])
+    try:
+        made(row)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise BadInput(
+            f"features {made.spec} can't be made of rows of shape {tuple(data.x.shape[1:])}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def _feature_cache(request: Request) -> Path | None:
+    """Where features are kept: those of named data sets in the user's cache, of other rows nowhere unless asked for."""
+    if request.features_cache is not None:
+        return Path(request.features_cache)
+    return cache() / "features" if request.data in NAMES else None

@@ -1,0 +1,307 @@
+"""What each method asks of options and public numbers: what goes together, and its plan; without data or torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from privlearn._checks import count
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.cli import screen
+from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
+from privlearn.cli.request import Request
+from privlearn.clipping.derivative_bounds import Derivatives
+from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
+from privlearn.descent.rules import Facts, Settled
+from privlearn.errors import BadInput
+from privlearn.statistics.advice import advised
+from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
+from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.transforms.pca import components_of
+
+#: DP-MAC's: the paper's settings for its classifier (Harder et al. 2019, Table 2).
+_MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
+#: PATE's teachers and queries, for classes and for maps of classes.
+TEACHERS, QUERIES, CLASSES = 250, 1000, 10
+#: Shares of the teachers that agree, in tables.
+_SHARES = (0.6, 0.75, 0.9)
+#: A warning is due if the class of nine teachers in ten wins less often than this.
+_OFTEN = 0.75
+#: Where options are called otherwise in Python.
+_PYTHON = {"learning_rate_schedule": "lr_schedule"}
+
+
+def require_combinable(request: Request) -> None:
+    """Refuse options that do not suit the method, or each other, before anything is read or begun.
+
+    Raises:
+        BadInput: naming the first of them.
+    """
+    if request.method == PATE and request.rows_per_person is not None:
+        raise BadInput(
+            "--rows-per-person is for training on batches: with person ids all rows of a person are with one teacher, "
+            "and the person is protected at the same price. Leave it out"
+        )
+    request.require_suited()
+    _COMBINABLE[request.method](request)
+
+
+# DP-SGD and DP-MAC
+
+
+def with_pca(request: Request) -> Request:
+    """The options with `--features pca:L` read as what it is, `--pca L`."""
+    components = None if request.features is None else components_of(request.features)
+    if components is None:
+        return request
+    if request.pca is not None:
+        same = "are the same" if components == request.pca else "both ask for principal directions"
+        raise BadInput(f"--features {request.features} and --pca {request.pca} {same}: give one of them")
+    return request.replaced(features=None, pca=components)
+
+
+def training_request(request: Request, **more: Any) -> TrainRequest:
+    """What the options say of a run of DP-SGD.
+
+    Args:
+        request: the options.
+        more: what is in none of them as it stands.
+
+    Raises:
+        BadInput: choices that do not go together.
+    """
+    names = [field.name for field in fields(TrainRequest)]
+    options = {name: _PYTHON.get(name, name) for name in names if name not in more}
+    return TrainRequest(
+        **{name: request.values[option] for name, option in options.items() if option in request}, **more
+    )
+
+
+def _require_descent(request: Request) -> None:
+    training_request(request)
+
+
+def _require_mac(request: Request) -> None:
+    if request.given("z_rate") and not request.given("z_steps"):
+        raise BadInput("--z-rate is that of Adam's steps on the coordinates: add --z-steps 30, or leave it out")
+    training_request(request)
+
+
+def mac_settled(request: Request, facts: Facts) -> Settled:
+    """DP-MAC's plan, settled: smaller batches than for DP-SGD unless their size is given; derivatives are clipped."""
+    size, examples = request.batch_size, facts.examples
+    if size is None and request.sampling != "full":
+        size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
+    settled = rules.settle(training_request(request, batch_size=size), facts)
+    threshold = _MAC_THRESHOLD if request.clip_norm is None else request.clip_norm
+    return replace(settled, plan=replace(settled.plan, clip=Derivatives(threshold)))
+
+
+# Class statistics
+
+
+def _require_features(request: Request) -> None:
+    if request.mode == "least-squares" and request.keep is not None:
+        raise BadInput("--mode least-squares takes all features: leave out --keep, or give rows of fewer")
+    if request.mode == "auto" and request.keep is not None:
+        raise BadInput("--mode auto says how many features to keep: leave out --keep, or --mode auto")
+    if request.mode == "auto" and request.examples is None:
+        raise BadInput(
+            "--mode auto goes by public numbers alone, the number of rows among them: declare it, --examples N"
+        )
+
+
+def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[str, str]]:
+    """The plan of `--method features`, settled; for `--mode auto` with why, which is printed, too.
+
+    Raises:
+        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
+    """
+    _require_one_target(
+        request, "give what may be spent, --epsilon E or --rho R, or the noise of all together, --noise-multiplier S"
+    )
+    if facts.classes is None:
+        raise BadInput(
+            "features are selected by classes, and the targets of these data are none: declare them with --classes"
+        )
+    norm, bound = rules.bounds(request, facts)
+    shared: dict[str, Any] = {
+        "classes": facts.classes,
+        "features": facts.numbers,
+        "row_norm": norm,
+        "noise_multiplier": request.noise_multiplier,
+        "group_size": request.group_size,
+        "adjacency": None if request.adjacency is None else Adjacency.parse(request.adjacency),
+    }
+    if request.mode == "least-squares":
+        plan: ClassifierPlan = LeastSquaresPlan(**shared)
+    else:
+        shared |= {"keep": facts.numbers if request.keep is None else request.keep, "coordinate_bound": bound}
+        shared |= {"criterion": request.criterion or "distance"}
+        plan = RowsPlan(**shared, labels="randomised") if request.mode == "rows" else FisherPlan(**shared)
+    if request.noise_multiplier is None:
+        delta = None if request.epsilon is None else request.delta
+        plan = plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
+    if request.mode != "auto" or not isinstance(plan, FisherPlan):
+        return plan, {}
+    advice = advised(plan, request.examples)
+    screen.notes.print(f"mode auto: {advice.why}")
+    return advice.plan, {"why": advice.why}
+
+
+def declared_facts(request: Request) -> Facts:
+    """Facts of rows that are not there: as many numbers in [0, 1] and as many classes as are declared.
+
+    Raises:
+        BadInput: one of the two is missing that is needed: moments (`--normalise`) are of numbers, whatever the
+            classes.
+    """
+    if request.numbers is None:
+        raise BadInput(
+            "a release of features costs by how many there are: give --numbers P, how many numbers a row has"
+        )
+    if request.classes is None and (request.method == FEATURES or request.select is not None):
+        raise BadInput("features are chosen by classes: give --classes K")
+    count("--numbers", request.numbers, most=10**9)
+    if request.classes is not None:
+        count("--classes", request.classes, least=2, most=10**6)
+    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, None, request.numbers)
+
+
+def _require_one_target(request: Request, advice: str) -> None:
+    target = request.epsilon is not None or request.rho is not None
+    if target is (request.noise_multiplier is not None):
+        raise BadInput(f"{advice}: one of them")
+
+
+# PATE
+
+
+def votes_plan(request: Request, classes: int, pool: int | None = None, persons: bool = False) -> PatePlan:
+    """The plan of votes that the options describe, settled.
+
+    Args:
+        request: the options.
+        classes: how many there are to vote for.
+        pool: public inputs that there are; None: not known.
+        persons: whether the data have person ids.
+
+    Raises:
+        BadInput: numbers out of range or beyond the pool, or not exactly one of a target and a noise multiplier.
+    """
+    queries = min(QUERIES, pool or QUERIES) if request.queries is None else request.queries
+    if pool is not None and isinstance(queries, int) and queries > pool:
+        raise BadInput(f"--queries is {queries}, and there are {pool} public inputs to ask about: ask at most {pool}")
+    votes: Votes | ConfidentVotes = Votes(classes)
+    if request.threshold is not None:
+        votes = ConfidentVotes(classes, request.threshold, request.answers)
+    teachers = TEACHERS if request.teachers is None else request.teachers
+    return settled_votes(request, PatePlan(queries, teachers, votes), persons)
+
+
+def _require_votes(request: Request) -> None:
+    if (request.threshold is None) != (request.answers is None):
+        raise BadInput("--threshold and --answers go together: give both, or neither")
+
+
+def settled_votes(request: Request, plan: PatePlan, persons: bool = False) -> PatePlan:
+    """The plan with the neighbours and the unit that the options name, and with noise, given or solved for.
+
+    Raises:
+        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
+    """
+    adjacency = Adjacency.ADD_REMOVE if request.adjacency is None else Adjacency.parse(request.adjacency)
+    plan = replace(
+        plan, noise_multiplier=request.noise_multiplier, adjacency=adjacency, group_size=request.group_size,
+        persons=persons and request.group_size == 1,
+    )  # fmt: skip
+    _require_one_target(request, "give what may be spent, --epsilon E or --rho R, or the noise, --noise-multiplier S")
+    if request.noise_multiplier is not None:
+        return plan
+    budget = Budget(request.epsilon, request.delta, request.rho, request.group_size)
+    return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
+
+
+def chance_to_win(plan: PatePlan, share: float, *, together: bool) -> float:
+    """The probability that the class of that share of the teachers has the highest noisy count.
+
+    Args:
+        plan: of votes, with its noise.
+        share: of the teachers that vote for that class.
+        together: whether all others vote for one other class; else they spread evenly over the other classes.
+    """
+    assert isinstance(plan.aggregate, Votes | ConfidentVotes)
+    others, rest = plan.aggregate.classes - 1, (1 - share) * plan.teachers
+    votes = np.array([rest] + [0.0] * (others - 1)) if together else np.full(others, rest / others)
+    levels, times = np.unique(votes, return_counts=True)
+    own = np.linspace(-9, 9, 2001)  # the noise on the class's own count, in standard deviations
+    ahead = ndtr(own[:, None] + (share * plan.teachers - levels) / plan.noise_std)
+    density = np.exp(-(own**2) / 2)
+    return float((density * (ahead**times).prod(1)).sum() / density.sum())
+
+
+def chance_to_be_answered(plan: PatePlan, share: float) -> float:
+    """The probability that a query is answered on which that share of the teachers agree; 1 without a threshold."""
+    if not isinstance(plan.aggregate, ConfidentVotes):
+        return 1.0
+    noise = plan.test_noise * plan.aggregate.test_sensitivity
+    return float(ndtr((share * plan.teachers - plan.aggregate.threshold) / noise))
+
+
+def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
+    """The guarantee of a plan and what its noise does, as the JSON object that scripts rely on."""
+    table = [
+        {
+            "agree": share,
+            "answered": chance_to_be_answered(plan, share),
+            "wins_against_one": chance_to_win(plan, share, together=True),
+            "wins_against_all": chance_to_win(plan, share, together=False),
+        }
+        for share in _SHARES
+    ]
+    numbers = plan.to_json() | plan.noise_figures()
+    return screen.guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
+
+
+def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
+    """What is allowed, and hardly ever meant; from public numbers alone.
+
+    Args:
+        plan: with its noise.
+        examples: the declared number of examples, if there is one.
+    """
+    wins = chance_to_win(plan, 0.9, together=False)
+    if wins < _OFTEN:
+        yield (
+            f"the noise of {plan.noise_std:.4g} on each count is {plan.noise_std / plan.teachers:.0%} of the "
+            f"{plan.teachers} votes: where nine teachers in ten agree, their class wins with probability {wins:.2f} "
+            "only. More teachers help (the noise stays as it is), fewer queries, or a larger epsilon; `privlearn "
+            "budget --method pate` shows how much"
+        )
+    aggregate = plan.aggregate
+    if isinstance(aggregate, ConfidentVotes) and aggregate.threshold > plan.teachers:
+        yield (
+            f"the threshold of {aggregate.threshold:g} votes is more than the {plan.teachers} teachers have: only "
+            "noise reaches it"
+        )
+    yield from crowded(plan.teachers, examples)
+
+
+def crowded(teachers: int, examples: int | None) -> Iterator[str]:
+    """A warning of more teachers than half the declared number of examples, if there is one."""
+    if examples is not None and teachers * 2 > examples:
+        yield f"{teachers} teachers share {examples} examples: most of them have one or none to learn from"
+
+
+_COMBINABLE: dict[str, Callable[[Request], None]] = {
+    DPSGD: _require_descent,
+    DPMAC: _require_mac,
+    PATE: _require_votes,
+    FEATURES: _require_features,
+}

@@ -1,0 +1,381 @@
+"""`--method pate`: teachers vote on public inputs, or correct public maps; their student is published."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn.cli import methods, screen
+from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning, test_metrics
+from privlearn.cli.request import Request
+from privlearn.data import NAMES, Dataset, hippocampus
+from privlearn.descent.train import network
+from privlearn.errors import BadInput
+from privlearn.models import networks
+from privlearn.publishing.verify import verify
+from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.result import Result
+from privlearn.streams import Streams
+from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
+from privlearn.teachers.pate import pate
+from privlearn.teachers.plan import Ball, PatePlan
+from privlearn.teachers.student import Spread, Student
+from privlearn.transforms.modules import Scale
+from privlearn.volumes import Start
+
+_ANSWERS = "answers"
+_TEACHERS_FILE = "teachers.json"  # there from the moment on that records are given to teachers
+#: Of Adam, that a student takes at least.
+_STEPS = 1000
+#: How many teachers share private volumes, and how many public volumes they are asked about.
+_MAP_TEACHERS, _MAP_QUERIES = 32, 20
+#: Radii of noise on each number, above which a warning is due.
+_DROWNS = 1.0
+
+
+def require_public(request: Request) -> None:
+    """Refuse to ask teachers about rows that nobody declared public."""
+    if request.public is None and request.data not in NAMES:
+        raise BadInput(
+            "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of "
+            "--data which you declare public (for maps of classes with x_test, the volumes to ask about). Test rows "
+            "take their place for named data sets alone"
+        )
+
+
+# What is kept of an interrupted run
+
+
+@final
+@dataclass
+class KeptFolder:
+    """A folder beside the published one: streams, teachers' answers, and then the released ones.
+
+    Attributes:
+        folder: where it is; as secret as the records.
+        resumed: whether the run is one that goes on.
+        epsilon: what this run's answers cost; None until that is known, and where they were paid for before.
+    """
+
+    folder: Path
+    resumed: bool
+    epsilon: float | None = None
+
+    def published(self, out: str) -> bool:
+        """Whether the run ended between publishing and deleting its folder; deletes it then."""
+        if not self.folder.exists() or not Path(out).is_dir() or not verify(out).ok:
+            return False
+        shutil.rmtree(self.folder)
+        screen.notes.print(f"{out} was published already; what was left of the run is deleted")
+        return True
+
+    def require_state(self, resume: bool) -> None:
+        """Refuse to begin where there is an interrupted run, and to go on where there is none."""
+        folder = self.folder
+        if folder.exists() is not resume:
+            raise BadInput(
+                f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
+                if folder.exists()
+                else f"there is no interrupted run to resume: {folder} is not there. A run that ends before its first "
+                "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else "
+                "check --out"
+            )
+        if resume and not any((folder / name).exists() for name in (_ANSWERS, _TEACHERS_FILE)):
+            screen.notes.print(
+                f"{screen.plain(folder)} keeps no teachers and no answers yet: the run begins from the beginning"
+            )
+
+    def streams(self, request: Request) -> Streams:
+        """The random streams from their beginning, kept: initial weights, too, are what they would have been."""
+        file = Checkpoint(self.folder / "streams")
+        saved = file.read()
+        if saved is not None:
+            return Streams.at(saved.plain["streams"])
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        streams = Streams.new(request.seed, discrete=request.discrete)
+        file.write(Saved({}, {"streams": streams.state()}))
+        return streams
+
+    def interrupted(self, error: BaseException) -> None:
+        """Say what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
+        if (self.folder / _ANSWERS).exists():
+            spent = "and paid for" if self.epsilon is None else f"so epsilon {self.epsilon:.4f} is spent"
+            screen.notes.print(
+                f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(self.folder)}, which "
+                "is as secret as the data: go on with --resume, which does not pay again"
+            )
+        elif (self.folder / _TEACHERS_FILE).exists():
+            screen.notes.print(
+                f"nothing is spent yet. What teachers said so far is kept in {screen.plain(self.folder)}, which is as "
+                "secret as the data: go on with --resume"
+            )
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt):
+                screen.notes.print(
+                    "no teacher was trained yet: nothing is kept, and nothing is spent. Begin again, without --resume"
+                )
+
+    def done(self) -> None:
+        """The model is published: nothing is left to go on from."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kept_of(request: Request) -> KeptFolder:
+    """What an interrupted run goes on from."""
+    return KeptFolder(Path(f"{request.out}.teachers"), request.resume)
+
+
+def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
+    """Where the run is kept, which now knows what its answers cost, unless they were paid for before."""
+    kept = cast(KeptFolder, opened.kept)
+    kept.epsilon = None if kept.resumed else answer["epsilon"]
+    return kept
+
+
+# Votes on classes
+
+
+@contextmanager
+def pate_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """Teachers who vote on classes, or correct maps of them."""
+    yield _maps_job(request, data) if has_maps(data) else _votes_job(request, data)
+
+
+def _votes_job(request: Request, data: Dataset) -> Job:
+    data, pool = _apart(request, data)
+    plan = methods.votes_plan(request, data.classes or 0, len(pool.x), persons=data.groups is not None)
+    answer = methods.votes_figures(plan, request.delta)
+    warnings = (
+        *screen.delta_warning(request.delta, request.examples or data.examples),
+        *seed_warning(request),
+        *methods.votes_warnings(plan, request.examples),
+    )
+
+    def run(opened: Opened) -> Result:
+        kept = _paid(opened, answer)
+        teachers = Trained(data, _recipe(request, data, pool), plan.teachers, folder=kept.folder)
+        streams = opened.streams()
+        # Made beforehand: what is wrong with it must show before anything is spent.
+        built = network(request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)
+        student = _student(request, built, len(pool.x))
+        with screen.progress_bar("training", "teachers") as progress:
+            return pate(
+                plan, teachers, None, pool, student, ledger=opened.ledger, streams=streams, progress=progress,
+                keep=kept.folder / _ANSWERS,
+            )  # fmt: skip
+
+    def rows(result: Result) -> dict[str, str]:
+        answer["answered"] = result.facts["answered"]
+        return {"teachers": f"{plan.teachers}, asked {plan.queries} queries, {answer['answered']} answered"}
+
+    if request.queries is None:
+        screen.notes.print(f"--queries: {plan.queries} of the {len(pool.x)} public inputs are asked about")
+    return Job(
+        data,
+        answer,
+        f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
+        f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})"
+        f"{', for a person with all their rows' if plan.persons else ''}",
+        warnings,
+        request.model,
+        run,
+        rows,
+    )
+
+
+def _apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset]:
+    """The data with rows to test on, and the public inputs: of --public, or nine tenths of named data's test rows."""
+    if data.classes is None:
+        raise BadInput("teachers vote for classes, and the targets of these data are none: declare them with --classes")
+    if request.public is not None:
+        return data, public_rows(request, data)
+    assert data.x_test is not None  # a named data set has some
+    cut = len(data.x_test) * 9 // 10
+    taken = (
+        f"the first {cut} of {len(data.x_test)} test rows are public inputs, without labels; the others are tested on"
+    )
+    screen.notes.print(taken)
+    data = replace(data, note="; ".join([*filter(None, [data.note]), taken]))
+    pool = replace(data, x=data.x_test[:cut], y=data.y_test[:cut], x_test=None, y_test=None, groups=None, public=True)
+    return replace(data, x_test=data.x_test[cut:], y_test=data.y_test[cut:]), pool
+
+
+def _student(request: Request, built: nn.Module, inputs: int) -> Student:
+    """The student: by default enough steps for a small pool, and not more than 20 epochs of a large one."""
+    student = Student(lambda shape: built, spread=Spread())
+    usual = max(20, math.ceil(_STEPS / math.ceil(inputs / student.batch_size)))
+    rate = student.learning_rate if request.learning_rate is None else request.learning_rate
+    return replace(student, epochs=usual if request.epochs is None else request.epochs, learning_rate=rate)
+
+
+def _recipe(request: Request, data: Dataset, pool: Dataset) -> Recipe:
+    """How one teacher is trained: by spreading labels, by scikit-learn, or as a network by Adam."""
+    spec, classes = request.teacher or "spreading", data.classes
+    assert classes is not None
+    if spec == "spreading":
+        return Spreading(pool, classes)
+    if spec == "logistic":
+        from sklearn.linear_model import LogisticRegression
+
+        return Estimator(lambda: LogisticRegression(max_iter=200))
+    if spec == "forest":
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        return Estimator(lambda: ExtraTreesClassifier(100))
+    if not networks.is_built_in(spec):
+        raise BadInput(f"--teacher is {spec!r}: expected spreading, logistic, forest, linear, mlp:100 or cnn")
+    shape, streams = tuple(data.tensors()[0].shape[1:]), Streams.new(0)
+    return Network(lambda: networks.build(spec, shape, classes, streams.initialisation), _by_adam)
+
+
+def _by_adam(teacher: nn.Module, x: Tensor, y: Tensor) -> None:
+    descent = torch.optim.Adam(teacher.parameters(), lr=1e-3, weight_decay=1e-3)
+    for _ in range(50):
+        for rows in torch.randperm(len(x)).split(32):  # type: ignore[no-untyped-call]
+            descent.zero_grad()
+            nn.functional.cross_entropy(teacher(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+            descent.step()
+
+
+# Maps of classes
+
+
+def _maps_job(request: Request, data: Dataset) -> Job:
+    """Learn from what is public, which takes long; then teachers correct it."""
+    _require_no_votes(request)
+    data, labelled, pool = _volumes_apart(request, data)
+    plan = _maps_plan(request, len(pool.x), persons=data.groups is not None)
+    answer: dict[str, Any] = screen.guaranteed(plan.guarantees(request.delta))
+    spec = "unet" if request.model == "linear" else str(request.model)
+
+    def run(opened: Opened) -> Result:
+        kept = _paid(opened, answer)
+        start = _start(spec, data, labelled, pool)
+        settled = replace(plan, aggregate=Ball(start.radius))
+        answer["plan"] = settled.to_json() | settled.noise_figures()
+        screen.notes.print(
+            f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} "
+            f"radii on each of {start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta "
+            f"{request.delta:g} ({answer['adjacency']})"
+        )
+        with screen.progress_bar("training", "teachers") as progress:
+            result = pate(
+                settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer,
+                pool, start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
+                keep=kept.folder / _ANSWERS,
+            )  # fmt: skip
+        answer["answered"] = settled.queries
+        return _with_start(result, data, start, answer)
+
+    warnings = (
+        *screen.delta_warning(request.delta, request.examples or data.examples),
+        *seed_warning(request),
+        *_maps_warnings(plan, request.examples),
+    )
+    return Job(data, answer, None, warnings, spec, run, lambda result: _maps_rows(result, data, answer))
+
+
+def _start(spec: str, data: Dataset, labelled: Dataset, pool: Dataset) -> Start:
+    """What is learned from public volumes, by one public seed: a run that is resumed begins with the same network."""
+    size = tuple(np.shape(data.y)[1:])
+    built = network(spec, tuple(np.shape(data.x)[1:]), data.classes or 0, Streams.new(0), size)
+    screen.notes.print(f"a public network is trained first, on {_volumes(len(labelled.x))} with masks")
+    return Start.learn(labelled, pool, built)
+
+
+def _maps_plan(request: Request, pool: int, persons: bool) -> PatePlan:
+    """The plan, settled, but for the radius, which the public network will tell: codes are in a ball of radius 1 until
+    then.
+
+    Noise multipliers and costs don't depend on it, so that all that can be refused is refused before anything is
+    trained.
+    """
+    queries = min(_MAP_QUERIES, pool) if request.queries is None else request.queries
+    if queries > pool:
+        raise BadInput(
+            f"--queries is {queries}, and there are {pool} public volumes to ask about: ask about all of them at most, "
+            f"--queries {pool}"
+        )
+    plan = PatePlan(queries, _MAP_TEACHERS if request.teachers is None else request.teachers, Ball(1.0))
+    return methods.settled_votes(request, plan, persons)
+
+
+def _noise_in_radii(plan: PatePlan) -> float:
+    """The noise on each number of the mean of codes, over the radius that codes are clipped to."""
+    assert isinstance(plan.aggregate, Ball)
+    return plan.noise_std / plan.aggregate.radius
+
+
+def _maps_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:
+    """What is allowed, and hardly ever meant; from public numbers alone."""
+    if (noise := _noise_in_radii(plan)) > _DROWNS:
+        yield (
+            f"the noise on each number of an answer, {noise:.2f} radii, is larger than any whole answer may be, and "
+            "drowns what teachers say. More teachers help (twice as many, half the noise), fewer queries, or a larger "
+            "epsilon"
+        )
+    yield from methods.crowded(plan.teachers, examples)
+
+
+def _volumes(number: int) -> str:
+    return "1 public volume" if number == 1 else f"{number} public volumes"
+
+
+def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, Any]) -> Result:
+    """The result with what is public of its start, for the certificate; its figures go into the answer, too."""
+    facts: dict[str, Any] = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
+    if data.x_test is not None:
+        alone = test_metrics(nn.Sequential(Scale(*data.bounds()), start.network), data)
+        facts |= {"test_metrics": alone, "test_rows": len(data.x_test)}
+        answer["public_only"] = alone
+    return replace(result, facts=result.facts | {"public_start": facts})
+
+
+def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[str, str]:
+    """What is said beside the student's figures."""
+    rows = {}
+    if data.x_test is not None:
+        alone, own = answer["public_only"], test_metrics(result.model, data)
+        rows["public network alone"] = f"{alone['dice']:.4f}, which no private volume was needed for"
+        if own["dice"] <= alone["dice"]:
+            screen.warn(
+                f"the student's Dice of {own['dice']:.4f} is not above the {alone['dice']:.4f} of the public network "
+                "alone: on the test volumes the private answers brought nothing. The public network costs no privacy"
+            )
+    rows["teachers"] = f"{answer['plan']['teachers']}, asked about {answer['plan']['queries']} volumes"
+    return rows
+
+
+def _require_no_votes(request: Request) -> None:
+    for name in ("teacher", "threshold", "answers", "epochs", "learning_rate"):
+        if request.given(name):
+            raise BadInput(
+                f"--{name.replace('_', '-')} is for votes on classes, and the targets are maps of them: leave it out"
+            )
+
+
+def _volumes_apart(request: Request, data: Dataset) -> tuple[Dataset, Dataset, Dataset]:
+    """The data with the volumes to test on, the public volumes with masks, and those to ask about."""
+    if request.public is None:
+        if data.name != "hippocampus":
+            raise BadInput(
+                "teachers correct a public network on public volumes: give --public PATH, an .npz with x and y, "
+                "volumes with masks, and x_test, those to ask about"
+            )
+        own = hippocampus.split(data)
+        return replace(data, x_test=own.test.x, y_test=own.test.y), own.labelled, own.pool
+    public = public_rows(request, data)
+    if public.x_test is None:
+        raise BadInput(f"{request.public} has no x_test: expected the public volumes that teachers are asked about")
+    pool = replace(public, x=public.x_test, y=None, x_test=None, y_test=None)
+    return data, replace(public, x_test=None, y_test=None), pool

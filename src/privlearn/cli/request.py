@@ -1,0 +1,225 @@
+"""`Request`: what a command line and its configuration file ask for, as one frozen value."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn, final
+
+from privlearn.cli.options import COMMANDS, DPSGD, REFUSALS, Option, options_of
+from privlearn.errors import BadInput
+
+_EPILOG = """examples:
+  privlearn train --data digits --epsilon 4 --out runs/digits
+  privlearn budget --examples 60000 --batch-size 600 --noise-multiplier 6 --epochs 400
+  privlearn verify runs/digits
+  privlearn key signing-key
+  privlearn predict runs/digits --data digits
+"""
+#: What the headings and the commands say of themselves.
+_ABOUT = {
+    "training": "where it says `for METHOD`, for no other; for pate --model is the student",
+    "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add "
+    "up to 1 and rank the classes; they are not calibrated probabilities.",
+}
+_LARGEST_CONFIG = 1 << 18
+_TARGETS = {"epsilon", "rho"}
+
+
+@final
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: a command, and the value of each of its options (`request.epochs`), given or by default.
+
+    Attributes:
+        command: its name.
+        values: by the name of the option, with underscores.
+    """
+
+    command: str
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, command: str, **given: Any) -> Request:
+        """A request with these options, and what is usual for the others."""
+        return cls(command, {key: option.default for key, option in options_of(command).items()} | given)
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("values", {})  # empty while a copy is being made
+        if name not in values:
+            raise AttributeError(f"a request has no option {name}")
+        return values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def given(self, name: str) -> bool:
+        """Whether the option has another value than its default; False if the command has none of that name."""
+        return name in self.values and bool(self.values[name] != options_of(self.command)[name].default)
+
+    def replaced(self, **changes: Any) -> Request:
+        """A request with other values."""
+        return Request(self.command, {**self.values, **changes})
+
+    def with_options(self, settings: Mapping[str, Any]) -> Request:
+        """A request with options as a configuration file gives them, by name, such as `epochs`, in their place.
+
+        Raises:
+            BadInput: one that can't be read.
+        """
+        parser = _Parser(prog="privlearn train", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        for option in options_of("train").values():
+            if option.candidate:
+                _add(parser, option, argparse.SUPPRESS)
+        return self.replaced(**vars(parser.parse_args([f"--{name}={value}" for name, value in settings.items()])))
+
+    def require_suited(self) -> None:
+        """Refuse options that the method does not take.
+
+        Raises:
+            BadInput: naming the first of them.
+        """
+        for option in options_of(self.command).values():
+            if self.method in option.methods or not self.given(option.key):
+                continue
+            if DPSGD in option.methods:
+                raise BadInput(REFUSALS[self.method].format(f"--{option.name}"))
+            (whose,) = option.methods
+            raise BadInput(f"--{option.name} is for --method {whose}: leave it out, or add --method {whose}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises `BadInput` where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}. See `{self.prog} --help`")
+
+
+def parse(argv: list[str]) -> Request:
+    """Read a command line.
+
+    Raises:
+        BadInput: an option that is unknown, missing or cannot be read.
+    """
+    values = vars(_parser().parse_args(_with_ranges(_with_config(argv))))
+    return Request(values.pop("command"), values)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="privlearn",
+        description="Train models under differential privacy, and publish them with a certificate anyone can check.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"privlearn {version('privlearn')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="command")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=_ABOUT.get(name, summary), allow_abbrev=False)
+        groups: dict[str | None, Any] = {None: command}
+        for option in options_of(name).values():
+            if option.group not in groups:
+                groups[option.group] = command.add_argument_group(option.group, _ABOUT.get(str(option.group)))
+            _add(groups[option.group], option, option.default)
+    return parser
+
+
+def _add(parser: Any, option: Option, default: Any) -> None:
+    """Let the parser read an option."""
+    if not option.flag:
+        several = {"nargs": "?"} if option.optional else {}
+        parser.add_argument(option.name, metavar=option.metavar, choices=option.choices, help=option.help, **several)
+    elif option.kind is bool:
+        parser.add_argument(f"--{option.name}", action="store_true", default=default, help=option.help)
+    else:
+        parser.add_argument(
+            f"--{option.name}", type=option.kind, default=default, metavar=option.metavar, choices=option.choices,
+            required=option.needed, help=option.help,
+        )  # fmt: skip
+
+
+def _with_ranges(argv: list[str]) -> list[str]:
+    """Let `--range -4,7` be written without an equals sign, though its value looks like an option."""
+    joined: list[str] = []
+    for part in argv:
+        if joined and joined[-1] == "--range":
+            joined[-1] = f"--range={part}"
+        else:
+            joined.append(part)
+    return joined
+
+
+def _with_config(argv: list[str]) -> list[str]:
+    """Put the options of a --config file in front of those given by hand, which win."""
+    at = [place for place, part in enumerate(argv) if part.partition("=")[0] == "--config"]
+    if not at:
+        return argv
+    if len(at) > 1:
+        raise BadInput("--config is given twice: put all into one file, or give the rest by hand")
+    before, (_, equals, path), after = argv[: at[0]], argv[at[0]].partition("="), argv[at[0] + 1 :]
+    if not equals:
+        if not after:
+            raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
+        path, after = after[0], after[1:]
+    if not before or before[0].startswith("-"):
+        raise BadInput("--config stands in front of the command: expected `privlearn COMMAND --config F.toml ...`")
+    by_hand = {part.partition("=")[0][2:] for part in argv if part.startswith("--")}
+    given: list[str] = []
+    for name, value in plain_options(read_toml(Path(path)), Path(path)).items():
+        if name in by_hand or (name in _TARGETS and by_hand & _TARGETS):
+            continue
+        if before[0] == "budget" and _is_for_training(name):
+            continue
+        if value is True:
+            given.append(f"--{name}")
+        elif value is not False:
+            given.append(f"--{name}={value}")
+    return [before[0], *given, *before[1:], *after]
+
+
+def _is_for_training(name: str) -> bool:
+    """Whether `budget` passes over an option of a file that serves both commands: it changes no plan."""
+    key = name.replace("-", "_")
+    option = options_of("train").get(key)
+    return option is not None and key not in options_of("budget") and option.part != "plan"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        BadInput: it is no readable TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_CONFIG + 1)
+        if len(content) > _LARGEST_CONFIG:
+            raise ValueError(f"it is larger than {_LARGEST_CONFIG >> 10} KiB")
+        return tomllib.loads(content.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"the configuration {path} cannot be read: {error}. Expected a TOML file") from error
+
+
+def plain_options(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The options that a table of the TOML file at `path` holds, by name and with plain values.
+
+    Raises:
+        BadInput: something in it that is no option's value.
+    """
+    plain: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = key.replace("_", "-")
+        if name in plain:
+            raise BadInput(f"{key} stands twice in {path}, once with _ and once with -: keep one of them")
+        if name in ("config", "help") or not key.isascii() or not name.replace("-", "a").isalnum():
+            raise BadInput(
+                f"{key[:40]!r} in {path} is no option: expected names as on the command line, such as epsilon"
+            )
+        if isinstance(value, dict):
+            raise BadInput(f"[{key}] in {path} is a table: expected plain options, as on the command line")
+        plain[name] = ",".join(str(part) for part in value) if isinstance(value, list) else value
+    return plain

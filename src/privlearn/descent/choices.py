@@ -1,0 +1,158 @@
+"""`TrainRequest`: what somebody chose of a run of DP-SGD. The rest follows by rule (`descent.rules`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from privlearn._checks import between
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.errors import BadInput
+from privlearn.plan import UNDECLARED
+from privlearn.transforms.pca import components_of
+
+if TYPE_CHECKING:
+    from privlearn.clipping.augmentation import Augmentation
+
+#: The largest share of a label that may be spread over all classes.
+MOST_SMOOTHING = 0.99
+
+
+@final
+@dataclass(frozen=True)
+class TrainRequest:
+    """What somebody chose of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
+
+    Attributes:
+        epsilon: the target, for everything together; or `rho`, or the noise itself, `noise_multiplier`.
+        delta: belongs to epsilon; below one over the number of examples.
+        rho: the target in zero-concentrated DP.
+        adjacency: `add_remove`, `zero_out` or `replace_one`.
+        examples: the declared public number of examples; None: that of the data, which is then published.
+        group_size: the declared most examples of one person, protected together.
+        rows_per_person: where the data have person ids: examples are persons, of each of whom so many rows are used.
+        noise_multiplier: the noise of the first epoch; with a target, training ends when that is spent.
+        solve: what meets the target: `noise`, `epochs`, `rate` (the schedule's k) or `batch-size`.
+        sampling: `poisson`, `partition`, `shuffle`, `fixed` or `full`.
+        batch_size: expected examples in a batch.
+        epochs: how many, or at most.
+        schedule: of the noise: `constant`, `exp:k=0.01`, ... (`schedules.parse`).
+        clip: `flat`, `layer`, `automatic` or `quantile`.
+        clip_norm: the clipping norm.
+        model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
+        features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of
+            them; or `pca:60`, the same as `pca=60`.
+        normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the network is given, and
+            are paid for.
+        pca: project onto so many private principal directions, which are paid for.
+        pca_noise: their noise multiplier.
+        select: train on so many privately selected features, which are paid for.
+        select_share: their part of rho.
+        row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
+        coordinate_bound: declared bound on single numbers, for `select`.
+        criterion: what features are selected by: `distance`, `t` or `welch`.
+        optimizer: the name of a class of torch.optim.
+        learning_rate: its learning rate.
+        momentum: of SGD.
+        learning_rate_schedule: the learning rate over the epochs, as `schedule`.
+        average: publish the mean of the weights over about this last share of the steps, as for `pv.dpsgd`.
+        label_smoothing: the share of a label that is spread over all classes.
+        augmentation: changed copies of each row, as for `pv.dpsgd`: not behind public features, which `raw` leaves out.
+        microbatch: examples computed at once; None: what fits into memory. The result is the same.
+        device: where to compute, `cpu` or `cuda`.
+        precision: `float32`, or `bf16` to run the model in bfloat16.
+
+    Raises:
+        BadInput: choices out of range, or that do not go together.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    rho: float | None = None
+    adjacency: Adjacency | str | None = None
+    examples: int | None = None
+    group_size: int = 1
+    rows_per_person: int | None = None
+    noise_multiplier: float | None = None
+    solve: str | None = None
+    sampling: str = "poisson"
+    batch_size: int | None = None
+    epochs: int | None = None
+    schedule: str = "constant"
+    clip: str = "flat"
+    clip_norm: float | None = None
+    model: str = "linear"
+    features: str | None = None
+    normalise: str | None = None
+    pca: int | None = None
+    pca_noise: float | None = None
+    select: int | None = None
+    select_share: float | None = None
+    row_norm: float | None = None
+    coordinate_bound: float | None = None
+    criterion: str | None = None
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    momentum: float | None = None
+    learning_rate_schedule: str | None = None
+    average: float | None = None
+    label_smoothing: float | None = None
+    augmentation: Augmentation | None = None
+    microbatch: int | None = None
+    device: str | None = None
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        self._read_pca()
+        if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
+            other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"
+            raise BadInput(
+                f"normalise={self.normalise!r} does not go with {other}, which has bounds of its own: leave one of "
+                "them out"
+            )
+        if self.select is None:
+            for name in ("row_norm", "coordinate_bound", "criterion", "select_share"):
+                if getattr(self, name) is not None and not (name == "row_norm" and self.normalise is not None):
+                    raise BadInput(
+                        f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add "
+                        "select=M"
+                    )
+        if self.average is not None:
+            from privlearn.runs.optimizers import require_share  # plans need no torch
+
+            require_share(self.average)
+        if self.label_smoothing is not None:
+            between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
+        adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))
+        object.__setattr__(self, "adjacency", adjacency)
+        if adjacency is Adjacency.ADD_REMOVE and self.examples is None:
+            raise BadInput(UNDECLARED)
+
+    def _read_pca(self) -> None:
+        """Read `features="pca:60"` as what it is, `pca=60`."""
+        components = None if self.features is None else components_of(self.features)
+        if components is None:
+            return
+        if self.pca is not None:
+            same = "are the same" if components == self.pca else "both ask for principal directions"
+            raise BadInput(f"features={self.features} and pca={self.pca} {same}: give one of them")
+        object.__setattr__(self, "features", None)
+        object.__setattr__(self, "pca", components)
+
+    @property
+    def target(self) -> Budget | None:
+        """What may be spent; None where the noise itself is given.
+
+        Raises:
+            BadInput: nothing says how much may be spent.
+        """
+        if self.epsilon is not None or self.rho is not None:
+            return Budget(self.epsilon, self.delta, self.rho, self.group_size)
+        if self.noise_multiplier is None:
+            raise BadInput(
+                "nothing says how much privacy may be spent: give epsilon=E (with delta=D), rho=R, or the noise itself "
+                "with noise_multiplier=S"
+            )
+        Budget(epsilon=1.0, delta=self.delta)
+        return None
