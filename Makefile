@@ -1,17 +1,23 @@
-# `make demo` and `make test`; both make the environment first if it is not there yet. `make test` leaves out the long tests
-# (marked nightly), which `make nightly` runs. Tests that need real data sets skip where these are not, and are counted last.
+# Each command makes the environment that it needs first: `make demo` the package alone, the others its tests, too. `make check`
+# is for each commit: what changed, in under 90 seconds. `make test` is everything but the long tests (marked nightly), which
+# `make nightly` runs. Tests that need real data sets skip where these are not, and are counted last.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.demo
 READY := $(VENV)/.ready
 DEMO := runs/digits-demo
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test nightly lint clean
+.PHONY: demo check test nightly lint clean
 
-demo: $(READY)
+demo: $(BASE)
 	@rm -rf $(DEMO)
 	$(BIN)/privlearn train --data digits --examples 1437 --epsilon 4 --out $(DEMO)
 	$(BIN)/privlearn verify $(DEMO)
+
+check: $(READY) lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --maxfail 5 -m "not nightly" --changed --seconds 50
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -q -n 2 -m "not nightly"
@@ -25,11 +31,15 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# One resolver run, torch first and alone, so that nothing drags in another build of it.
-$(READY): pyproject.toml constraints.txt
+# torch first and alone, so that nothing drags in another build of it.
+$(BASE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	$(PIP) torch
+	$(PIP) -e .
+	@touch $(BASE)
+
+$(READY): $(BASE)
+	$(PIP) -e ".[test]"
 	@touch $(READY)
 
 clean:

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # checks.py is shared by tests and mutations
+from support.changed import pytest_addoption, pytest_collection_modifyitems, pytest_runtest_setup  # noqa: F401
+
 torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]

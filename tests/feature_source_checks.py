@@ -416,7 +416,7 @@ def check_a_folder_is_read_in_every_form() -> None:
         found = pv.transforms.with_features(data, str(path))
         assert found.x_test is None
         assert found.y_test is None
-        assert "test" in found.asides[-1]
+        assert "test" in found.remarks[-1]
 
 
 @check

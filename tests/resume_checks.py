@@ -152,7 +152,7 @@ def check_an_interruption_between_epochs_gives_nothing_up() -> None:
     with folder() as here:
         for name in ("whole", "stopped"):
             Ledger.open(here / name, create=True)
-        with mock.patch("privlearn.descent.dpsgd.require_finite", side_effect=KeyboardInterrupt):
+        with mock.patch("privlearn.descent.task.require_finite", side_effect=KeyboardInterrupt):
             must_raise(KeyboardInterrupt, lambda: run.go(here / "run", ledger=Ledger.open(here / "stopped")))  # type: ignore[arg-type]
         assert (here / "run").exists()
         whole = run.go(ledger=Ledger.open(here / "whole"))

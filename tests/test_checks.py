@@ -27,6 +27,7 @@ import publishing_checks  # noqa: F401 - registers its checks
 import pytest
 import reproduce_checks  # noqa: F401 - registers its checks
 import resume_checks  # noqa: F401 - registers its checks
+import run_checks  # noqa: F401 - registers its checks
 import segmentation_checks  # noqa: F401 - registers its checks
 import shared_ledger_checks  # noqa: F401 - registers its checks
 import size_checks  # noqa: F401 - registers its checks

@@ -45,10 +45,10 @@ def digest(value: Any) -> str:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    read = dict(pairs)
+    if len(read) != len(pairs):
         raise ValueError("a key stands there twice")
-    return found
+    return read
 
 
 def _whole(text: str) -> int:

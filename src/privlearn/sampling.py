@@ -30,8 +30,12 @@ Indices = NDArray[np.int64]
 _ONE_AT_A_TIME = threading.RLock()
 
 
-class _EpochCharge:
-    """What is charged at once: a single batch, or an epoch at its first batch."""
+class EpochCharge:
+    """What is charged at once: a single batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
+
+    Args:
+        event: what is charged, of the mechanism that batches are released through.
+    """
 
     def __init__(self, event: Callable[[Gaussian], Event]) -> None:
         self._event = event
@@ -67,7 +71,7 @@ class Sample:
         indices: the rows that were drawn; private, like the data.
     """
 
-    def __init__(self, indices: Indices, unit: _EpochCharge) -> None:
+    def __init__(self, indices: Indices, unit: EpochCharge) -> None:
         self.indices = indices
         self._unit = unit
         self._used = False
@@ -182,7 +186,7 @@ class Poisson(Sampler):
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
             chosen = np.flatnonzero(rng.random(examples) < self.sampling_rate)
-            yield Sample(chosen, _EpochCharge(self.event))
+            yield Sample(chosen, EpochCharge(self.event))
 
 
 @final
@@ -224,7 +228,7 @@ class Partition(Sampler):
         bins = rng.integers(self.batches, size=examples)
         order = np.argsort(bins, kind="stable")
         ends = np.cumsum(np.bincount(bins, minlength=self.batches))[:-1]
-        unit = _EpochCharge(self.event)
+        unit = EpochCharge(self.event)
         for rows in np.split(order, ends):
             yield Sample(rows, unit)
 
@@ -257,7 +261,7 @@ class _FixedSize(Sampler):
         return FixedBatches(mechanism)
 
     def _cut(self, order: Indices) -> Iterator[Sample]:
-        unit = _EpochCharge(self.event)
+        unit = EpochCharge(self.event)
         for start in range(0, len(order), self.batch_size):
             yield Sample(order[start : start + self.batch_size], unit)
 
@@ -323,7 +327,7 @@ class FullBatch(Sampler):
 
     def draw(self, examples: int, rng: np.random.Generator | None = None) -> Iterator[Sample]:
         """Yield all rows, once."""
-        yield Sample(np.arange(examples), _EpochCharge(self.event))
+        yield Sample(np.arange(examples), EpochCharge(self.event))
 
 
 def assign(examples: int, blocks: int, rng: np.random.Generator) -> Indices:

@@ -168,9 +168,9 @@ class Streams:
             BadInput: no such state.
         """
         try:
-            found = state["noise"]
-            position = count("position", found["position"], least=0)
-            noise = NoiseStream(bytes.fromhex(found["key"]), position, discrete=bool(found["discrete"]))
+            kept = state["noise"]
+            position = count("position", kept["position"], least=0)
+            noise = NoiseStream(bytes.fromhex(kept["key"]), position, discrete=bool(kept["discrete"]))
             noise.from_system = secret = not state["seeded"]
             sampling, initialisation, views = (
                 _restored(state[name], secret) for name in ("sampling", "initialisation", "views")
@@ -188,9 +188,9 @@ def _key(seed: int | None, rank: int, purpose: int) -> bytes:
 
 def _state(generator: np.random.Generator) -> dict[str, Any]:
     """The generator's state, its arrays as lists."""
-    found = generator.bit_generator.state
-    inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in found["s"].items()}
-    return {**{name: value for name, value in found.items() if name != "s"}, "s": inner}
+    state = generator.bit_generator.state
+    inner = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in state["s"].items()}
+    return {**{name: value for name, value in state.items() if name != "s"}, "s": inner}
 
 
 def _restored(state: dict[str, Any], from_system: bool) -> RandomStream:

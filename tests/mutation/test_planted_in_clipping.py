@@ -70,7 +70,7 @@ MUTANTS = [
            "check_every_kind_of_gradient_is_what_it_stands_for"),
     Mutant("tokens are added unclipped", per_example.SparseRows.add_weighted, " * weights[owners, None]", "",
            "check_every_kind_of_gradient_is_what_it_stands_for"),
-    Mutant("biases are left out", capture.Found.keep, "self.uses", "parameter.dim() > 1 and self.uses",
+    Mutant("biases are left out", capture.ParameterUses.keep, "self.uses", "parameter.dim() > 1 and self.uses",
            "check_rules_give_each_examples_gradient"),
     Mutant("a layout from one batch size", capture.Layout.between,
            "one[0] * batches[1] == other[0] * batches[0]", "True", "check_rules_give_each_examples_gradient"),

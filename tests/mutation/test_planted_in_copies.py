@@ -11,9 +11,9 @@ from resume_checks import Stopped
 from privlearn import streams
 from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
-from privlearn.descent import dpsgd
+from privlearn.descent import dpsgd, task
 from privlearn.publishing import card
-from privlearn.runs import optimizers, result, run, task
+from privlearn.runs import checkpoint, optimizers, refusals, result, session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -46,14 +46,15 @@ MUTANTS = [
            "copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)",
            "copied, *others = leaves[0].repeat_interleave(self.copies, 0), *(leaf.repeat(self.copies) for leaf in leaves[1:])",
            CLIPPED),
-    Mutant("one view is not clipped", gradients.ClippedGradients._squares, "found.squares",
-           "found.squares / self._copies**2", CLIPPED),
+    Mutant("one view is not clipped", gradients.ClippedGradients._squares, "own.squares",
+           "own.squares / self._copies**2", CLIPPED),
     Mutant("rows are not changed", augmentation.Views.__call__, "self._changed(copied, random)", "copied", CLIPPED),
-    Mutant("views come from the noise's stream", dpsgd.dpsgd, "view_seeds=streams.views",
-           "view_seeds=np.random.default_rng(int(streams.noise.words(1)[0]) % 2**32)", OWN),
-    Mutant("views come from the batches' stream", dpsgd.dpsgd, "view_seeds=streams.views",
-           "view_seeds=streams.sampling", OWN),
-    Mutant("views come from no stream of the run", dpsgd.dpsgd, "view_seeds=streams.views", "view_seeds=None", OWN),
+    Mutant("views come from the noise's stream", task.Task._gradients, "view_seeds=session.streams.views",
+           "view_seeds=np.random.default_rng(int(session.streams.noise.words(1)[0]) % 2**32)", OWN),
+    Mutant("views come from the batches' stream", task.Task._gradients, "view_seeds=session.streams.views",
+           "view_seeds=session.streams.sampling", OWN),
+    Mutant("views come from no stream of the run", task.Task._gradients, "view_seeds=session.streams.views",
+           "view_seeds=None", OWN),
     Mutant("every batch has the same views", randomness.RowRandom.begin, "self._key = key", "pass", FRESH),
     Mutant("the views' stream begins anew after an interruption", streams.Streams.at,
            "initialisation, views, seeded", "initialisation, RandomStream(bytes(16), secret), seeded", AGAIN),
@@ -71,24 +72,26 @@ MUTANTS = [
            "1 / share - 1", "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are"),
     Mutant("the initial weights count", optimizers.MeanWeights.add, "self._power + self.steps)",
            "self._power + self.steps + 1)", WANTED),
-    Mutant("the mean is not published", dpsgd.dpsgd, "mean.put()", "pass", WANTED),
+    Mutant("the mean is not published", dpsgd.Run.result, "self._mean.put()", "pass", WANTED),
     Mutant("the last step is published as well", optimizers.MeanWeights.put, "self.means)",
            "[m.lerp(p, 0.5) for m, p in zip(self.means, "
            "self._parameters)])", WANTED),
     Mutant("frozen weights and buffers are averaged, too", optimizers.MeanWeights.put,
            "torch._foreach_copy_(self._parameters, self.means)",
            "[p.fill_(1.0) for p in self._parameters]", WANTED),
-    Mutant("the mean is lost", run.Run._restore, "self._average.restore(", "(lambda *_: None)(", AGAIN),
-    Mutant("how many steps were averaged is lost", optimizers.MeanWeights.restore, "self.steps = steps", "pass", AGAIN),
-    Mutant("any copies will do to go on", run.facts, "_name(transform)", "''", SAME),
+    Mutant("the mean is lost", session.TrainingSession._restore, "part.load_state_dict(",
+           "(part.load_state_dict if name != 'mean' else lambda _: None)(", AGAIN),
+    Mutant("how many steps were averaged is lost", optimizers.MeanWeights.load_state_dict,
+           'self.steps = state["steps"]', "pass", AGAIN),
+    Mutant("any copies will do to go on", checkpoint.facts, "_name(transform)", "''", SAME),
     Mutant("any labels will do to go on", result.accuracy_facts, "if smoothing else {}", "if False else {}",
            SAME),
     Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
-    Mutant("the card is silent", card._training, "*_told(facts)", "", TOLD),
-    Mutant("features are moved as if they were images", task.require_no_features,
+    Mutant("the card is silent", card._training, "*_stated_rows(facts)", "", TOLD),
+    Mutant("features are moved as if they were images", refusals.require_no_features,
            "spec is not None", "False", REFUSED),
-    Mutant("maps stay where their images leave", task.require_changeable, "if y.dim() > 2:", "if False:",
+    Mutant("maps stay where their images leave", refusals.require_changeable, "if y.dim() > 2:", "if False:",
            REFUSED),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import data_checks  # noqa: F401 - registers its checks
 
 from privlearn.cli import predict
 from privlearn.data import catalogue, dataset, named, recipes, schema, tables, torch_rows
-from privlearn.runs import task
+from privlearn.runs import given
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -49,13 +49,13 @@ MUTANTS = [
            '"classes": sorted(self.classes)', "check_schemas_that_mean_something_else_have_another_digest"),
     Mutant("any schema may predict", predict._require_same_schema, "if given and given != trained", "if False",
            "check_models_predict_by_their_own_schema_only"),
-    Mutant("named data may be any bytes", catalogue.File.read, "found != self.sha256", "False",
+    Mutant("named data may be any bytes", catalogue.File.read, "digest != self.sha256", "False",
            "check_only_published_bytes_are_read"),
     Mutant("named data are split by label", recipes._split, "np.random.default_rng(0).permutation(len(x))",
            'np.argsort(y, kind="stable")', "check_splits_do_not_look_at_rows"),
     Mutant("downloads are not compared with their digest", named._retrieve, 'f"sha256:{source.sha256}"', "None",
            "check_wrong_downloads_are_not_kept"),
-    Mutant("a shuffling loader may be priced as sampled", task.rows, "sampling != Shuffle(size)", "False",
+    Mutant("a shuffling loader may be priced as sampled", given.rows, "sampling != Shuffle(size)", "False",
            "check_loaders_are_priced_as_they_shuffle"),
     Mutant("loaders may draw with replacement", torch_rows.shuffled_batch_size, "loader.sampler.replacement", "False",
            "check_loaders_that_draw_otherwise_are_refused"),

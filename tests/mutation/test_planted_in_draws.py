@@ -10,7 +10,7 @@ import draw_checks  # noqa: F401 - registers its checks
 from privlearn import streams
 from privlearn.clipping import augmentation, backends, evaluation, gradients, randomness
 from privlearn.data import rows
-from privlearn.descent import dpsgd
+from privlearn.descent import task
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -45,7 +45,7 @@ MUTANTS = [
            "self._digests[rows.cpu().numpy()]",
            "np.arange(len(rows), dtype=np.uint64) + np.uint64(1000)",
            "check_rows_have_their_digests_as_they_were_fetched"),
-    Mutant("rows after the transforms name themselves", dpsgd.dpsgd, ", data.tensors())", ")",
+    Mutant("rows after the transforms name themselves", task.Task.fit, ", self.data.tensors())", ")",
            "check_rows_have_their_digests_as_they_were_fetched"),
     Mutant("draws on some data only go unseen", gradients.ClippedGradients._computed, "self._random.active or all(",
            "True or all(", ANOTHER),

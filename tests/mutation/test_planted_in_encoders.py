@@ -11,7 +11,7 @@ from privlearn import plan
 from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
-from privlearn.runs import run, task
+from privlearn.runs import front
 from privlearn.transforms import chain, external, made_up_images, random_units, scattering, sources, specs
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,18 +26,18 @@ MUTANTS = [
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
     Mutant("one group for all channels", scattering.groups_of, "max(", "min(",
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
-    Mutant("images are not scaled before", task.front, "x = through(transforms, x)", "",
+    Mutant("images are not scaled before", front.front, "x = through(transforms, x)", "",
            "check_training_on_images_is_training_on_their_features"),
-    Mutant("the encoder is left out of the model", task.front, "[*transforms, data.features.encoder]", "transforms",
+    Mutant("the encoder is left out of the model", front.front, "[*transforms, data.features.encoder]", "transforms",
            "check_training_on_images_is_training_on_their_features"),
     Mutant("features are kept whatever the rows", chain.Encoding._digest,
-           "found.update(x.detach()", "(x.detach()", "check_kept_features_are_those_of_these_rows"),
+           "digest.update(x.detach()", "(x.detach()", "check_kept_features_are_those_of_these_rows"),
     Mutant("features are kept whatever the encoder", chain.Encoding._digest, "{self.encoder.describe()}", "",
            "check_kept_features_are_those_of_these_rows"),
     Mutant("everybody may read kept features", chain.Encoding.__call__, "0o600", "0o644",
            "check_kept_features_are_those_of_these_rows"),
-    Mutant("blocks but the first are lost", chain.Encoding._made, "found[start : start + len(part)] = part",
-           "found[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
+    Mutant("blocks but the first are lost", chain.Encoding._made, "encoded[start : start + len(part)] = part",
+           "encoded[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
     Mutant("an encoder may mix rows", chain.Encoding.__call__, "isinstance(self.encoder, ExternalModule)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
     Mutant("an encoder may be another each time", external.ExternalModule.__init__,
@@ -46,14 +46,14 @@ MUTANTS = [
            "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("facts may name other features than the plan", plan.Plan.follows, "if named and", "if False and",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
-    Mutant("users' code runs behind a release", task.public_modules, "len(leading(modules)) < len(modules)", "False",
+    Mutant("users' code runs behind a release", front.public_modules, "len(leading(modules)) < len(modules)", "False",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("rows are kept whatever they were scaled by", chain.Encoding.__call__,
            ' or "spec" not in self.encoder.config()', "",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
-    Mutant("what follows a release is left out of the model", run.Run.in_front, "self._transforms.append(module)", "pass",
+    Mutant("what follows a release is left out of the model", front.Front.fit, "self.modules.append(module)", "pass",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
-    Mutant("features that are no numbers are learned from", task.encoded, "finite and", "False and",
+    Mutant("features that are no numbers are learned from", front.encoded, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("test rows end a run that was paid for", jobs.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
@@ -71,9 +71,9 @@ MUTANTS = [
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),
     Mutant("a file names the code that runs", sources.External.empty, "code != stated[\"spec\"]",
            "not (code := stated[\"spec\"])", "check_a_file_never_names_the_code_that_runs"),
-    Mutant("other weights of one's own encoder will do", sources.External.empty, "found.digest != stated[\"digest\"]",
+    Mutant("other weights of one's own encoder will do", sources.External.empty, "module.digest != stated[\"digest\"]",
            "False", "check_another_encoder_of_that_name_is_refused"),
-    Mutant("a digest of names alone", external._digest, "found.update(value.detach()", "(value.detach()",
+    Mutant("a digest of names alone", external._digest, "digest.update(value.detach()", "(value.detach()",
            "check_another_encoder_of_that_name_is_refused"),
     Mutant("made-up images are others each time", made_up_images.made_up_images, "default_rng(0)", "default_rng()",
            "check_directions_are_of_made_up_images_alone"),
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant("a file's features may be code", model._transform, 'kinds()[config["kind"]]',
            'kinds()["norm" if "." not in config.get("spec", ".") else config["kind"]]',
            "check_a_file_never_names_the_code_that_runs"),
-    Mutant("a certificate may name other features", verify._other_features, "found == stated",
+    Mutant("a certificate may name other features", verify._other_features, "configured == stated",
            "True", "check_other_features_than_the_certified_ones_do_not_verify"),
 ]  # fmt: skip
 

@@ -63,8 +63,8 @@ MUTANTS = [
     Mutant("statistics of all rows, whoever was drawn", rows._blocks, "own = sample.indices[start : start + step]",
            "own = np.arange(len(x))[start : start + step]", "check_blocks_make_no_difference"),
     Mutant("the data are clipped in place", rows._blocks, "copy=True", "copy=False", "check_blocks_make_no_difference"),
-    Mutant("blocks are counted twice", rows.class_statistics, "totals[part].add_(found)",
-           "totals[part].add_(2 * found)",
+    Mutant("blocks are counted twice", rows.class_statistics, "totals[part].add_(part_sum)",
+           "totals[part].add_(2 * part_sum)",
            "check_blocks_make_no_difference"),
     # Noise and price
     Mutant("every statistic gets the noise of the whole", select.release_statistics, "stream=stream, shares=shares)",

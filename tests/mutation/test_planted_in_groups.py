@@ -10,8 +10,8 @@ import group_checks  # noqa: F401 - registers its checks
 from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
 from privlearn.clipping import backends, gradients, rows
 from privlearn.data import dataset
-from privlearn.descent import dpsgd
 from privlearn.publishing import certificate, verify
+from privlearn.runs import session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -62,7 +62,7 @@ MUTANTS = [
            "check_certificates_state_the_unit"),
     Mutant("a claim is recomputed for one example", verify._recompute, "delta, unit.group_size)",
            "delta)", "check_certificates_state_the_unit"),
-    Mutant("training approves another unit than the plan's", dpsgd.dpsgd, "plan.neighbours, plan.unit)",
+    Mutant("training approves another unit than the plan's", session.TrainingSession._begin, "plan.neighbours, plan.unit)",
            "plan.neighbours)", "check_certificates_state_the_unit"),
     Mutant("rows are clipped, not persons", gradients.ClippedGradients.__init__,
            "1 if rows is None else rows.shape[1]", "1", "check_a_person_moves_the_sum_by_at_most_the_sensitivity"),

@@ -9,35 +9,37 @@ import leak_checks  # noqa: F401 - registers its checks
 
 from privlearn.cli import jobs, train
 from privlearn.clipping import backends, gradients
-from privlearn.descent import dpsgd
+from privlearn.descent import dpsgd, task
 from privlearn.descent import train as descent
 from privlearn.mechanisms import release
 from privlearn.publishing import publish
-from privlearn.runs import task
+from privlearn.runs import optimizers, refusals, session
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
 
 ALIKE = "check_neighbouring_runs_look_the_same"
 COMMANDS = "check_neighbouring_commands_look_the_same"
-STEP, EPOCH = " " * 16 + "clipped_sum = gradients(", "watched.end_epoch()"
+STEP, EPOCH = " " * 8 + "clipped = task.gradients(", "self.watch.end_epoch()"
 MUTANTS = [
-    Mutant("the realised batch size as divisor", dpsgd.dpsgd, "divisor)), divisor)",
-           "divisor)), max(1, len(sample)))", ALIKE),
-    Mutant("rows that are left out leave the divisor", dpsgd.dpsgd, "divisor)), divisor)",
-           "divisor)), divisor * max(1, watched._rows) / max(1, watched._drawn))", ALIKE),
-    Mutant("empty batches are skipped", dpsgd.dpsgd, STEP, " " * 16 + "if len(sample) == 0: continue\n" + STEP, ALIKE),
-    Mutant("progress counts the rows", dpsgd.dpsgd, "epoch * steps + step + 1, ",
-           "epoch * steps + step + 1 + len(sample), ", ALIKE),
-    Mutant("the training loss is printed", dpsgd.dpsgd, EPOCH, EPOCH + '; print(watched.figures["loss"][-1:])', ALIKE),
-    Mutant("a warning counts what was left out", dpsgd.dpsgd, EPOCH,
-           EPOCH + '; __import__("warnings").warn(f"left out: {watched.figures[\'left_out\']}", stacklevel=2)', ALIKE),
-    Mutant("a log line counts clipped gradients", dpsgd.dpsgd, EPOCH,
-           'import logging; logging.getLogger("privlearn").warning("%s clipped", watched._clipped); ' + EPOCH, ALIKE),
+    Mutant("the realised batch size as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
+           "divisor)), max(1, len(batch.sample)))", ALIKE),
+    Mutant("rows that are left out leave the divisor", dpsgd.Run.step, "divisor)), task.divisor)",
+           "divisor)), task.divisor * max(1, task.watch._rows) / max(1, task.watch._drawn))", ALIKE),
+    Mutant("empty batches are skipped", dpsgd.Run.step, STEP, " " * 8 + "if len(batch.sample) == 0: return\n" + STEP, ALIKE),
+    Mutant("progress counts the rows", dpsgd.dpsgd, "batch.number + 1, ",
+           "batch.number + 1 + len(batch.sample), ", ALIKE),
+    Mutant("the training loss is printed", task.Task.end_epoch, EPOCH,
+           EPOCH + '; print(self.watch.figures["loss"][-1:])', ALIKE),
+    Mutant("a warning counts what was left out", task.Task.end_epoch, EPOCH,
+           EPOCH + '; __import__("warnings").warn(f"left out: {self.watch.figures[\'left_out\']}", stacklevel=2)', ALIKE),
+    Mutant("a log line counts clipped gradients", task.Task.end_epoch, EPOCH,
+           'import logging; logging.getLogger("privlearn").warning("%s clipped", self.watch._clipped); ' + EPOCH, ALIKE),
     Mutant("private diagnostics stand in the card", publish.publish, "data=data or {},",
            'data={"loss": str(list(result.private_diagnostics["loss"]))},', ALIKE),
-    Mutant("a file tells the number of rows by its size", dpsgd.dpsgd, '"network_input_shape": list(x.shape[1:])',
-           '"network_input_shape": list(x.shape[1:]), "pad": "x" * len(x)', ALIKE),
+    Mutant("a file tells the number of rows by its size", task.Task.architecture,
+           '"network_input_shape": list(self.rows.like[0].shape[1:])',
+           '"network_input_shape": list(self.rows.like[0].shape[1:]), "pad": "x" * len(self.rows)', ALIKE),
     Mutant("a release of nothing draws no noise", release.release, "[_noised(part,",
            "[part.values if not any(value.any() for value in part.values) else _noised(part,",
            "check_charges_come_first_and_every_release_draws"),
@@ -54,11 +56,11 @@ MUTANTS = [
     Mutant("the rows beside one that can't be computed are lost", gradients.ClippedGradients._add_clipped,
            "rows.tensor_split(2)",
            "()", "check_what_a_loss_does_on_some_targets_only_is_not_seen"),
-    Mutant("sums without noise are left behind", dpsgd._leaving_nothing_behind, "parameter.grad = None", "pass",
+    Mutant("sums without noise are left behind", optimizers.gradients_in, "parameter.grad = None", "pass",
            "check_no_sum_without_noise_is_left_behind"),
-    Mutant("PyTorch's generator is left where the last batch put it", dpsgd._leaving_nothing_behind,
-           "with torch.random.fork_rng():", "if True:", "check_generators_do_not_tell_batch_sizes"),
-    Mutant("weights that are no numbers are handed out", task.require_finite, "if not all(",
+    Mutant("PyTorch's generator is left where the last batch put it", session.TrainingSession.generators,
+           "_set_generators(held)", "pass", "check_generators_do_not_tell_batch_sizes"),
+    Mutant("weights that are no numbers are handed out", refusals.require_finite, "if not all(",
            "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
     Mutant("the real number of rows is printed", train.descent_job,
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),

@@ -9,37 +9,38 @@ from resume_checks import Stopped
 from privlearn import _storage, streams
 from privlearn.accounting import ledger, ledger_file, ledger_state
 from privlearn.publishing import publish
-from privlearn.runs import checkpoint, run
+from privlearn.runs import checkpoint, session
 
 WHOLE = "check_a_run_in_pieces_ends_where_the_whole_one_does"
 PAPER = "check_a_ledger_file_is_never_behind"
 
+PARTS, LOST = "self.parts.items():", "((n, p) for n, p in self.parts.items() if n != {!r}):"
+
 MUTANTS = [
-    Mutant("batches are drawn on from where they were", run.Run._save,
+    Mutant("batches are drawn on from where they were", session.TrainingSession._save,
            '"sampling": self._drawn_from or now["sampling"]', '"sampling": now["sampling"]', WHOLE),
-    Mutant("noise is fresh after an interruption", run.Run._save, '"initialisation": self._born["initialisation"]',
+    Mutant("noise is fresh after an interruption", session.TrainingSession._save,
+           '"initialisation": self.origin["initialisation"]',
            '"initialisation": now["initialisation"], "noise": {"key": "00" * 16, "position": 0, "discrete": False}',
            "check_no_noise_goes_to_two_sums"),
-    Mutant("a step is taken twice", run.Run._restore, '(saved.plain["epoch"], saved.plain["step"])',
+    Mutant("a step is taken twice", session.TrainingSession._restore, '(saved.plain["epoch"], saved.plain["step"])',
            '(saved.plain["epoch"], max(0, saved.plain["step"] - 1))', WHOLE),
-    Mutant("momentum is forgotten", run.Run._restore,
-           '_unflatten(self._descent, part("optimizer."), saved.plain["optimizer"])', "pass", WHOLE),
-    Mutant("the moving clip is forgotten", run.Run._restore, 'self._gradients.load_state_dict(saved.plain["gradients"])',
-           "pass", WHOLE),
+    Mutant("momentum is forgotten", session.TrainingSession._restore, PARTS, LOST.format("optimizer"), WHOLE),
+    Mutant("the moving clip is forgotten", session.TrainingSession._restore, PARTS, LOST.format("gradients"), WHOLE),
     Mutant("dropout goes on with other numbers", streams.Streams.at, '("sampling", "initialisation", "views")',
            '("sampling", "initialisation", "initialisation")', WHOLE),
-    Mutant("the directions are released again", run.Run.earlier, "self._save(0)", "pass",
+    Mutant("the directions are released again", session.TrainingSession.fitted, "self._save(0)", "pass",
            "check_a_checkpoint_stands_before_anything_is_drawn"),
-    Mutant("no checkpoint before the first draw", run.Run.charged, "self._save(0)", "pass",
+    Mutant("no checkpoint before the first draw", session.TrainingSession._begin, "self._save(0)", "pass",
            "check_a_checkpoint_stands_before_anything_is_drawn"),
-    Mutant("an interruption after an epoch gives the run up", run.Run.ending_if_it_fails, "except Exception",
+    Mutant("an interruption after an epoch gives the run up", session.TrainingSession.or_abandon, "except Exception",
            "except BaseException", "check_an_interruption_between_epochs_gives_nothing_up"),
-    Mutant("other data are welcome", run.facts, '_digest(x, y, *([] if persons is None else [persons]))', '""',
+    Mutant("other data are welcome", checkpoint.facts, '_digest(*data, *([] if persons is None else [persons]))', '""',
            "check_a_checkpoint_of_another_run_is_refused"),
-    Mutant("only the shape of the data counts", run._digest, "found.update(tensor.detach()",
+    Mutant("only the shape of the data counts", checkpoint._digest, "digest.update(tensor.detach()",
            "(lambda _: None)(tensor.detach()",
            "check_a_checkpoint_of_another_run_is_refused"),
-    Mutant("other settings are welcome", run.require_same_run, "if then.get(name) != now[name]", "if False",
+    Mutant("other settings are welcome", checkpoint.require_same_run, "if then.get(name) != now[name]", "if False",
            "check_a_checkpoint_of_another_run_is_refused"),
     Mutant("everybody reads the keys", checkpoint.Checkpoint.write, "mode=0o600", "mode=0o644",
            "check_checkpoints_are_for_their_owner_only"),

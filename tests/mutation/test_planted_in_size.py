@@ -14,7 +14,7 @@ from privlearn.cli import jobs, train
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.data import dataset, overlap
-from privlearn.descent import choices, dpsgd
+from privlearn.descent import choices, dpsgd, epoch_noise, task
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
 from privlearn.teachers import pate
@@ -66,8 +66,9 @@ MUTANTS = [
            "usual_features(request, facts_of(dataset, None))",
            "check_rules_look_at_the_declared_number"),
     Mutant("features by the file's length", jobs.featured, *DECLARED, "check_rules_look_at_the_declared_number"),
-    Mutant("dpsgd divides by the real number", dpsgd.dpsgd, "plan.examples or present", "present", IN_PYTHON),
-    Mutant("dpmac divides by the real number", dpmac.dpmac, "plan.examples or len(x)", "len(x)", IN_PYTHON),
+    Mutant("dpsgd divides by the real number", task.Task.__init__, "plan.examples or self.present", "self.present",
+           IN_PYTHON),
+    Mutant("dpmac divides by the real number", dpmac.MacTask.__init__, "plan.examples or len(x)", "len(x)", IN_PYTHON),
     Mutant("plans by the file's length", train.descent_job, *DECLARED, ALIKE + "poisson"),
     Mutant("learning rates by the file's length", *FACTS, ALIKE + "poisson"),
     Mutant("moments by the file's length", *FACTS, ALIKE + "usual_moments"),
@@ -83,11 +84,11 @@ MUTANTS = [
     Mutant("a warning of how many rows teachers share", pate_command._votes_job, *REAL, ALIKE + "pate"),
     Mutant("the progress of features counts rows", jobs.featured, "100 * done // rows, 100", "done, rows",
            ALIKE + "usual_moments"),
-    Mutant("validations are of the real number", dpsgd.dpsgd, "examples=examples, present=present",
-           "examples=present, present=present", ALIKE + "validations"),
+    Mutant("validations are of the real number", epoch_noise.epoch_noise, "task.examples",
+           "task.present", ALIKE + "validations"),
     Mutant("the exactness of validations is of the real number", train._say_more, "noisy_validations(plan, examples)",
            "noisy_validations(plan, data.examples)", ALIKE + "validations"),
-    Mutant("persons are counted", dpsgd.dpsgd, "plan.examples or present", "present", ALIKE + "persons"),
+    Mutant("persons are counted", task.Task.__init__, "plan.examples or self.present", "self.present", ALIKE + "persons"),
     # Whose rows
     Mutant("files are not compared with their test rows", dataset.Dataset.checked, "self.require_apart()", "pass",
            APART),
@@ -108,7 +109,7 @@ MUTANTS = [
     Mutant("any number of processes", world.require_one_process, "int(given) > 1", "int(given) > 99", ONE),
     Mutant("the world is not looked at", world.require_one_process, "in _COUNTS", "in _COUNTS[1:]", ONE),
     *(Mutant(f"{name} trains in several processes", target, "require_one_process()", "pass", ONE)
-      for name, target in (("the command line", train.run), ("dpsgd", dpsgd.dpsgd), ("dpmac", dpmac.dpmac),
+      for name, target in (("the command line", train.run), ("dpsgd", dpsgd.Run.__init__), ("dpmac", dpmac.dpmac),
                            ("pate", pate.ask_teachers), ("tune", tune.tune))),
 ]  # fmt: skip
 

@@ -11,7 +11,7 @@ from privlearn import plan, reacting, schedules
 from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
-from privlearn.runs import run
+from privlearn.runs import checkpoint, diagnostics
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mutant import Mutant, suite_of
@@ -74,10 +74,10 @@ MUTANTS = [
     Mutant("a Gaussian filter's mu is its rho", trees.GaussianFilter.mu_squared, "times * 2 *", "times *",
            "check_gaussian_filters_are_exact"),
     Mutant("groups have the room of one example", filters._widest_in_rho, "/ budget.group_size**2", "", MEET),
-    Mutant("an accuracy is read for free", epoch_noise.paced,
-           "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=stream)",
+    Mutant("an accuracy is read for free", epoch_noise.epoch_noise,
+           "((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)",
            "(noisy,) = counted.values", LIMIT),
-    Mutant("the paid count is charged to nobody", epoch_noise.paced, "ledger=account",
+    Mutant("the paid count is charged to nobody", epoch_noise.epoch_noise, "ledger=account",
            "ledger=type('', (), {'charge': print})()",
            LIMIT),
     Mutant("the count has a quarter of its sensitivity", evaluation.RightAnswers.count,
@@ -87,8 +87,8 @@ MUTANTS = [
            "adjacency.sum_sensitivity(HALF)", "HALF",
            COUNT),
     Mutant("examples that can't be computed are wrong ones", evaluation.RightAnswers._scored,
-           "found.isfinite().all(1), 0)",
-           "found.isfinite().all(1), -1)", "check_neighbouring_runs_that_react_look_the_same"),
+           "scored.isfinite().all(1), 0)",
+           "scored.isfinite().all(1), -1)", "check_neighbouring_runs_that_react_look_the_same"),
     Mutant("all rows of a person count", evaluation.RightAnswers.count, ".mean(1)", ".sum(1)",
            "check_an_example_of_several_rows_counts_once"),
     Mutant("private rows are computed together", evaluation.RightAnswers._together, "not self._apart", "True", APART),
@@ -97,8 +97,8 @@ MUTANTS = [
            "return torch.zeros(few, dtype=torch.int8)", FAIL),
     Mutant("a failing row has its neighbours computed otherwise", evaluation.RightAnswers._few,
            "fine = ~self._failing(x, y, rows)", "return self._one_by_one(x, y, rows[:few])", FAIL),
-    Mutant("a failing row has the answer of the one in its place", evaluation.RightAnswers._few, "found.where(fine, 0)",
-           "found",
+    Mutant("a failing row has the answer of the one in its place", evaluation.RightAnswers._few, "right.where(fine, 0)",
+           "right",
            FAIL),
     Mutant("the rows decide how they are computed", evaluation.RightAnswers._can_be_together,
            "made_up_batch(x, y, self._at_once)", "(x, y)", FAIL),
@@ -113,9 +113,8 @@ MUTANTS = [
            "check_public_validations_are_plain_accuracies"),
     Mutant("the model stays in evaluation mode", evaluation.evaluating, "module.training = training", "pass",
            "check_public_validations_are_plain_accuracies"),
-    Mutant("accuracies are forgotten in an interruption", run.Run._save,
-           "self.accuracies,", "[],", AGAIN),
-    Mutant("other validation rows are welcome", run.facts, "_digest(*(shown or ()))", '""', AGAIN),
+    Mutant("accuracies are forgotten in an interruption", diagnostics.Scalars.state_dict, "self.values", "[]", AGAIN),
+    Mutant("other validation rows are welcome", checkpoint.facts, "_digest(*(validation or ()))", '""', AGAIN),
     Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
            "sigmas == follow", "True", CERTIFIED),
     Mutant("a certificate may leave its filter", reacting.contradictions,

@@ -16,8 +16,8 @@ from mutant import Mutant, suite_of
 
 GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
 MUTANTS = [
-    Mutant("verify never warns of delta", verify._warnings, "found.delta * examples >= 1", "False", GIVEN),
-    Mutant("verify always warns of delta", verify._warnings, "found.delta * examples >= 1", "True", CAUSE),
+    Mutant("verify never warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "False", GIVEN),
+    Mutant("verify always warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "True", CAUSE),
     Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
     Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
     Mutant("commands never warn of delta", screen.delta_warning, "delta * examples >= 1", "False", GIVEN),

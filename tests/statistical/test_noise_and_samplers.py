@@ -322,7 +322,7 @@ def test_pca_noise_that_is_used_again_is_rejected() -> None:
 def batches(taken: Any) -> Iterator[sampling.Sample]:
     """Samples of these rows."""
     for chosen in taken:
-        yield sampling.Sample(np.asarray(chosen), sampling._EpochCharge(sampling.FullBatch().event))
+        yield sampling.Sample(np.asarray(chosen), sampling.EpochCharge(sampling.FullBatch().event))
 
 
 def of_rate(rate: float) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.data.check import check_rows
+from privlearn.data.row_check import check_rows
 from privlearn.data.rows import TensorRows
 from privlearn.errors import BadInput
 

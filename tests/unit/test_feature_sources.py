@@ -137,7 +137,7 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
     """Without `of=` nobody can check the order; without test rows there are no test figures."""
     data, made, out = encoder_checks.images(60), tmp_path / "made", tmp_path / "model"
     pv.transforms.save_features(made, np.random.default_rng(0).random((60, 9)), encoder="theirs")
-    (no_test, no_order) = pv.transforms.with_features(data, str(made)).asides
+    (no_test, no_order) = pv.transforms.with_features(data, str(made)).remarks
     assert "test" in no_test
     assert "of=data" in no_order
     assert main(["train", "--data", rows, *COMMON, "--features", str(made), "--out", str(out)]) == 0
@@ -147,7 +147,7 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
     half = tmp_path / "half"
     pv.transforms.save_features(half, np.zeros((60, 9)), encoder="theirs", of=data)
     np.save(half / "test.npy", np.zeros((6, 9)))
-    (aside,) = pv.transforms.with_features(data, str(half)).asides
+    (aside,) = pv.transforms.with_features(data, str(half)).remarks
     assert "order" in aside
     for wrong, said in (
         ({"train": np.zeros((60, 9), int)}, "floating-point"),

@@ -147,7 +147,7 @@ def test_what_is_ignored_or_spelt_otherwise_is_said(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text(CSV.replace("private", "Private").replace("state", "State"))
     data = pv.load(str(path), schema=declared())
-    ignored, spelt = data.asides
+    ignored, spelt = data.remarks
     assert "ignored: 'name'" in ignored
     assert "column 'work'" in spelt
     assert data.classes == 2
@@ -181,7 +181,7 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     data = pv.load(str(path), schema=declared())
     assert data.x.tolist() == [[30, 1, 0, 40], [17, 0, 1, -1.5], [40, 0, 0, 98.5]]
     assert data.y.tolist() == [0, 1, 1]
-    assert "ignored: 'name'" in data.asides[0]
+    assert "ignored: 'name'" in data.remarks[0]
     assert column_names(path) == ["age", "hours", "work", "income", "name"]
 
 

@@ -231,7 +231,7 @@ def data_of(request: Request) -> Dataset:
         schema=request.schema,
         test=request.test_data,
     )
-    for note in data.asides:
+    for note in data.remarks:
         screen.notes.print(note, markup=False)
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
         raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
@@ -392,7 +392,7 @@ def _from_folder(request: Request, data: Dataset, folder: str) -> Dataset:
     if request.features_cache is not None:
         raise BadInput("--features-cache is for features that are made here: leave it out")
     featured = with_features(data, folder)
-    for note in featured.asides[len(data.asides) :]:
+    for note in featured.remarks[len(data.remarks) :]:
         screen.notes.print(note, markup=False)
     screen.notes.print(f"public features: {featured.features.encoder.spec}, which you declare public", markup=False)
     return featured

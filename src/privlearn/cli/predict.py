@@ -85,7 +85,7 @@ def _inputs(request: Request) -> tuple[NDArray[Any], str]:
                 "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
             )
         data = load_features(request.data, request.schema)
-        for note in data.asides:
+        for note in data.remarks:
             screen.notes.print(note, markup=False)
         return np.asarray(data.x), data.schema
     path = Path(request.data)

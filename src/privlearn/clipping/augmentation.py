@@ -60,7 +60,7 @@ class Augmentation:
         return FlipAndShift.parse(self.transform) if isinstance(self.transform, str) else self.transform
 
     @property
-    def shown(self) -> str:
+    def summary(self) -> str:
         """What is done to the copies, for certificates."""
         return self.transform if isinstance(self.transform, str) else "given in Python"
 
@@ -108,12 +108,12 @@ class Views:
             return self._run(rows, torch.Generator(rows.device))
 
     def _one_by_one(self, rows: Tensor, random: RowRandom) -> Tensor:
-        found = []
+        results = []
         for number, own in enumerate(rows.tensor_split(random.examples)):
             seed = random.seed(number)
             with generators_at(seed), random.alone(number, purpose=1):
-                found.append(self._run(own, torch.Generator(rows.device).manual_seed(seed)))
-        return torch.cat(found)
+                results.append(self._run(own, torch.Generator(rows.device).manual_seed(seed)))
+        return torch.cat(results)
 
     def _run(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         assert self._transform is not None
@@ -194,18 +194,18 @@ class FlipAndShift:
         Raises:
             BadInput: something else, or one of them twice.
         """
-        found: dict[str, int] = {}
+        moves: dict[str, int] = {}
         for part in spec.split(","):
             name, colon, number = (text.strip() for text in part.partition(":"))
             right = number.isascii() and number.isdigit() and int(number[:9]) > 0 if colon else name == "flip"
-            if name not in ("flip", "shift") or name in found or not right or (name == "flip" and colon):
+            if name not in ("flip", "shift") or name in moves or not right or (name == "flip" and colon):
                 raise BadInput(
                     f"augmentation {spec[:60]!r} cannot be read: expected flip, shift:N with a whole number of pixels from 1 "
                     "on, or both, flip,shift:2; in Python also a function of (rows, generator)",
                     spec=spec,
                 )
-            found[name] = int(number[:9] or 1)
-        return cls(flip="flip" in found, shift=found.get("shift", 0))
+            moves[name] = int(number[:9] or 1)
+        return cls(flip="flip" in moves, shift=moves.get("shift", 0))
 
     def require_images(self, shape: Sequence[int]) -> None:
         """Refuse rows that are no images, or too small ones.

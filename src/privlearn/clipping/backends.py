@@ -143,8 +143,8 @@ def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Se
     if one.trace != other.trace:
         raise NotLayerwise("the model calls other operations on a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
-    found = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
-    return found, moving(one, other), one.trace, drawn
+    between = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
+    return between, moving(one, other), one.trace, drawn
 
 
 def layouts_of_draws(
@@ -201,15 +201,15 @@ class PerOperation:
             if capture.trace != self._trace:
                 raise NotLayerwise("the model calls other operations than it did on made-up rows")
             flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
-        found = {}
+        by_name = {}
         for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
             if flow is not None:
                 operation = capture.unseen.get(id(parameter), "an operation")
                 raise NotLayerwise(f"{name!r} is used by {operation} without a rule for it")
-            gradients = capture.found.of(parameter)
+            gradients = capture.uses.of(parameter)
             if gradients is not None:
-                found[name] = gradients
-        return found, losses.detach()
+                by_name[name] = gradients
+        return by_name, losses.detach()
 
 
 @final
@@ -268,8 +268,8 @@ class Loop:
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
                 trained = list(problem.parameters.values())
-                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-            rows.append(found)
+                row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            rows.append(row)
             losses.append(loss.detach())
         each = zip(problem.parameters, *rows, strict=True)
         formed = {name: torch.stack([p.to_dense() if p.is_sparse else p for p in parts]) for name, *parts in each}
@@ -306,11 +306,11 @@ def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
         given, device = [leaf.clone() for leaf in leaves], leaves[0].device
         with generators_at(0), problem.computing(torch.no_grad()):
             own, others = drawn_by(device), foreign_state()
-            found = problem.forward(*given)
+            layout = problem.forward(*given)
             drawn |= not all(map(torch.equal, drawn_by(device), own))
             foreign |= foreign_state() != others
         written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True))
-        return found
+        return layout
 
     together = losses(*rows)
     _require_same(losses(*rows), together)
@@ -406,8 +406,8 @@ def held_by(way: Backend, *leaves: Tensor) -> int:
     """Bytes that `way` holds at the end of a batch's backward pass, about."""
     holding = _Held()
     with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
-        found, _ = way(*leaves)
-    return holding.bytes + sum(gradients.nbytes for gradients in found.values())
+        computed, _ = way(*leaves)
+    return holding.bytes + sum(gradients.nbytes for gradients in computed.values())
 
 
 class _Held(torch.autograd.graph.saved_tensors_hooks):

@@ -137,7 +137,7 @@ Rule = Callable[..., Any]
 
 @final
 @dataclass
-class Found:
+class ParameterUses:
     """What the uses of parameters brought: for each, by identity, blocks of its rows and their gradients."""
 
     uses: dict[int, list[tuple[slice | None, ExampleGradients]]] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Capture(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.kernels = kernels
-        self.found = Found()
+        self.uses = ParameterUses()
         self.shapes: list[tuple[int, ...]] = []
         #: Tells sequences of operations apart.
         self.trace = 0
@@ -246,7 +246,7 @@ class Capture(TorchFunctionMode):
             layout = self._layouts[number]
         else:
             raise NotLayerwise("the model calls other operations than it did on made-up rows")
-        return Call(layout, self._examples, self._copies, dtype, self.found.keep)
+        return Call(layout, self._examples, self._copies, dtype, self.uses.keep)
 
     def run(self, operation: Operation, x: Tensor, low: bool = True) -> Tensor:
         """Run `operation` on `x`.
@@ -273,12 +273,12 @@ def moving(one: Capture, other: Capture) -> list[set[int]]:
     for shapes, others in zip(one.seen, other.seen, strict=True):
         if any(len(batch_dimensions(*pair)) > 1 for pair in zip(shapes, others, strict=True)):
             raise NotLayerwise("a matrix from rows of the batch to its rows may change whose rows are where")
-    found = []
+    batched = []
     for (name, shape, dims), (_, other_shape, other_dims) in zip(one.moves, other.moves, strict=True):
-        found.append(batch_dimensions(shape, other_shape))
-        if found[-1] & (dims | other_dims):
+        batched.append(batch_dimensions(shape, other_shape))
+        if batched[-1] & (dims | other_dims):
             raise NotLayerwise(f"{name} may change whose rows are where")
-    return found
+    return batched
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
@@ -313,8 +313,8 @@ def looked_at(func: Any) -> bool:
 def source(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor | None:
     """The tensor whose entries `func` may move."""
     place, keyword = (1, "weight") if _name(func) in _LOOK_UP else (0, "input")
-    found = args[place] if len(args) > place else kwargs.get(keyword)
-    return found if isinstance(found, Tensor) else None
+    argument = args[place] if len(args) > place else kwargs.get(keyword)
+    return argument if isinstance(argument, Tensor) else None
 
 
 def moved(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> set[int]:

@@ -160,5 +160,5 @@ class Quantile(Clip):
 def named(name: str, clip_norm: float) -> Clip:
     """`flat`, `layer`, `automatic` or `quantile`, at `clip_norm`."""
     known = kinds(Clip)
-    found: Clip = known[one_of("clip", name, known)](clip_norm)
-    return found
+    clip: Clip = known[one_of("clip", name, known)](clip_norm)
+    return clip

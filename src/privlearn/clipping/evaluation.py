@@ -71,13 +71,13 @@ class RightAnswers:
             rows: the places of those that are wanted.
         """
         rows = torch.arange(len(x)) if rows is None else rows
-        found = torch.zeros(len(rows), dtype=torch.int8)
+        right = torch.zeros(len(rows), dtype=torch.int8)
         with evaluating(self._model):
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
                 own = rows[start : start + self._at_once]
-                found[start : start + len(own)] = answered(x, y, own)
-        return found
+                right[start : start + len(own)] = answered(x, y, own)
+        return right
 
     def count(
         self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
@@ -130,10 +130,10 @@ class RightAnswers:
             fine = ~self._failing(x, y, rows)
         try:
             # IndexError if there is none to stand in; and a model may fail at random.
-            found = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
+            right = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
         except Exception:
             return torch.zeros(few, dtype=torch.int8)
-        return found.where(fine, 0)[:few]
+        return right.where(fine, 0)[:few]
 
     def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """On which of `rows` the model fails: halving finds them."""
@@ -165,13 +165,13 @@ class RightAnswers:
         """The answers that are in the scores, of which there must be a row for each of `rows`."""
         where = _device(self._model)
         try:
-            found = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
+            scored = scores(x[rows.to(x.device)].to(where)).cpu()  # copies: the model may write into them
         finally:
             self._done()
-        if found.dim() != 2 or len(found) != len(rows):
-            raise ValueError(f"scores of shape {tuple(found.shape)} for {len(rows)} rows")
-        right = found.argmax(1) == y[rows.to(y.device)].cpu()
-        return torch.where(right, 1, -1).where(found.isfinite().all(1), 0).to(torch.int8)
+        if scored.dim() != 2 or len(scored) != len(rows):
+            raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
+        right = scored.argmax(1) == y[rows.to(y.device)].cpu()
+        return torch.where(right, 1, -1).where(scored.isfinite().all(1), 0).to(torch.int8)
 
 
 @contextmanager

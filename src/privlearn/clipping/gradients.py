@@ -360,8 +360,8 @@ class ClippedGradients:
         """Squared norms by layer and example."""
         squares = torch.zeros(len(self._layers), len(losses), dtype=torch.float64, device=losses.device)
         by_layer = list(squares.unbind())
-        for name, found in gradients.items():
-            by_layer[self._layer_of[name]] += found.squares
+        for name, own in gradients.items():
+            by_layer[self._layer_of[name]] += own.squares
         return squares
 
     def _computed(self, data: Rows, rows: Tensor) -> Gradients:
@@ -370,9 +370,9 @@ class ClippedGradients:
         taken = self._taken(data, rows)
         before = drawn_by(self._device)
         try:
-            found = self._way(*taken)
+            computed = self._way(*taken)
             if self._random.active or all(map(torch.equal, before, drawn_by(self._device))):
-                return found
+                return computed
             self._random.active, reason = True, "the model draws random numbers that it did not draw on made-up rows"
         except NotLayerwise as error:
             reason = str(error)
@@ -457,18 +457,18 @@ class ClippedGradients:
             try:
                 if self._agree(make(problem)(*self._fresh(*rows)), truth):
                     return make, rows
-                found = "its gradients differ from those of single examples"
+                reason = "its gradients differ from those of single examples"
             except NotPerExample:
                 raise
             except _UNFIT as error:
-                found = first_line(error)
-            self.reason = self.reason or found
+                reason = first_line(error)
+            self.reason = self.reason or reason
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, rows
 
-    def _agree(self, found: Gradients, truth: Gradients) -> bool:
+    def _agree(self, computed: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
-        (ours, losses), (theirs, true_losses) = found, truth
+        (ours, losses), (theirs, true_losses) = computed, truth
         if not close(losses, true_losses, rounding_of(true_losses)):
             return False
         # One sum of all examples, each made to count about as much as any other.

@@ -193,15 +193,15 @@ def _draws(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a call draws random numbers: not one of attention, a recurrent net or dropout that leaves nothing out."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    found = _arguments(func, args, kwargs)
-    off = any(found.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train"))
-    return not off and found.get("training", True)
+    arguments = _arguments(func, args, kwargs)
+    off = any(arguments.get(name, 1) == 0 for name in ("dropout_p", "dropout", "train"))
+    return not off and arguments.get("training", True)
 
 
 def _drawn_part(func: Any, out: Any) -> Tensor:
     """What a call drew: the last of its results, its mask."""
-    found: Tensor = out[-1] if isinstance(out, tuple) else out
-    return found
+    drawn: Tensor = out[-1] if isinstance(out, tuple) else out
+    return drawn
 
 
 def _unfilled(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:

@@ -80,13 +80,13 @@ def class_statistics(
         rows.mul_(limit / lengths.clamp_(min=limit))
         for part in wanted:
             if part == "counts":
-                found = member.sum(0)
+                part_sum = member.sum(0)
             elif part == "sums":
-                found = member.T @ rows
+                part_sum = member.T @ rows
             else:
                 squares = rows.square_()  # last of all: the rows are used up
-                found = member.T @ squares if by_class else squares.sum(0)
-            totals[part] = found if part not in totals else totals[part].add_(found)
+                part_sum = member.T @ squares if by_class else squares.sum(0)
+            totals[part] = part_sum if part not in totals else totals[part].add_(part_sum)
     replaced = adjacency is Adjacency.REPLACE_ONE
     sensitivities = {
         "counts": math.sqrt(2) if replaced else 1.0,
@@ -203,13 +203,13 @@ def bounded_rows(
     For neighbours with as many rows only: another row, or an empty one, takes the place. A row that is not finite is empty, 0.
     """
     positive("norm", norm)
-    found = torch.empty(len(sample), len(columns))
+    clipped = torch.empty(len(sample), len(columns))
     start, nobody = 0, torch.zeros(len(x), dtype=torch.int64)
     for rows, _ in _blocks(x, nobody, sample, 1, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        found[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
+        clipped[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
         start += len(rows)
-    return Bounded((found,), adjacency.sum_sensitivity(norm), adjacency, sample)
+    return Bounded((clipped,), adjacency.sum_sensitivity(norm), adjacency, sample)
 
 
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:

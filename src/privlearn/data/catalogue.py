@@ -64,8 +64,8 @@ class File:
 
     def find(self, folder: Path) -> Path | None:
         """The file in `folder`, packed or not, if it is there."""
-        found = (path for path in (folder / self.name, folder / f"{self.name}.gz") if path.is_file())
-        return next(found, None)
+        paths = (path for path in (folder / self.name, folder / f"{self.name}.gz") if path.is_file())
+        return next(paths, None)
 
     def read(self, path: Path, dataset: str) -> bytes:
         """The unpacked content of the file at `path`.
@@ -79,11 +79,11 @@ class File:
                 content = file.read(self.size + 1)  # a file that unpacks to more is not unpacked further
         except (OSError, EOFError, zlib.error) as error:
             raise BadInput(f"{path} cannot be read: {error}. {_mend(dataset, self.source)}", path=str(path)) from error
-        found = hashlib.sha256(content).hexdigest()
-        if found != self.sha256:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != self.sha256:
             length = f"{len(content)} bytes" if len(content) <= self.size else "more bytes"
             raise BadInput(
-                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 {found[:16]}..., expected "
+                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 {digest[:16]}..., expected "
                 f"{self.size} bytes with {self.sha256[:16]}... {_mend(dataset, self.source)}. For data of your own use "
                 "an .npz, .csv or .parquet file, and declare what is publicly known of them",
                 path=str(path),

@@ -41,7 +41,7 @@ class Dataset:
         name: what to call it.
         note: what is publicly known of where bounds and splits come from.
         schema: a digest of what was declared of a table's columns; empty if the rows come from no table.
-        asides: what to tell whoever holds the data; not for publication.
+        remarks: what to tell whoever holds the data; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
         features: a public encoder at work (`encoders.Encoding`), whose features of the rows are learned from in their place.
@@ -59,7 +59,7 @@ class Dataset:
     name: str = "data"
     note: str = ""
     schema: str = ""
-    asides: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     groups: Any = None
     features: Any = None
     public: bool = False
@@ -167,12 +167,12 @@ class Dataset:
             block_of = block_of[np.unique(np.asarray(self.groups), return_inverse=True)[1].reshape(-1)]
         x, y = self.tensors()
         groups = None if self.groups is None else np.asarray(self.groups)
-        found = []
+        parts = []
         for block in range(blocks):
             own = np.flatnonzero(block_of == block)
             theirs = None if groups is None else groups[own]
-            found.append(replace(self, x=x[own], y=y[own], groups=theirs, x_test=None, y_test=None))
-        return found
+            parts.append(replace(self, x=x[own], y=y[own], groups=theirs, x_test=None, y_test=None))
+        return parts
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets as tensors (`as_tensor`); inputs that have bounds are numbers to scale: float32."""
@@ -230,11 +230,11 @@ def _require_labels(name: str, part: str, labels: NDArray[Any], classes: int) ->
     whole = labels.dtype.kind in "iub" and (labels.ndim == 1 or labels.ndim > 2)  # more than two: maps of classes
     if whole and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < classes:
         return
-    found = f"{labels.dtype} values of shape {labels.shape}"
+    wrong = f"{labels.dtype} values of shape {labels.shape}"
     if whole and len(labels):
-        found = f"labels from {labels.min()} to {labels.max()}"
+        wrong = f"labels from {labels.min()} to {labels.max()}"
     raise BadInput(
-        f"{part} of {name} has {found}: expected whole numbers from 0 to {classes - 1}, the {classes} declared classes "
+        f"{part} of {name} has {wrong}: expected whole numbers from 0 to {classes - 1}, the {classes} declared classes "
         "(classes=)",
         classes=classes,
     )

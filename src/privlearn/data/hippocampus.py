@@ -129,14 +129,14 @@ def on_grid(volume: NDArray[Any], grid: Sequence[int]) -> NDArray[Any]:
         raise BadInput(
             f"a volume of shape {volume.shape} can't be put on the grid {tuple(grid)}: expected even numbers"
         )
-    found = np.zeros(tuple(grid), volume.dtype)
+    padded = np.zeros(tuple(grid), volume.dtype)
     into, out_of = [], []
     for have, want in zip(volume.shape, grid, strict=True):
         size, spare = min(have, want), abs(want - have) // 2
         into.append(slice(spare, spare + size) if have < want else slice(0, size))
         out_of.append(slice(0, size) if have < want else slice(spare, spare + size))
-    found[tuple(into)] = volume[tuple(out_of)]
-    return found
+    padded[tuple(into)] = volume[tuple(out_of)]
+    return padded
 
 
 def _halved(volume: NDArray[Any]) -> NDArray[Any]:

@@ -84,8 +84,8 @@ def load(
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-    found = read_npz(path, public=public)
-    return Dataset(**found, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
+    arrays = read_npz(path, public=public)
+    return Dataset(**arrays, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
 
 
 def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
@@ -103,7 +103,7 @@ def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
     if len(x) == 0:
         raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
     return Dataset(
-        x, None, low=low, high=high, name=str(path), schema=schema.digest, asides=_asides(table, schema),
+        x, None, low=low, high=high, name=str(path), schema=schema.digest, remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     )  # fmt: skip
 
@@ -122,10 +122,10 @@ def require_known(name: str) -> None:
 def _load_named(name: str, data_dir: str | Path | None) -> Dataset:
     named = CATALOGUE[name]
     places = [] if named.embedded else directories(data_dir)
-    found = named.find(places or [Path()])
-    if found is None:
+    located = named.find(places or [Path()])
+    if located is None:
         raise BadInput(_missing(name, named, places), name=name)
-    form, paths = found
+    form, paths = located
     return form.recipe({file.name: file.read(path, name) for file, path in paths.items()}).checked()
 
 
@@ -163,19 +163,19 @@ def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | Non
         name=path.name,
         note="numbers clipped to declared ranges, categories as declared",
         schema=schema.digest,
-        asides=_asides(table, schema),
+        remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     ).checked()
 
 
-def _asides(table: Table, schema: Schema) -> tuple[str, ...]:
+def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
     """What whoever holds the data should know of how it was read."""
-    asides = []
+    remarks = []
     if table.ignored:
-        asides.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
+        remarks.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")
     for name in without_categories(table, schema):
-        asides.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
-    return tuple(asides)
+        remarks.append(f"no row of column {name!r} has any of its declared categories: check how they are spelt")
+    return tuple(remarks)
 
 
 _SECONDS = 30
@@ -206,11 +206,11 @@ def fetch(name: str, data_dir: str | Path | None = None, say: Callable[[str], No
     paths = []
     for file in named.fetched.files:
         assert file.source is not None
-        found = file.find(folder)
-        if found is not None:
-            file.read(found, name)
-            say(f"{found} is there")
-        paths.append(found or _retrieve(name, file, file.source, folder, say))
+        present = file.find(folder)
+        if present is not None:
+            file.read(present, name)
+            say(f"{present} is there")
+        paths.append(present or _retrieve(name, file, file.source, folder, say))
     return paths
 
 

@@ -167,9 +167,9 @@ def cifar10_recoded(files: Contents) -> Dataset:
     def images(file: str) -> NDArray[np.uint8]:
         """Undo differences along the height and the width, and of red and blue from green."""
         coded = np.frombuffer(lzma.decompress(files[file]), np.uint8).reshape(-1, 3, 32, 32)
-        found: NDArray[np.uint8] = coded.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
-        found[:, ::2] += found[:, 1:2]
-        return found
+        pixels: NDArray[np.uint8] = coded.cumsum(2, dtype=np.uint8).cumsum(3, dtype=np.uint8)
+        pixels[:, ::2] += pixels[:, 1:2]
+        return pixels
 
     labels = _npz(files["labels.npz"])
     return Dataset(
@@ -230,7 +230,7 @@ _ADULT = (
 
 
 def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
-    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `asides` name other arrays.
+    """Read `x`, `y` and, where there, `x_test`, `y_test` and `groups` from an .npz file; `remarks` name other arrays.
 
     Args:
         path: the file.
@@ -239,16 +239,16 @@ def read_npz(path: Path, *, public: bool = False) -> dict[str, Any]:
     Raises:
         BadInput: the file is missing, cannot be read without unpickling, or lacks an array.
     """
-    found: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
-    missing = [key for key in ("x", "y") if key not in found]
-    if missing or (("x_test" in found) != ("y_test" in found) and not (public and "x_test" in found)):
-        raise BadInput(f"{path} holds {', '.join(found)}: expected x and y, and x_test and y_test together")
-    if others := [name for name in _names(path) if name not in found]:
-        shown = ", ".join(repr(name[:40]) for name in others[:12])
-        found["asides"] = (
-            f"arrays of {path.name} that are not read: {shown}. Known are x, y, x_test, y_test and groups",
+    arrays: dict[str, Any] = _arrays(path, ("x", "y", "x_test", "y_test", "groups"))
+    missing = [key for key in ("x", "y") if key not in arrays]
+    if missing or (("x_test" in arrays) != ("y_test" in arrays) and not (public and "x_test" in arrays)):
+        raise BadInput(f"{path} holds {', '.join(arrays)}: expected x and y, and x_test and y_test together")
+    if others := [name for name in _names(path) if name not in arrays]:
+        listed = ", ".join(repr(name[:40]) for name in others[:12])
+        arrays["remarks"] = (
+            f"arrays of {path.name} that are not read: {listed}. Known are x, y, x_test, y_test and groups",
         )
-    return found
+    return arrays
 
 
 def read_inputs(path: Path, name: str = "x") -> NDArray[Any]:
@@ -273,10 +273,10 @@ def _arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds a single array")
-            found = {name: archive[name] for name in names if name in archive}
-            if not found:
+            arrays = {name: archive[name] for name in names if name in archive}
+            if not arrays:
                 raise ValueError(f"it holds {', '.join(archive.files) or 'nothing'}, and none of {', '.join(names)}")
-            return found
+            return arrays
     except Exception as error:  # on damaged files zipfile and numpy raise a dozen kinds of error
         reason = first_line(error)
         if "pickle" in reason:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
@@ -65,13 +65,13 @@ def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
 def digests(*tensors: Tensor) -> NDArray[np.uint64]:
     """A digest of each row of `tensors` taken together, shape (rows,): of the content alone, not of the place."""
     parts = [t.detach().cpu().reshape(len(t), t[:1].numel()).contiguous().view(torch.uint8).numpy() for t in tensors]
-    found = bytearray()
+    joined = bytearray()
     for own in zip(*parts, strict=True):
         digest = hashlib.blake2b(digest_size=8)
         for part in own:
             digest.update(part)
-        found += digest.digest()
-    return np.frombuffer(found, np.uint64)
+        joined += digest.digest()
+    return np.frombuffer(joined, np.uint64)
 
 
 @final
@@ -85,6 +85,12 @@ class TensorRows:
 
     def __init__(self, batch: Any, given: Sequence[Tensor] | None = None) -> None:
         leaves, self.structure = tree_flatten(batch)
+        sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
+        if not leaves or not all(sizes) or len(set(map(tuple, sizes))) > 1:
+            raise BadInput(
+                f"the rows are {_described(batch)}: expected arrays or tensors, or tuples or dictionaries of them, all with "
+                "one row for each example"
+            )
         self._leaves: list[Any] = leaves
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
         self.inputs = _inputs(batch)
@@ -175,7 +181,8 @@ class DatasetRows:
 
     Args:
         dataset: with a length.
-        collate: makes a batch, a nest of tensors, of a list of rows; each row's values must not depend on the others.
+        collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time, so that no row can depend
+            on another; a row that is of other shapes or types than the first can't be used.
         workers: processes that make rows ahead of their use; 0: this one, when they are needed.
 
     Raises:
@@ -185,7 +192,7 @@ class DatasetRows:
     def __init__(
         self, dataset: TorchDataset[Any], collate: Callable[[list[Any]], Any] | None = None, workers: int = 0
     ) -> None:
-        self._dataset, self._collate = _Seeded(dataset), collate or default_collate
+        self._made = _Made(dataset, collate or _collated)
         self.workers = count("workers", workers, least=0)
         batch = self._first()
         leaves, self.structure = tree_flatten(batch)
@@ -195,13 +202,14 @@ class DatasetRows:
                 "dictionary of tensors, with one row for each example. Give a collate function that makes them"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), _inputs(batch)
+        self._made.expected = [(leaf.shape, leaf.dtype) for leaf in leaves], self.structure
 
     def _first(self) -> Any:
         """The batch of the first row that can be made: it tells the shapes, which are public."""
         error: Exception | None = None
         for number in range(len(self)):
             try:
-                return self._collate([self._dataset[number]])
+                return self._made.batch(number)
             except Exception as raised:
                 error = error or raised
         raise BadInput(
@@ -209,17 +217,11 @@ class DatasetRows:
         ) from error
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._made)
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
-        return self._leaves(self._collate([self._dataset[number] for number in rows.tolist()]), len(rows))
-
-    def _leaves(self, batch: Any, rows: int) -> Leaves:
-        leaves, structure = tree_flatten(batch)
-        if structure != self.structure or any(len(leaf) != rows for leaf in leaves):
-            raise ValueError(f"a batch of {rows} rows is {_described(batch)}")
-        return tuple(leaves)
+        return _joined([self._made[number] for number in rows.tolist()]) if len(rows) else self.like
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows, each made by itself."""
@@ -234,22 +236,22 @@ class DatasetRows:
         if not self.workers:
             yield from (self for _ in batches)
             return
-        loader = DataLoader(
-            _Quiet(self._dataset), batch_sampler=[indices.tolist() for indices in batches], num_workers=self.workers,
-            collate_fn=_Whole(self._collate),
+        loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
+            _Quiet(self._made), batch_sampler=[indices.tolist() for indices in batches], num_workers=self.workers,
+            collate_fn=_joined_or_none, generator=torch.Generator(),
         )  # fmt: skip
-        for indices, batch in zip(batches, loader, strict=True):
-            yield self if batch is None else _Ahead(self, indices, batch)
+        for indices, leaves in zip(batches, loader, strict=True):
+            yield self if leaves is None else _Ahead(self, indices, leaves)
 
 
 @final
 class _Ahead:
     """A batch of rows that are there already."""
 
-    def __init__(self, rows: DatasetRows, indices: NDArray[np.int64], batch: Any) -> None:
+    def __init__(self, rows: DatasetRows, indices: NDArray[np.int64], leaves: Leaves) -> None:
         self.like, self.structure, self.inputs, self._rows = rows.like, rows.structure, rows.inputs, rows
         self._place = {index: place for place, index in enumerate(indices.tolist())}
-        self._leaves = rows._leaves(batch, len(indices))
+        self._leaves = leaves
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -264,38 +266,51 @@ class _Ahead:
         return self._rows.identities(rows)
 
 
-class _Seeded(TorchDataset[Any]):
-    """A data set whose rows are made with all generators at the same seed."""
+class _Made(TorchDataset[Leaves]):
+    """The tensors of each row of a data set, shape (1, ...), made with all generators at the same seed.
 
-    def __init__(self, dataset: TorchDataset[Any]) -> None:
+    Attributes:
+        expected: their shapes and types, and their nest.
+    """
+
+    expected: tuple[list[tuple[torch.Size, torch.dtype]], TreeSpec]
+
+    def __init__(self, dataset: TorchDataset[Any], collate: Callable[[list[Any]], Any]) -> None:
         try:
             self._length = len(dataset)  # type: ignore[arg-type]
         except (TypeError, NotImplementedError) as error:
             raise BadInput(
                 f"{type(dataset).__name__} has no length: expected a map-style data set, with __len__ and __getitem__"
             ) from error
-        self._dataset = dataset
+        self._dataset, self._collate = dataset, collate
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, number: int) -> Any:
+    def batch(self, number: int) -> Any:
+        """A batch of this row alone."""
         with _seeded():
-            return self._dataset[number]
+            return self._collate([self._dataset[number]])
+
+    def __getitem__(self, number: int) -> Leaves:
+        leaves, structure = tree_flatten(self.batch(number))
+        if ([(leaf.shape, leaf.dtype) for leaf in leaves], structure) != self.expected:
+            raise ValueError("the row has other shapes or types than the first")
+        return tuple(leaves)
 
 
 class _Quiet(TorchDataset[Any]):
     """A data set in which a row that can't be made is None."""
 
-    def __init__(self, dataset: _Seeded) -> None:
-        self._dataset = dataset
+    def __init__(self, made: _Made) -> None:
+        self._made = made
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._made)
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, number: int) -> Leaves | None:
         try:
-            return self._dataset[number]
+            return self._made[number]
         except Exception:
             return None
 
@@ -315,20 +330,24 @@ def _seeded() -> Iterator[None]:
         random.setstate(plain)
 
 
-class _Whole:
-    """A collate function that gives None for a batch that it fails on, or of which a row is missing."""
+def _collated(rows: list[Any]) -> Any:
+    """PyTorch's way to make a batch, but for plain numbers with a point: they are float32, as in memory."""
+    return default_collate(
+        [tree_map(lambda value: np.float32(value) if isinstance(value, float) else value, row) for row in rows]
+    )
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
 
-    def __call__(self, rows: list[Any]) -> Any:
-        try:
-            return None if any(row is None for row in rows) else self._collate(rows)
-        except Exception:
-            return None
+def _joined(rows: Sequence[Leaves]) -> Leaves:
+    """Batches of one row each as one."""
+    return tuple(map(torch.cat, zip(*rows, strict=True)))
+
+
+def _joined_or_none(rows: Sequence[Leaves | None]) -> Leaves | None:
+    """The same; None if there are no rows, or one could not be made."""
+    return _joined([row for row in rows if row is not None]) if rows and all(row is not None for row in rows) else None
 
 
 def _described(batch: Any) -> str:
     leaves = tree_leaves(batch)
-    shapes = [tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
+    shapes = [tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__ for leaf in leaves]
     return f"a {type(batch).__name__} of {str(shapes)[:80]}"

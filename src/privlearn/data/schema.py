@@ -185,16 +185,16 @@ class _Reader:
         features: list[Number | Category] = []
         classes: tuple[str, ...] = ()
         for name, facts in columns.items():
-            found = self._column(name, facts, missing)
-            if isinstance(found, Number | Category):
-                features.append(found)
-            if isinstance(found, tuple) == (name != target):
+            column = self._column(name, facts, missing)
+            if isinstance(column, Number | Category):
+                features.append(column)
+            if isinstance(column, tuple) == (name != target):
                 raise self._refusal(
                     f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(facts['kind'])}",
                     'kind = "target" for the target, and for no other column',
                 )
-            if isinstance(found, tuple):
-                classes = found
+            if isinstance(column, tuple):
+                classes = column
         if not features:
             raise self._refusal("the target is its only column", "at least one column to learn from")
         person = settings.get("person")
@@ -249,8 +249,8 @@ class _Reader:
                 "stands for a missing value": part in missing,
                 "comes twice": part in names[:at],
             }
-            for wrong, found in wrongs.items():
-                if found:
+            for wrong, present in wrongs.items():
+                if present:
                     raise self._refusal(
                         f"{_quoted(part)} in {key} of {place} {wrong}", "different names, none of them a missing value"
                     )
@@ -270,10 +270,10 @@ def _quoted(value: Any) -> str:
     if value is None:
         return "not there"
     try:
-        shown = repr(value)
+        text = repr(value)
     except (ValueError, RecursionError):
-        shown = f"a {type(value).__name__}"
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 #: Python's float() also takes "nan", "inf", "1_000" and digits of other scripts.
@@ -309,7 +309,7 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
         label = numbers.get(_text(table, row, schema.target, cell))
         if label is None:
             raise BadInput(
-                f"{table.place(row, schema.target)} is {_shown(cell)}: expected one of the declared classes, "
+                f"{table.place(row, schema.target)} is {_short(cell)}: expected one of the declared classes, "
                 f"{listed(schema.classes)}",
                 row=row,
             )
@@ -329,7 +329,7 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
     for row, person in enumerate(ids):
         if person in ("", *schema.missing):
             raise BadInput(
-                f"{table.place(row, schema.person)} is {_shown(person)}: expected a person's id in every row; give rows of "
+                f"{table.place(row, schema.person)} is {_short(person)}: expected a person's id in every row; give rows of "
                 "nobody known an id of their own",
                 row=row,
             )
@@ -338,14 +338,14 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
 
 def without_categories(table: Table, schema: Schema) -> list[str]:
     """Columns of categories where not one row has any: most likely they are spelt otherwise in the file."""
-    found = []
+    absent = []
     for column in schema.features:
         if isinstance(column, Category):
             known = set(column.categories)
             cells = table.columns[column.name]
             if not any(_text(table, row, column.name, cell) in known for row, cell in enumerate(cells)):
-                found.append(column.name)
-    return found
+                absent.append(column.name)
+    return absent
 
 
 def _column(table: Table, name: str) -> Sequence[Cell]:
@@ -374,14 +374,14 @@ def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple
             continue
         if isinstance(text, bool) or (isinstance(text, str) and not _NUMBER.fullmatch(text)):
             raise BadInput(
-                f"{table.place(row, column.name)} is {_shown(cell)}: expected a number such as 3 or -2.5e3, or one of the "
+                f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 or -2.5e3, or one of the "
                 f"texts for a missing value, {listed(missing) or 'none'}",
                 row=row,
             )
         values[row] = float(text)
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values[:, 0])))
-        raise BadInput(f"{table.place(row, column.name)} is {_shown(cells[row])}: expected a finite number", row=row)
+        raise BadInput(f"{table.place(row, column.name)} is {_short(cells[row])}: expected a finite number", row=row)
     # Clipped in double precision: in single precision a large number could become infinite first.
     return values.clip(column.low, column.high).astype(np.float32)
 
@@ -414,10 +414,10 @@ def _text(table: Table, row: int, column: str, cell: Cell) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, cut where they are many or long."""
-    shown = [_shown(name) for name in names[:12]]
-    return ", ".join(shown + [f"and {len(names) - 12} more"] * (len(names) > 12))
+    texts = [_short(name) for name in names[:12]]
+    return ", ".join(texts + [f"and {len(names) - 12} more"] * (len(names) > 12))
 
 
-def _shown(cell: Cell) -> str:
-    shown = repr(cell)
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+def _short(cell: Cell) -> str:
+    text = repr(cell)
+    return text if len(text) <= 40 else text[:37] + "..."

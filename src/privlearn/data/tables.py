@@ -124,11 +124,11 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
             if names.count(name) > 1:
                 raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
         # Pages may have checksums; unless asked to, nobody looks at them.
-        found = parquet.ParquetFile(path, page_checksum_verification=True).read(
+        read = parquet.ParquetFile(path, page_checksum_verification=True).read(
             columns=[name for name in wanted if name in names]
         )
         columns: dict[str, Sequence[Cell]] = {}
-        for name, column in zip(found.column_names, found.columns, strict=True):
+        for name, column in zip(read.column_names, read.columns, strict=True):
             columns[name] = _cells(path, name, column, pyarrow.types)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, BadInput):

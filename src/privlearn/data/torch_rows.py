@@ -57,10 +57,10 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
             )
         inputs.append(_tensor(row[0], "input", number))
         targets.append(_tensor(row[1], "target", number))
-        for part, found in (("input", inputs), ("target", targets)):
-            if (found[-1].shape, found[-1].dtype) != (found[0].shape, found[0].dtype):
+        for part, given in (("input", inputs), ("target", targets)):
+            if (given[-1].shape, given[-1].dtype) != (given[0].shape, given[0].dtype):
                 raise BadInput(
-                    f"the {part} of row {number} is {_described(found[-1])}, and that of row 0 is {_described(found[0])}: "
+                    f"the {part} of row {number} is {_described(given[-1])}, and that of row 0 is {_described(given[0])}: "
                     "expected one shape and type; bring rows to it one by one, in the data set",
                     row=number,
                 )

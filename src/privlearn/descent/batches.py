@@ -74,9 +74,15 @@ class Epoch:
         return f"Epoch({self.number}: {self.steps} batches, noise multiplier {self.noise_multiplier:.4g})"
 
     def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
-        drawn = session.batches(self.number, self.noise_multiplier, task.present)
+        drawn = session.drawn(self.number, self.noise_multiplier, task.present)
         for step, sample, rows in _with_rows(drawn, task):
-            yield Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
+            session.keep(step)
+            batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
+            yield batch
+            if session.taken != batch.number + 1:
+                raise BadInput(
+                    f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
+                )
         self.done = True
 
 

@@ -23,14 +23,7 @@ from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import Compute, Given, RunArguments
 from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
-from privlearn.runs.refusals import (
-    OptimizerFactory,
-    device_of,
-    optimizer_from,
-    require_callable,
-    require_finite,
-    require_kinds,
-)  # fmt: skip
+from privlearn.runs.refusals import OptimizerFactory, optimizer_from, require_callable, require_kinds
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -43,35 +36,26 @@ class Run:
     """A run of DP-SGD, driven by hand: `for epoch in run: for batch in epoch: run.step(batch)`, then `run.result()`.
 
     Guarantee: the result's model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for the plan's
-    adjacency and `plan.unit`: one example, up to `group_size` examples of one person, or one person with all their rows. The
-    ledger is charged exactly `plan.event()`. Nothing else that is returned is covered. Before anything is spent, rows in
-    memory are looked at once to refuse what can't be used, which is outside the guarantee; from then on nothing that is
-    raised, drawn or called depends on what an example holds: one that can't be fetched or computed counts as absent.
+    adjacency and `plan.unit`. The ledger is charged exactly `plan.event()`, and no more if the run is left early. Nothing else
+    that is returned is covered. Rows in memory are looked at once to refuse what can't be used, before anything is spent and
+    outside the guarantee; then nothing depends on what one example holds: if it can't be computed, it counts as absent.
 
     Args:
-        plan: what will be spent, and how.
+        plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
-        loss: (outputs, targets) to one loss for each example, shape (batch,); or (model, batch) to that, with a first
-            parameter called `model`.
-        data: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each example, or a
-            map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the
-            rows are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
+        loss: of (outputs, targets) or of (model, batch), one for each example: see `clipping.losses`.
+        data: rows in memory or fetched by index: see `runs.given.Given`.
         optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
-        average: publish the mean of the weights of about this last share of the steps in place of the last step's
-            (`runs.optimizers.MeanWeights`). It costs nothing.
+        average: publish the mean of the weights of about this last share of the steps (`runs.optimizers.MeanWeights`).
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
-        ledger: what to charge; by default a new one with the plan's budget.
-        streams: the random streams; by default new ones, seeded by the operating system.
-        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
-            bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
-        compute: `augmentation`, `microbatch`, `device`, `precision`, `world`: see `runs.given.Compute`.
+        compute: see `runs.given.Compute`.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: data, model, loss or plan do not fit each other; before anything is spent. Or, at the end of an epoch,
-            weights that are no longer finite, because steps were too long.
+        BadInput: what is given does not fit together; before anything is spent. Or weights that are no longer finite at the
+            end of an epoch, because steps were too long.
     """
 
     def __init__(
@@ -105,16 +89,15 @@ class Run:
             for number, noise_multiplier in session.epochs(self._noise):
                 yield (epoch := Epoch(session, task, number, noise_multiplier))
                 epoch.require_done()
-                task.end_epoch()
-                with session.or_abandon():
-                    require_finite(task.parameters, self._rates.first, f"epoch {number + 1} of {task.plan.epochs}")
+                task.end_epoch(session, number, self._rates.first)
                 with session.generators():
                     self._noise.end_epoch(task.x, task.y)
             session.end(self._noise.epochs)
 
     def step(self, batch: Batch) -> None:
-        """Clip, release, descend."""
+        """Clip, release, descend: once for each batch (else `SampleReused`), before the run is over (else `BadInput`)."""
         session, task = self._session, self._task
+        session.require_open()
         with session.generators(), gradients_in(task.parameters, self._sums):
             task.watch.begin(len(batch.sample), task.gradients.clip_norm)
             clipped = task.gradients(batch.sample, batch.rows, out=self._sums)  # private, and bounded
@@ -124,19 +107,19 @@ class Run:
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._rates.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
+        session.taken += 1
         if self._mean:
             self._mean.add()
 
     def result(self) -> Result:
-        """The trained model, and what can be published of it. A run that was left early ends here, with the steps it took."""
+        """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""
         session, task = self._session, self._task
         session.stop(self._epochs)
         if self._mean:
             self._mean.put()
-        task.network.to("cpu" if task.compute.get("device") is not None else device_of(None, task.network)).eval()
         return Result(
-            model=nn.Sequential(*task.front.modules, task.network).eval(), ledger=session.ledger, plan=task.plan,
-            method="dpsgd", facts=self._facts | self._noise.facts(task.steps) | task.chosen(),
+            model=task.model(), ledger=session.ledger, plan=task.plan, method="dpsgd",
+            facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen(),
             architecture=task.architecture(), seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(task.watch.figures), checkpoint=session.file,
         )  # fmt: skip
@@ -155,9 +138,7 @@ def dpsgd(
 ) -> Result:  # fmt: skip
     """Train `model` with differential privacy: a `Run` from beginning to end, with its arguments and guarantee.
 
-    Args:
-        plan, model, loss, dataset, arguments: as for `Run`.
-        progress: called with (steps done, steps in all) after each step.
+    `progress` is called with (steps done, steps in all) after each step.
     """
     require_callable("progress", progress)
     with Run(plan, model, loss, dataset, **arguments) as run:

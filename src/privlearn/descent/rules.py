@@ -180,7 +180,7 @@ class Settled:
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         made = chosen.augmentation
         why = "whether rows may be moved is for you to say; they take a multiple of the time"
-        yield "copies of examples", f"{made.copies}, by {made.shown}" if made else "none", made is not None, why
+        yield "copies of examples", f"{made.copies}, by {made.summary}" if made else "none", made is not None, why
 
 
 def settle(request: TrainRequest, facts: Facts) -> Settled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -26,6 +27,7 @@ from privlearn.runs.refusals import (
     gradient_clip,
     network_from,
     require_changeable,
+    require_finite,
     require_labels_to_select,
     require_public_numbers,
     require_same_examples,
@@ -160,10 +162,16 @@ class Task:
             self.x = self.front.fit(session, self.front.rows, self.y, self.persons)
         self.rows = TensorRows((self.x, self.y), self.data.tensors())
 
-    def end_epoch(self) -> None:
-        """What the model holds beside trained weights is what it was, and the curator's figures are summed up."""
+    def end_epoch(self, session: TrainingSession, number: int, rate: float) -> None:
+        """What the model holds beside trained weights is what it was, and the curator's figures are summed up.
+
+        Raises:
+            BadInput: the weights are no longer finite: steps at the learning rate `rate` were too long. The run ends here.
+        """
         self.watch.end_epoch()
         self.gradients.fixed.restore(thoroughly=True)
+        with session.or_abandon():
+            require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
     def facts(
         self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule, average: float | None
@@ -184,6 +192,11 @@ class Task:
             )  # fmt: skip
         return stated
 
+    def model(self) -> nn.Sequential:
+        """The network behind its front, for evaluation, where it was; on the processor if a device was named."""
+        self.network.to("cpu" if self.compute.get("device") is not None else device_of(None, self.network)).eval()
+        return nn.Sequential(*self.front.modules, self.network).eval()
+
     def chosen(self) -> dict[str, Any]:
         """The features that selections chose: released, and so free to tell."""
         return choice_facts(self.plan.front, self.front.chain, self.data)
@@ -196,7 +209,11 @@ class Task:
 
 def _digested(rows: Rows) -> Leaves:
     """Some rows, evenly spread: those that a resumed run compares."""
-    return rows.fetch(torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long())
+    leaves: list[Tensor] = []
+    for row in torch.linspace(0, len(rows) - 1, min(_COMPARED, len(rows))).long()[:, None]:
+        with suppress(Exception):  # a row that can't be fetched counts as absent
+            leaves += rows.fetch(row)
+    return tuple(leaves)
 
 
 def _unknown(rows: Rows | None) -> Dataset:

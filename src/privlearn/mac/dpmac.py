@@ -108,11 +108,11 @@ def dpmac(
             (transformed) example to one. Trained in place.
         loss: "binary_cross_entropy" (of each class by itself, as in the paper), "cross_entropy" (softmax, first order), "mse".
         dataset: as for `dpsgd`; targets are labels, or numbers of shape (rows, outputs).
-        optimizer: makes the optimizer from the parameters; any of torch.optim that steps on gradients.
+        optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: learning rates are multiplied by its value over its value at epoch 0.
         coordinates: how auxiliary coordinates are fitted.
-        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule over epochs; 1 in the paper. Sweeps
-            need a large one.
+        mu: the weight of the hidden layers' objectives (eq. 2), a number or a schedule; 1 in the paper. Sweeps need a
+            large one.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         progress: called with (steps done, steps in all) after each step.
@@ -127,8 +127,7 @@ def dpmac(
     require_one_process()
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
     require_callable("progress", progress)
-    settings = MacSettings(coordinates, mu, **options)
-    output = output_named(loss, _bound(plan).order)
+    settings, output = MacSettings(coordinates, mu, **options), output_named(loss, _bound(plan).order)
     settings.require_fit(plan, checkpoint)
     session = TrainingSession(plan, ledger, streams, checkpoint, charged=settings.private)
     task = MacTask(session, model, output, dataset, learning_rate_schedule, settings)

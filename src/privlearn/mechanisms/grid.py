@@ -83,8 +83,8 @@ def _refined(radius: int, angle: int, scale: float, stream: NoiseStream) -> list
                 continue
             reach = scale * mpmath.sqrt(-2 * mpmath.log(uniform))
             turn = mpmath.ldexp(angle, 1 - bits)
-            found = [reach * mpmath.cospi(turn), reach * mpmath.sinpi(turn)]
-            whole = [mpmath.nint(value) for value in found]
+            refined = [reach * mpmath.cospi(turn), reach * mpmath.sinpi(turn)]
+            whole = [mpmath.nint(value) for value in refined]
             error = (reach + scale**2 / (uniform * reach)) * mpmath.ldexp(1, 8 - bits)
-            if all(abs(value - near) + error < 0.5 for value, near in zip(found, whole, strict=True)):
+            if all(abs(value - near) + error < 0.5 for value, near in zip(refined, whole, strict=True)):
                 return [float(near) for near in whole]

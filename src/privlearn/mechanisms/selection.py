@@ -59,8 +59,8 @@ def randomised(
     speaks_true, which = _uniform(2 * len(labels), stream).view(2, -1)
     others = 1 + (which * (categories - 1)).long()
     reported = (labels + others.where(speaks_true >= truth(epsilon, categories), 0)) % categories
-    found: Tensor = reported.where(present, (which * categories).long())
-    return found
+    answers: Tensor = reported.where(present, (which * categories).long())
+    return answers
 
 
 def _uniform(count: int, stream: NoiseStream) -> Tensor:

@@ -115,12 +115,12 @@ def _imported(spec: str, module: str, function: str) -> Callable[..., Any]:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), function)
+        imported = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
             f"model {spec!r} cannot be imported: {error}. Expected package.module:function, importable from here"
         ) from error
-    return cast(Callable[..., Any], found)
+    return cast(Callable[..., Any], imported)
 
 
 def _mlp(widths: Sequence[int] = (), *, input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -168,7 +168,7 @@ def _training(
         *(f"| {key} | {value} |" for key, value in data.items()),
         _row("method", facts["method"]),
         _row("network", model or "given in Python"),
-        *(_row(label, text) for label, text in (*plan.rows(), *_told(facts))),
+        *(_row(label, text) for label, text in (*plan.rows(), *_stated_rows(facts))),
         _row("epsilon computed by", guarantee.method),
         "",
     ]
@@ -182,7 +182,7 @@ def _escaped(text: str) -> str:
     return printable(text).replace("|", "\\|")
 
 
-def _told(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _stated_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
@@ -190,49 +190,49 @@ def _told(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for found in public_features(facts):
-        yield "public features", _public_text(found)
+    for part in public_features(facts):
+        yield "public features", _public_text(part)
 
 
-def _public_text(found: dict[str, Any]) -> str:
-    digest = f", weights with SHA-256 {found['digest']}" if found.get("digest") else ""
+def _public_text(stated: dict[str, Any]) -> str:
+    digest = f", weights with SHA-256 {stated['digest']}" if stated.get("digest") else ""
     word = "made without looking at the data"
-    if found["kind"] == "precomputed":
-        digest += ", each row normalised" if found["normalisation"] != "none" else ""
+    if stated["kind"] == "precomputed":
+        digest += ", each row normalised" if stated["normalisation"] != "none" else ""
         word = (
             "the publisher declares that each row's are made of that row alone, by an encoder that never saw these data"
         )
-    return f"{found['spec']}{digest}: {word}"
+    return f"{stated['spec']}{digest}: {word}"
 
 
-def _optimizer(found: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])  # it counts relative to its own start
-    yield "optimizer", f"{found['name']}, learning rate {found.get('lr', 0):.4g}, schedule {rates}"
+    yield "optimizer", f"{stated['name']}, learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
 
 
-def _noise_multipliers(found: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "noise multipliers of the run", f"{found[0]:.4g} to {found[-1]:.4g}, in {facts['epochs']} epochs"
+def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "noise multipliers of the run", f"{stated[0]:.4g} to {stated[-1]:.4g}, in {facts['epochs']} epochs"
 
 
-def _coordinates(found: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _coordinates(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield (
         "objective",
-        f"{facts['objective']}, mu {facts['mu']}, {found['steps']} steps on the coordinates at rate {found['rate']:g} "
-        f"({found['optimizer']})",
+        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at rate {stated['rate']:g} "
+        f"({stated['optimizer']})",
     )
 
 
-def _augmentation(found: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     copies = facts["augmentation_copies"]
-    yield "copies of each example", f"{copies} ({found}), whose gradients are averaged before clipping"
+    yield "copies of each example", f"{copies} ({stated}), whose gradients are averaged before clipping"
 
 
-def _teacher(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if found.get("source") != "trained":
-        if found == {"source": "given"}:
+def _teacher(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if stated.get("source") != "trained":
+        if stated == {"source": "given"}:
             yield "each teacher", "was trained elsewhere: their predictions were given"
         return
-    recipe = found["recipe"]
+    recipe = stated["recipe"]
     match recipe["kind"]:
         case "estimator":
             what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
@@ -242,27 +242,27 @@ def _teacher(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, st
             what = "spreading of labels over the public inputs"
         case _:
             what = recipe["name"]
-    together = ", each person's to one teacher" if found.get("assigned_by") == "person" else ""
-    yield "each teacher", f"{what}, records assigned {found['records']}{together}"
-    if any("corrections of a public reference" in each for each in found.get("seen_through", [])):
+    together = ", each person's to one teacher" if stated.get("assigned_by") == "person" else ""
+    yield "each teacher", f"{what}, records assigned {stated['records']}{together}"
+    if any("corrections of a public reference" in each for each in stated.get("seen_through", [])):
         yield "teachers answer with", "corrections of a public network's predictions"
 
 
-def _reducer(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    codes = f", {found['codes']}" if "codes" in found else ""
-    yield "reducer", f"{found['kind']}, codes of {found['size']} numbers{codes}"
+def _reducer(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    codes = f", {stated['codes']}" if "codes" in stated else ""
+    yield "reducer", f"{stated['kind']}, codes of {stated['size']} numbers{codes}"
 
 
-def _public_start(found: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    learned = f"a public network, trained on {found['volumes_with_masks']} public volumes with masks, as teachers did"
+def _public_start(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    learned = f"a public network, trained on {stated['volumes_with_masks']} public volumes with masks, as teachers did"
     yield "the student began as", learned
-    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.get("test_metrics", {}).items()]
+    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in stated.get("test_metrics", {}).items()]
     if figures:
-        yield f"that network alone, on the {found['test_rows']} test rows", ", ".join(figures)
+        yield f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures)
 
 
-def _chosen(found: list[dict[str, Any]], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for choice in found:
+def _chosen(stated: list[dict[str, Any]], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for choice in stated:
         what = ": number, name, score ± the noise in it" if "scores" in choice else ""
         yield f"chosen, the best first{what}", "; ".join(choice_lines(choice))
 
@@ -288,7 +288,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
 
 def _data_to_predict(facts: dict[str, Any]) -> str:
     """What the card gives to `predict --data`, with the name of the code that makes features of it, if some does."""
-    found = {part["kind"]: part for part in public_features(facts)}
-    if "precomputed" in found:
+    by_kind = {part["kind"]: part for part in public_features(facts)}
+    if "precomputed" in by_kind:
         return "FOLDER_OF_FEATURES"
-    return f"DATA --features {printable(found['external']['spec'])}" if "external" in found else "DATA"
+    return f"DATA --features {printable(by_kind['external']['spec'])}" if "external" in by_kind else "DATA"

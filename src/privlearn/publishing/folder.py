@@ -76,15 +76,15 @@ def weights(contents: Contents) -> bytes:
     """
     try:
         with _opened(contents.path / WEIGHTS) as file:
-            found = file.read()
+            content = file.read()
     except _Unreadable as error:
         raise CertificateMismatch(f"{error}: it was there when {contents.path} was checked") from error
-    if hashlib.sha256(found).hexdigest() != contents.digests.get(WEIGHTS):
+    if hashlib.sha256(content).hexdigest() != contents.digests.get(WEIGHTS):
         raise CertificateMismatch(
             f"{WEIGHTS} in {contents.path} was changed while it was being checked: get an unchanged copy, and keep others "
             "from writing to it"
         )
-    return found
+    return content
 
 
 def bounded(path: Path, most: int) -> bytes:

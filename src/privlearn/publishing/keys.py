@@ -278,14 +278,14 @@ def signer_of(certificate: dict[str, Any]) -> PublicKey | None:
     """
     if "signature" not in certificate:
         return None
-    found = certificate["signature"]
-    if not isinstance(found, dict) or set(found) != {"algorithm", "public_key", "value"}:
+    signature = certificate["signature"]
+    if not isinstance(signature, dict) or set(signature) != {"algorithm", "public_key", "value"}:
         raise BadInput("the signature has other fields than it should: expected algorithm, public_key and value")
-    if found["algorithm"] != _ALGORITHM:
-        raise BadInput(f"the signature's algorithm is {str(found['algorithm'])[:24]!r}: expected {_ALGORITHM!r}")
-    key = PublicKey(decoded(found["public_key"], 32, "the signature's public key"))
-    value = decoded(found["value"], 64, "the signature's value")
-    if not key.fits(value, _message(certificate, {name: found[name] for name in ("algorithm", "public_key")})):
+    if signature["algorithm"] != _ALGORITHM:
+        raise BadInput(f"the signature's algorithm is {str(signature['algorithm'])[:24]!r}: expected {_ALGORITHM!r}")
+    key = PublicKey(decoded(signature["public_key"], 32, "the signature's public key"))
+    value = decoded(signature["value"], 64, "the signature's value")
+    if not key.fits(value, _message(certificate, {name: signature[name] for name in ("algorithm", "public_key")})):
         raise BadInput(
             "the signature does not fit: certificate or signature were changed after signing, or the signature belongs to "
             "another certificate. Get an unchanged copy"

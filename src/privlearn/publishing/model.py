@@ -101,11 +101,11 @@ def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str 
         network = networks.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
     model = torch.nn.Sequential(*transforms, network)
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in tensors.items()}
-    if wanted != found:
-        odd = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))[0]
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+    if wanted != shapes:
+        odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
         raise BadInput(
-            f"{WEIGHTS} does not fit model {spec!r}: {str(odd)[:60]!r} has shape {found.get(odd, 'nowhere')}, and should "
+            f"{WEIGHTS} does not fit model {spec!r}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and should "
             f"have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model_spec="
         )
     if known:

@@ -81,24 +81,24 @@ def verify_contents(contents: Contents, trusted: PublicKey | None = None) -> Ver
     claim = certificate["claim"] if isinstance(certificate["claim"], dict) else {}
     problems, signed_by = _signature(certificate, trusted)
     problems += _changed_parts(certificate) + _changed_files(contents, certificate)
-    found = None
+    guarantee = None
     try:
         event = from_json(certificate["events"])
-        found = _recompute(event, claim)
-        problems += _contradictions(found, claim) + _card_contradictions(contents, claim, signed_by)
-        problems += _of_the_plan(certificate, event, found) + _other_features(contents, certificate)
+        guarantee = _recompute(event, claim)
+        problems += _contradictions(guarantee, claim) + _card_contradictions(contents, claim, signed_by)
+        problems += _of_the_plan(certificate, event, guarantee) + _other_features(contents, certificate)
     except PrivlearnError as error:
         problems.append(f"the guarantee cannot be recomputed: {error}")
     adjacency = claim.get("adjacency")
     return Verification(
         ok=not problems,
-        epsilon=found.epsilon if found else None,
+        epsilon=guarantee.epsilon if guarantee else None,
         delta=_number(claim.get("delta")),
         adjacency=adjacency if isinstance(adjacency, str) else None,
-        method=found.method if found else None,
-        unit=str(found.unit) if found else None,
+        method=guarantee.method if guarantee else None,
+        unit=str(guarantee.unit) if guarantee else None,
         problems=problems,
-        warnings=_warnings(certificate, found) + _strangers(contents),
+        warnings=_warnings(certificate, guarantee) + _strangers(contents),
         signed_by=signed_by,
         **_of_other_runs(claim),
     )
@@ -119,18 +119,16 @@ def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
 def _signature(certificate: dict[str, Any], trusted: PublicKey | None) -> tuple[list[str], str | None]:
     """What is wrong with the signature, and the fingerprint of the key that it fits."""
     try:
-        found = signer_of(certificate)
+        signer = signer_of(certificate)
     except BadInput as error:
         return [str(error)], None
-    if found is None:
+    if signer is None:
         missing = "the certificate is not signed, and a signature with the key {} was asked for: get the signed copy"
         return ([missing.format(trusted.fingerprint)] if trusted else []), None
-    if trusted and found.raw != trusted.raw:
-        other = (
-            f"it is signed with the key {found.fingerprint}, and not with the one that was given, {trusted.fingerprint}"
-        )
-        return [other], found.fingerprint
-    return [], found.fingerprint
+    if trusted and signer.raw != trusted.raw:
+        other = f"it is signed with the key {signer.fingerprint}, and not with the one that was given, {trusted.fingerprint}"
+        return [other], signer.fingerprint
+    return [], signer.fingerprint
 
 
 def _changed_parts(certificate: dict[str, Any]) -> list[str]:
@@ -165,23 +163,23 @@ def _recompute(event: Event, claim: dict[str, Any]) -> Guarantee:
     if isinstance(delta, bool) or not isinstance(delta, int | float):
         raise BadInput(f"the stated delta is {str(delta)[:40]}: expected a number in (0, 1)")
     unit = PrivacyUnit(claim.get("group_size", 1), claim.get("rows_per_person"))
-    found = accountant.guarantee(event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size)
-    return replace(found, rows_per_person=unit.rows_per_person)
+    guarantee = accountant.guarantee(event, Adjacency.parse(str(claim.get("adjacency"))[:40]), delta, unit.group_size)
+    return replace(guarantee, rows_per_person=unit.rows_per_person)
 
 
-def _contradictions(found: Guarantee, claim: dict[str, Any]) -> list[str]:
-    expected = _CLAIMS | set(found.unit.figures()) | ({"ledger"} & set(claim))
+def _contradictions(guarantee: Guarantee, claim: dict[str, Any]) -> list[str]:
+    expected = _CLAIMS | set(guarantee.unit.figures()) | ({"ledger"} & set(claim))
     if set(claim) != expected:
         return [f"the claim has the fields {sorted(claim)}: expected {sorted(expected)}"]
     problems = []
-    if not _agrees(claim["epsilon"], found.epsilon):
+    if not _agrees(claim["epsilon"], guarantee.epsilon):
         problems.append(
-            f"the events give epsilon {found.epsilon:.6g} at delta {found.delta:g}, and the certificate states "
+            f"the events give epsilon {guarantee.epsilon:.6g} at delta {guarantee.delta:g}, and the certificate states "
             f"{str(claim['epsilon'])[:40]}"
         )
-    if claim["rho"] != found.rho and not (found.rho is not None and _agrees(claim["rho"], found.rho)):
-        problems.append(f"the events give rho {found.rho}, and the certificate states {str(claim['rho'])[:40]}")
-    for key, true in {"unit": str(found.unit), "method": found.method}.items():
+    if claim["rho"] != guarantee.rho and not (guarantee.rho is not None and _agrees(claim["rho"], guarantee.rho)):
+        problems.append(f"the events give rho {guarantee.rho}, and the certificate states {str(claim['rho'])[:40]}")
+    for key, true in {"unit": str(guarantee.unit), "method": guarantee.method}.items():
         if claim[key] != true:
             problems.append(f"the certificate states {key} {str(claim[key])[:60]!r}: for these events it is {true!r}")
     return problems
@@ -213,12 +211,12 @@ def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str
         return [f"the facts in {CERTIFICATE} do not say what the public features are"]
     try:
         transforms = loads(contents.files[CONFIG])["transforms"]
-        found = [_identity(part) for part in transforms if "spec" in part]
+        configured = [_identity(part) for part in transforms if "spec" in part]
     except (ValueError, KeyError, TypeError, AttributeError):
-        found = []  # what is wrong with it is reported already, or when a model is to be built from it
-    if found == stated:
+        configured = []  # what is wrong with it is reported already, or when a model is to be built from it
+    if configured == stated:
         return []
-    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and {str(found)[:80]}"]
+    return [f"{CERTIFICATE} states other public features than {CONFIG}: {str(stated)[:80]} and {str(configured)[:80]}"]
 
 
 def _identity(features: dict[str, Any]) -> tuple[str, ...]:
@@ -226,14 +224,14 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
     return (str(features["kind"]), str(features["spec"]), str(features.get("digest", "")))
 
 
-def _of_the_plan(certificate: dict[str, Any], event: Event, found: Guarantee) -> list[str]:
+def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee) -> list[str]:
     """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
     runs; it must be for the neighbours that are claimed; and what the run told must follow from it.
     """
     plan = plans.read(certificate["plan"])
     planned = plan.event()
-    problems = claim_module.contradictions(certificate["claim"], event, planned, found)
-    if (plan.neighbours, plan.unit) != (found.adjacency, found.unit):
+    problems = claim_module.contradictions(certificate["claim"], event, planned, guarantee)
+    if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):
         problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
     if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
         problems.append(f"the plan's events cost more than the {plan.budget} that it is said to be calibrated to")
@@ -261,7 +259,7 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
-def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]:
+def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[str]:
     warnings = []
     if certificate.get("randomness") == "seeded":
         warnings.append(
@@ -269,7 +267,7 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
             "protected"
         )
     facts, claim = certificate.get("facts"), certificate.get("claim")
-    if not isinstance(facts, dict) or not isinstance(claim, dict) or found is None:
+    if not isinstance(facts, dict) or not isinstance(claim, dict) or guarantee is None:
         return warnings
     if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == claim_module.ALONE:
         warnings.append(
@@ -278,8 +276,8 @@ def _warnings(certificate: dict[str, Any], found: Guarantee | None) -> list[str]
         )
     tuning = facts.get("tuning")
     examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
-    if isinstance(examples, int) and found.delta * examples >= 1:
+    if isinstance(examples, int) and guarantee.delta * examples >= 1:
         warnings.append(
-            f"delta {found.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
+            f"delta {guarantee.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
         )
     return warnings

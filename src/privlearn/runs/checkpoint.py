@@ -146,7 +146,7 @@ def facts(
     loss: Loss,
     data: Sequence[Tensor],
     persons: Tensor | None,
-    shown: tuple[Tensor, Tensor] | None,
+    validation: tuple[Tensor, Tensor] | None,
     transform: object = None,
     **others: Any,
 ) -> dict[str, str]:
@@ -169,7 +169,7 @@ def facts(
         "copies": _name(transform),
         "device": str(next(network.parameters()).device),
         "data": _digest(*data, *([] if persons is None else [persons])),
-        "validation rows": _digest(*(shown or ())),
+        "validation rows": _digest(*(validation or ())),
         "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",
         "number of threads": str(torch.get_num_threads()),
     }
@@ -185,15 +185,15 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
     differ = [name for name in now if then.get(name) != now[name]]
     differ = [name for name in differ if name != "plan"] or differ  # which says the same at length
     if differ or set(then) != set(now):
-        shown = "; ".join(
+        differences = "; ".join(
             f"its {name} was {then.get(name)} and is {now[name]}"
             if len(str(then.get(name))) + len(now[name]) < 200
             else f"its {name} differs"
             for name in differ
         )
         raise BadInput(
-            f"the checkpoint is of another run: {shown or 'it has other settings'}. Go on with what it began with, or delete "
-            "it and begin anew (what it was charged stays charged)"
+            f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began with, or "
+            "delete it and begin anew (what it was charged stays charged)"
         )
 
 
@@ -205,8 +205,8 @@ def _name(given: object) -> str:
 
 
 def _digest(*tensors: Tensor) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in tensors:
-        found.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
-        found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

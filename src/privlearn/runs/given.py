@@ -18,15 +18,15 @@ from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.refusals import (
-    OptimizerFactory,
-)
+from privlearn.runs.refusals import OptimizerFactory
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule, Validation
 from privlearn.streams import Streams
 from privlearn.world import World
 
-#: Rows to learn from, in any of the ways in which they may be given.
+#: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each example;
+#: or a map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the rows
+#: are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 

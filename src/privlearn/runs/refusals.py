@@ -183,13 +183,13 @@ def device_of(given: str | torch.device | None, network: nn.Module) -> torch.dev
     if given is None:
         return next((p.device for p in network.parameters()), torch.device("cpu"))
     try:
-        found = torch.device(given)
-        float(torch.zeros(1, device=found))
+        device = torch.device(given)
+        float(torch.zeros(1, device=device))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise BadInput(
             f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
         ) from error
-    return found
+    return device
 
 
 def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:

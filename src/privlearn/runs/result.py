@@ -71,7 +71,7 @@ def accuracy_facts(augmentation: Augmentation | None, average: float | None, los
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     return {
         "augmentation_copies": augmentation.copies if augmentation else 1,
-        **({"augmentation": augmentation.shown} if augmentation else {}),
+        **({"augmentation": augmentation.summary} if augmentation else {}),
         **({} if average is None else {"average": average}),
         **({"label_smoothing": smoothing} if smoothing else {}),
     }

@@ -75,7 +75,8 @@ class TrainingSession(Session):
 
     Args:
         plan, ledger, streams, charged: as of `Session`.
-        checkpoint: a file to keep progress in.
+        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
+            bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
         world: the processes that share the run.
 
     Attributes:
@@ -84,6 +85,8 @@ class TrainingSession(Session):
         parts: all that training changes, by name, to be filled in before anything is charged.
         facts: what a resumed run must have in common with its checkpoint.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
+        taken: how many steps were released.
+        complete: whether nothing is left to release.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -115,7 +118,8 @@ class TrainingSession(Session):
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
         self._first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
-        self._stopped = False
+        self.taken, self.complete = 0, False
+        self._open = self._stopped = False
 
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
@@ -130,12 +134,15 @@ class TrainingSession(Session):
         with self.file.alone() if self.file else nullcontext():
             if self.charged:
                 self._begin()
+            self._open = True
             try:
                 yield
             except BaseException:
                 if (self.file is None or self._stopped) and self.charged:
                     self.ledger.settle()
                 raise
+            finally:
+                self._open = False
             if self.charged:
                 self.ledger.settle()
 
@@ -213,19 +220,41 @@ class TrainingSession(Session):
             self.account.charge(self.plan.epoch_event(noise_multiplier), self.plan.neighbours)
         return before
 
-    def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
+    def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch that are still to be released, each with its number. Those that were are charged here.
 
-        Before any other a checkpoint is written, if it is time.
+        They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
+        self.taken = epoch * self.plan.sampling.steps(present)
         for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
             if (epoch, step) < self._first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
+                self.taken += 1
                 continue
-            if self.file and self.file.due:
-                self._save(step)
             yield step, sample
+
+    def keep(self, step: int) -> None:
+        """Write a checkpoint if it is time: all batches of the epoch before this one were released, and it was not."""
+        if self.file and self.file.due:
+            self._save(step)
+
+    def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
+        """The batches of an epoch that are still to be released, one after the other, with checkpoints between them."""
+        for step, sample in self.drawn(epoch, noise_multiplier, present):
+            self.keep(step)
+            yield step, sample
+
+    def require_open(self) -> None:
+        """Raise `BadInput` unless the run is under way: what is released after its end is not part of its plan."""
+        if not self._open:
+            raise BadInput(
+                "the run is over, and what it had not spent was given back: nothing can follow. Begin another run"
+            )
+
+    def facts_of_leaving(self) -> dict[str, Any]:
+        """Of a run that was left before its end: the steps that it took."""
+        return {} if self.complete else {"steps": self.taken}
 
     def stop(self, epochs: Generator[Any]) -> None:
         """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be."""
@@ -240,6 +269,7 @@ class TrainingSession(Session):
     def end(self, epochs: int) -> None:
         """Nothing is left to release: the last checkpoint is written."""
         self._epoch, self._drawn_from = epochs, self.streams.state()["sampling"]
+        self.complete = True
         self._save(0)
 
     def _save(self, step: int) -> None:

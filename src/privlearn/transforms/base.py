@@ -171,10 +171,10 @@ def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
     Raises:
         BadInput: one of them does not take such examples.
     """
-    found = tuple(shape)
+    current = tuple(shape)
     for transform in transforms:
-        found = transform.output_shape(found)
-    return found
+        current = transform.output_shape(current)
+    return current
 
 
 def priced(transforms: Iterable[Transform]) -> list[Event]:
@@ -184,8 +184,8 @@ def priced(transforms: Iterable[Transform]) -> list[Event]:
 
 def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the facts of a run say of its public features, one after the other; not looked at."""
-    found = facts.get("public_features", [])
-    return found if isinstance(found, list) else [found]
+    stated = facts.get("public_features", [])
+    return stated if isinstance(stated, list) else [stated]
 
 
 def kinds() -> Mapping[str, type[Transform]]:

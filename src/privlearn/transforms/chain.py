@@ -61,8 +61,8 @@ def with_features(
     if not isinstance(dataset, Dataset):
         raise BadInput(f"dataset is a {type(dataset).__name__}: expected pv.Dataset(x, y, ...), or pv.load(name)")
     if isinstance(features, str) and is_folder(features):
-        found = FeatureFolder.read(features)
-        return replace(found.of(dataset), features=Encoding(PrecomputedRows(found.encoder)))
+        kept = FeatureFolder.read(features)
+        return replace(kept.of(dataset), features=Encoding(PrecomputedRows(kept.encoder)))
     folder = None if cache is None else Path(cache)
     # What is learned from made-up images is nobody's secret.
     public = catalogue.cache() / "directions"
@@ -123,37 +123,37 @@ class Encoding:
         path = self.cache / f"{self._digest(x)}.npy"
         if path.exists():
             return torch.from_numpy(np.load(path, allow_pickle=False))
-        found = self._made(x)
+        encoded = self._made(x)
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
             draft = draft_of(path)
             with os.fdopen(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-                np.save(file, found.numpy())
+                np.save(file, encoded.numpy())
             draft.replace(path)
         except OSError as error:
             raise BadInput(
                 f"features can't be kept in {self.cache}: {error.strerror or error}. Give another folder, or none"
             ) from error
-        return found
+        return encoded
 
     def _made(self, x: Tensor) -> Tensor:
-        found: Tensor | None = None
+        encoded: Tensor | None = None
         with torch.no_grad():
             for start in range(0, len(x), _ROWS_AT_ONCE):
                 part = self.encoder(x[start : start + _ROWS_AT_ONCE])
-                if found is None:
-                    found = part.new_empty(len(x), *part.shape[1:])
-                found[start : start + len(part)] = part
+                if encoded is None:
+                    encoded = part.new_empty(len(x), *part.shape[1:])
+                encoded[start : start + len(part)] = part
                 if self.progress:
                     self.progress(start + len(part), len(x))
-        return self.encoder(x) if found is None else found
+        return self.encoder(x) if encoded is None else encoded
 
     def _digest(self, x: Tensor) -> str:
         """What the features follow from: the encoder, the rows and the versions that compute them."""
         versions = ", ".join(f"{name} {_version(name)}" for name in ("privlearn", "torch", "kymatio"))
-        found = hashlib.sha256(f"{self.encoder.describe()}; {versions}; {tuple(x.shape)} {x.dtype} ".encode())
-        found.update(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-        return found.hexdigest()
+        digest = hashlib.sha256(f"{self.encoder.describe()}; {versions}; {tuple(x.shape)} {x.dtype} ".encode())
+        digest.update(x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
 
 def encoder(

@@ -126,21 +126,21 @@ def _made(spec: str, seed: int) -> nn.Module:
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            found = make()
+            encoder = make()
     except Exception as error:
         raise BadInput(
             f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function is called without arguments"
         ) from error
-    if not isinstance(found, nn.Module):
+    if not isinstance(encoder, nn.Module):
         raise BadInput(
-            f"features {spec!r} returned a {type(found).__name__}: expected a torch.nn.Module from rows to features"
+            f"features {spec!r} returned a {type(encoder).__name__}: expected a torch.nn.Module from rows to features"
         )
-    return found
+    return encoder
 
 
 def _digest(module: nn.Module) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
-        found.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
-        found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

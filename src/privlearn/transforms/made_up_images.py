@@ -42,17 +42,17 @@ def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     rng = np.random.default_rng(0)
     height, width = shape[-2:]
     channels = 1 if len(shape) == 2 else shape[0]
-    found = np.empty((number, channels, height, width), np.float32)
+    images = np.empty((number, channels, height, width), np.float32)
     for index in range(number if channels != _COLOURS else 0):
         draw = _strokes if index % 2 else _shapes
         # Channels share what is drawn, in colours of their own.
         seed = int(rng.integers(2**63))
-        found[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
+        images[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
                         for channel in range(channels)]  # fmt: skip
     if channels == _COLOURS:
         for index in range(number):
-            found[index] = _photograph(rng, height, width)
-    return found.reshape(number, *shape)
+            images[index] = _photograph(rng, height, width)
+    return images.reshape(number, *shape)
 
 
 def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
@@ -65,8 +65,8 @@ def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np
     grey = rng.uniform(0, 0.8)
     shapes = (1 - grey) * shapes + grey * shapes.mean(0)
     texture = rng.uniform(0, 0.2) * _texture(rng, height, width)
-    found = np.clip(rng.uniform(0.3, 1) * shapes + texture + rng.uniform(0, 0.2), 0, 1)
-    return np.asarray(found, np.float32)
+    image = np.clip(rng.uniform(0.3, 1) * shapes + texture + rng.uniform(0, 0.2), 0, 1)
+    return np.asarray(image, np.float32)
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
@@ -74,9 +74,9 @@ def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.fl
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     white = rng.normal(size=(1, height, width)) + 0.5 * rng.normal(size=(_COLOURS, height, width))
     falling = np.maximum(frequency, 1 / max(height, width)) ** -rng.uniform(0.7, 1.7)
-    found = np.fft.ifft2(np.fft.fft2(white) * falling).real
-    found -= found.mean((1, 2), keepdims=True)
-    return np.asarray(found / found.std())
+    texture = np.fft.ifft2(np.fft.fft2(white) * falling).real
+    texture -= texture.mean((1, 2), keepdims=True)
+    return np.asarray(texture / texture.std())
 
 
 def _strokes(rng: np.random.Generator, colours: np.random.Generator, height: int, width: int) -> NDArray[np.float32]:
@@ -164,8 +164,8 @@ def learned(
     """
     sizes = "x".join(map(str, shape))
     # Everything that they follow from stands in the name.
-    told = f"{name}-{sizes}-{_IMAGES}-{_ADDED}-{_WHITENED}".replace(":", "-").replace(",", "-")
-    path = None if cache is None else cache / f"{told}.safetensors"
+    title = f"{name}-{sizes}-{_IMAGES}-{_ADDED}-{_WHITENED}".replace(":", "-").replace(",", "-")
+    path = None if cache is None else cache / f"{title}.safetensors"
     if path is not None and path.exists():
         try:
             return load_file(path)
@@ -173,11 +173,11 @@ def learned(
             path.unlink()
     if begin:
         begin()
-    found = learn()
+    tensors = learn()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, save(found))
-    return found
+        write_durably(path, save(tensors))
+    return tensors
 
 
 def directions(features: Callable[[Tensor], Tensor], shape: Sequence[int], kept: int) -> dict[str, Tensor]:

@@ -133,13 +133,13 @@ class Moments(PrivateTransform):
         self.output_shape(tuple(rows.shape[1:]))  # before anything is charged
         if examples is not None:
             raise BadInput("moments are of rows: expected rows that are examples, not persons")
-        found = release_statistics(
+        statistics = release_statistics(
             rows, torch.zeros(len(rows), dtype=torch.int64), classes=1, norm=self.row_norm, adjacency=adjacency,
             noise_multiplier=self.noise_multiplier, ledger=ledger, stream=stream, split=_SPLIT,
         )  # fmt: skip
         floor = _LEAST_VARIANCE * self.row_norm**2 / self.features
-        deviation = found.variances(LEAST_COUNT, floor).sqrt()
-        mean = found.means(LEAST_COUNT)[0]
+        deviation = statistics.variances(LEAST_COUNT, floor).sqrt()
+        mean = statistics.means(LEAST_COUNT)[0]
         return Standardise(mean.float(), deviation.float(), torch.tensor(float(self.row_norm)))
 
     @classmethod

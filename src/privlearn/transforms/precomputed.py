@@ -85,20 +85,20 @@ class FeatureFolder:
         Raises:
             BadInput: they can't be read, or are not what the folder says.
         """
-        found = [self.path / f"{name}{suffix}" for suffix in _SUFFIXES if (self.path / f"{name}{suffix}").is_file()]
-        if len(found) > 1:
-            raise BadInput(f"{self.path} holds {' and '.join(file.name for file in found)}: expected one of them")
-        if not found:
+        files = [self.path / f"{name}{suffix}" for suffix in _SUFFIXES if (self.path / f"{name}{suffix}").is_file()]
+        if len(files) > 1:
+            raise BadInput(f"{self.path} holds {' and '.join(file.name for file in files)}: expected one of them")
+        if not files:
             return None
-        values = _read(found[0])
+        values = _read(files[0])
         if values.dtype.kind != "f" or values.ndim < 2 or values.shape[1:] != self.shape:
             raise BadInput(
-                f"{found[0]} holds {values.dtype} values of shape {values.shape}: expected floating-point numbers, and rows "
+                f"{files[0]} holds {values.dtype} values of shape {values.shape}: expected floating-point numbers, and rows "
                 f"of shape {self.shape}, as {ABOUT} says"
             )
         for start in range(0, len(values), _ROWS_AT_ONCE):
             require_finite(
-                str(found[0]), f"rows {start} to {start + _ROWS_AT_ONCE}", values[start : start + _ROWS_AT_ONCE]
+                str(files[0]), f"rows {start} to {start + _ROWS_AT_ONCE}", values[start : start + _ROWS_AT_ONCE]
             )
         return values
 
@@ -117,17 +117,17 @@ class FeatureFolder:
         test = None if data.x_test is None else self.part("test")
         if test is not None:
             self._require_rows("test", test, data.x_test)
-        asides = []
+        remarks = []
         if data.x_test is not None and test is None:
-            asides.append(f"{self.path} has no features of the test rows: there will be no test figures")
+            remarks.append(f"{self.path} has no features of the test rows: there will be no test figures")
         if "train" not in self.rows or (test is not None and "test" not in self.rows):
-            asides.append(
+            remarks.append(
                 f"{self.path} does not say which rows its features were made of, so their order is not checked: only their "
                 "number is. Save them with pv.transforms.save_features(..., of=data)"
             )
         return replace(
             data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema="",
-            feature_names=(), asides=(*data.asides, *asides),
+            feature_names=(), remarks=(*data.remarks, *remarks),
         )  # fmt: skip
 
     def _require_rows(self, part: str, features: NDArray[Any], x: Any) -> None:
@@ -204,11 +204,11 @@ def save_features(
 def rows_digest(x: Any) -> str:
     """SHA-256 of the shape and type of an array, such as "(60000, 28, 28) uint8", a line feed, and its bytes in C order."""
     values = np.asarray(x)
-    found = hashlib.sha256(f"{values.shape} {values.dtype}\n".encode())
+    digest = hashlib.sha256(f"{values.shape} {values.dtype}\n".encode())
     for start in range(0, len(values), _ROWS_AT_ONCE):
         part = np.ascontiguousarray(values[start : start + _ROWS_AT_ONCE])
-        found.update(part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes())
-    return found.hexdigest()
+        digest.update(part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
 
 
 def is_folder(spec: str) -> bool:
@@ -220,7 +220,7 @@ def _about(folder: Path) -> dict[str, Any]:
     file = folder / ABOUT
     try:
         with file.open("rb") as opened:
-            found = loads(opened.read(_LARGEST))
+            about = loads(opened.read(_LARGEST))
     except OSError as error:
         raise BadInput(
             f"{file} cannot be read: {error.strerror or error}. A folder of features has one, which says by which encoder "
@@ -228,9 +228,9 @@ def _about(folder: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise BadInput(f"{file} is not readable JSON: {first_line(error)}") from error
-    if not isinstance(found, dict):
+    if not isinstance(about, dict):
         raise BadInput(f'{file} holds no object: expected {{"encoder": "...", "shape": [384]}}')
-    return found
+    return about
 
 
 def _read(file: Path) -> NDArray[Any]:
@@ -241,17 +241,17 @@ def _read(file: Path) -> NDArray[Any]:
             return np.asanyarray(np.load(file, mmap_mode="c", allow_pickle=False))
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files[:2]}
+                arrays = {name: archive[name] for name in archive.files[:2]}
         else:
             from safetensors.torch import load_file
 
             tensors = load_file(file)
-            found = {name: (own.float() if own.is_floating_point() else own).numpy() for name, own in tensors.items()}
-        if len(found) != 1:
-            raise ValueError(f"it holds {len(found) or 'no'} arrays, and one is expected")
+            arrays = {name: (own.float() if own.is_floating_point() else own).numpy() for name, own in tensors.items()}
+        if len(arrays) != 1:
+            raise ValueError(f"it holds {len(arrays) or 'no'} arrays, and one is expected")
     except Exception as error:  # on damaged files the readers raise a dozen kinds of error
         raise BadInput(f"{file} cannot be read as an array of plain numbers: {first_line(error)}") from error
-    return next(iter(found.values()))
+    return next(iter(arrays.values()))
 
 
 @final

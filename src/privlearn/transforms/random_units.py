@@ -103,8 +103,8 @@ class RandomUnits(RowTransform):
             made = cls(scale, mirrored, **local, mean=torch.zeros(features), components=torch.zeros(features, 1))
             return local | directions(made.answers, shape, kept)
 
-        told = f"{spec}-{_FLOOR}-{_ADDED}-{_WHITENED}-{_GRID}-{_IMAGES}"
-        return cls(scale, mirrored, **learned(told, shape, cache, learn, begin))
+        title = f"{spec}-{_FLOOR}-{_ADDED}-{_WHITENED}-{_GRID}-{_IMAGES}"
+        return cls(scale, mirrored, **learned(title, shape, cache, learn, begin))
 
     @property
     def kept(self) -> int:
@@ -141,8 +141,8 @@ class RandomUnits(RowTransform):
     def answers(self, x: Tensor) -> Tensor:
         """The units' averaged answers to images, (rows, units, rows of the grid, columns of the grid)."""
         require_images(self.scale, tuple(x.shape[1:]))
-        found = self._seen(x)
-        return found + self._seen(x.flip(-1)) if self.mirrored else found
+        seen = self._seen(x)
+        return seen + self._seen(x.flip(-1)) if self.mirrored else seen
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn images (batch, height, width) or (batch, channels, height, width) into features (batch, kept)."""

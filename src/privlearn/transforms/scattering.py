@@ -65,8 +65,8 @@ class Scattering(RowTransform):
         require_images(scale, tuple(shape))
         plain = cls(scale)
         count("kept", kept)
-        found = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept), begin)
-        return cls(scale, found["mean"], found["components"])
+        tensors = learned(f"{plain.spec},kept={kept}", shape, cache, lambda: directions(plain, shape, kept), begin)
+        return cls(scale, tensors["mean"], tensors["components"])
 
     @property
     def kept(self) -> int:
@@ -86,8 +86,8 @@ class Scattering(RowTransform):
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
         norm = "of each example, in groups"
-        found = {"kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": norm}
-        return found | ({"directions": f"{self.kept}, learned from made-up images"} if self.kept else {})
+        stated = {"kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": norm}
+        return stated | ({"directions": f"{self.kept}, learned from made-up images"} if self.kept else {})
 
     def config(self) -> dict[str, Any]:
         """What a published configuration states of it."""

@@ -82,8 +82,8 @@ class Statistics:
         counts = self.counts.clamp(min=least_count)
         everybody = float(counts.sum())
         together = self.moments.reshape(-1, self.moments.shape[-1])  # of one class after another, or of all
-        found = together.sum(0) / everybody - (counts / everybody) @ self.squares(least_count)
-        return found.clamp(min=max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody))
+        variances = together.sum(0) / everybody - (counts / everybody) @ self.squares(least_count)
+        return variances.clamp(min=max(least_variance, math.sqrt(len(together)) * self.moment_std / everybody))
 
     def class_variances(self, least_count: float) -> Tensor:
         """Variances within each class by itself, shape (classes, features), from moments of each class.
@@ -151,13 +151,13 @@ def release_statistics(
         by_class=by_class,
     )  # fmt: skip
     noisy = release(*bounded, noise_multiplier=noise_multiplier, ledger=ledger, stream=stream, shares=shares)
-    values = {part: found[0] for part, found in zip(parts, noisy, strict=True)}
+    values = {part: own[0] for part, own in zip(parts, noisy, strict=True)}
     stds = {
         part: noise_multiplier * own.sensitivity / share
         for part, own, share in zip(parts, bounded, shares, strict=True)
     }
-    found = values["counts"] if counts is None else counts
-    return Statistics(found, values["sums"], values.get("moments"), stds["sums"], stds.get("moments", 0.0))
+    counts = values["counts"] if counts is None else counts
+    return Statistics(counts, values["sums"], values.get("moments"), stds["sums"], stds.get("moments", 0.0))
 
 
 def normalised(parts: Sequence[float]) -> list[float]:
@@ -408,13 +408,13 @@ def choice_json(
         scores: what each was ranked by, where that was released.
         noise: the standard deviation of the noise in each score.
     """
-    found: dict[str, Any] = {"indices": [int(index) for index in indices[:MOST]]}
+    choice: dict[str, Any] = {"indices": [int(index) for index in indices[:MOST]]}
     if names:
-        found["names"] = [names[index] for index in found["indices"]]
+        choice["names"] = [names[index] for index in choice["indices"]]
     if scores is not None and noise is not None:
-        found["scores"] = [float(f"{value:.6g}") for value in scores[:MOST]]
-        found["noise_std"] = [float(f"{value:.6g}") for value in noise[:MOST]]
-    return found
+        choice["scores"] = [float(f"{value:.6g}") for value in scores[:MOST]]
+        choice["noise_std"] = [float(f"{value:.6g}") for value in noise[:MOST]]
+    return choice
 
 
 def check_choice(choice: dict[str, Any], keep: int) -> None:
@@ -447,10 +447,10 @@ def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:
     """A line for each of the first `most` features: its number and name, its score and the noise in that."""
-    found = []
+    lines = []
     for place, index in enumerate(choice["indices"][:most]):
         name = f" {choice['names'][place]}" if "names" in choice else ""
         score = f": {choice['scores'][place]:.4g} ± {choice['noise_std'][place]:.2g}" if "scores" in choice else ""
-        found.append(f"{index}{name}{score}")
+        lines.append(f"{index}{name}{score}")
     left = len(choice["indices"]) - most
-    return [*found, f"and {left} more"] if left > 0 else found
+    return [*lines, f"and {left} more"] if left > 0 else lines

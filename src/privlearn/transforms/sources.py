@@ -76,10 +76,10 @@ class External(PublicTransform):
                 f"features={named}"
             )
         with torch.device("cpu"):  # it has its weights from elsewhere
-            found = ExternalModule(str(code))
-        if found.digest != stated["digest"]:
+            module = ExternalModule(str(code))
+        if module.digest != stated["digest"]:
             raise BadInput(f"the weights of {code} are not those that the model was trained with: get the same")
-        return found
+        return module
 
 
 @final

@@ -58,11 +58,11 @@ class Convolution:
 
     def _native(self, g: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         """The gradient of the input (0) or of the weight (1)."""
-        found: Tensor = torch.ops.aten.convolution_backward(
+        gradient: Tensor = torch.ops.aten.convolution_backward(
             g, x, weight, None, self._stride, self._padding, self._dilation, self._transposed, self._output_padding,
             groups, [which == 0, which == 1, False],
         )[which]  # fmt: skip
-        return found
+        return gradient
 
     def _weight_gradients(self, x: Tensor, g: Tensor) -> ExampleGradients:
         weight = self._weight
@@ -91,8 +91,8 @@ class Convolution:
             return out[..., : kernel[0], : kernel[1]].reshape(examples, *self._weight.shape)
         shape = [examples * self._weight.shape[0], *self._weight.shape[1:]]
         weight = self._kernels.scratch.empty(shape, x)  # only its shape matters
-        found = self._native(wide_g, wide_x, weight, examples * self._groups, 1)
-        return found.reshape(examples, *self._weight.shape)
+        gradients = self._native(wide_g, wide_x, weight, examples * self._groups, 1)
+        return gradients.reshape(examples, *self._weight.shape)
 
     def _unfolded(self, x: Tensor) -> Tensor:
         """Patches, shape (examples, positions, channels x kernel)."""

@@ -48,12 +48,12 @@ class Linear:
         single = call.single(g)
         rows, norms = (g, row_norms(g)) if single else (call.positions(g), None)
         if self._trains[0]:
-            found: ExampleGradients
+            gradients: ExampleGradients
             if norms is not None:
-                found = OuterProduct(g, x.to(g.dtype), norms, self._kernels)
+                gradients = OuterProduct(g, x.to(g.dtype), norms, self._kernels)
             else:
-                found = sum_of_outer(rows, call.positions(x), weight.shape, self._kernels)
-            call.keep(self._weight, self._rows, found)
+                gradients = sum_of_outer(rows, call.positions(x), weight.shape, self._kernels)
+            call.keep(self._weight, self._rows, gradients)
         if self._bias is not None and self._trains[1]:
             call.keep(self._bias, self._bias_rows, Dense(rows if single else rows.sum(1), norms))
         return self._kernels.back(g, weight.to(g.dtype)) if wanted else None
@@ -84,8 +84,8 @@ class Product:
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
         """Keep gradients of the weight."""
-        found = sum_of_outer(call.positions(x), call.positions(g), self._weight.shape, self._kernels)
-        call.keep(self._weight, None, found)
+        gradients = sum_of_outer(call.positions(x), call.positions(g), self._weight.shape, self._kernels)
+        call.keep(self._weight, None, gradients)
         return g @ self._weight.T.to(g.dtype) if wanted else None
 
 

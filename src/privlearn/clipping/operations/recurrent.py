@@ -163,9 +163,9 @@ class _Recurrence(torch.autograd.Function):
         if capture.trains(*(ctx.biases or ())):
             summed = Dense(rows.sum(1))
             both = (summed if inputs is products else Dense(call.positions(inputs).sum(1)), summed)
-            for bias, found in zip(ctx.biases, both, strict=True):
+            for bias, gradients in zip(ctx.biases, both, strict=True):
                 if capture.trains(bias):
-                    call.keep(bias, None, found)
+                    call.keep(bias, None, gradients)
         return (None, None, None, None, None, inputs, *start)
 
 
@@ -178,8 +178,8 @@ def _recur(
     call = capture.call(x.shape, w_state.dtype)
     both = (biases[0], biases[1]) if biases else None
     with no_autocast(x):
-        found = _Recurrence.apply(kind(capture.kernels), call, capture, w_state, both, x, *start)  # type: ignore[no-untyped-call]
-    return cast(tuple[Tensor, ...], found)
+        outputs = _Recurrence.apply(kind(capture.kernels), call, capture, w_state, both, x, *start)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, ...], outputs)
 
 
 def _stack(

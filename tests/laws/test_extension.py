@@ -1,0 +1,309 @@
+"""One place each: what can be added is one class or function and one line that registers it.
+
+Made up here: a sampler, a mechanism, a clip, a schedule, the rule of an operation, a transform, a recipe for teachers and a
+study. All are trained with, priced, published, verified and predicted with. If one of them ever needs a second place, this
+cannot be written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar, final
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import privlearn as pv
+from privlearn import _public, plan
+from privlearn.accounting import events, rdp
+from privlearn.accounting.events import Event, Mechanism
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import FixedBatches, Gaussian
+from privlearn.accounting.pairs import ATOMS, PairBuilder, pure_pair
+from privlearn.clipping import clips
+from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.clips import Clip
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.operations import RULES
+from privlearn.clipping.per_example import Dense
+from privlearn.publishing import plans
+from privlearn.sampling import EpochCharge, Sample, Sampler
+from privlearn.schedules import Schedule
+from privlearn.teachers import recipes
+from privlearn.transforms.base import PrivateTransform
+from privlearn.transforms.modules import RowTransform
+from privlearn_studies import registry
+from privlearn_studies.charts import Curve, Figure, Panel
+from privlearn_studies.report import Findings, Row
+
+ROWS, FEATURES, CLASSES = 60, 5, 3
+
+
+@pytest.fixture
+def made_up() -> Iterator[SimpleNamespace]:
+    """One new kind of each, known only as long as the test runs."""
+    tables = (_public._KINDS, events._KINDS, events._NAMES, events._FIELDS, RULES)
+    patches = [mock.patch.dict(table) for table in tables]
+    for patch in patches:
+        patch.start()
+    try:
+        yield SimpleNamespace(**extensions())
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def extensions() -> dict[str, Any]:
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Backwards(Sampler):
+        """Batches in the order of the data, from its end: an epoch is the unit, and nothing is amplified."""
+
+        batch_size: int
+        adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
+        kind: ClassVar[str] = "backwards"
+
+        @classmethod
+        def of_size(cls, batch_size: int, examples: int) -> Backwards:
+            return cls(batch_size)
+
+        def steps(self, examples: int) -> int:
+            return -(-examples // self.batch_size)
+
+        def expected_batch_size(self, examples: int) -> float:
+            return float(min(self.batch_size, examples))
+
+        def event(self, mechanism: Gaussian) -> Event:
+            return FixedBatches(mechanism)
+
+        def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
+            unit = EpochCharge(self.event)
+            for end in range(examples, 0, -self.batch_size):
+                yield Sample(np.arange(max(end - self.batch_size, 0), end), unit)
+
+    @events.kind("coin")
+    @final
+    @dataclass(frozen=True, slots=True)
+    class Coin(Mechanism):
+        """A yes or no that is told the other way round now and then: epsilon-DP."""
+
+        epsilon: float
+
+        def zcdp(self) -> float:
+            return self.epsilon**2 / 2
+
+        def renyi(self, orders: Any) -> Any:
+            return rdp.randomised_response(self.epsilon, 2, orders)
+
+        def pure(self, times: int = 1) -> float:
+            return times * self.epsilon
+
+        def pair(self) -> PairBuilder:
+            return PairBuilder(lambda h, tail: pure_pair(self.epsilon, h), ATOMS * self.epsilon, 2 * self.epsilon)
+
+        def grouped(self, k: int) -> Coin:
+            return Coin(k * self.epsilon)
+
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Sign(Clip):
+        """Each gradient is brought to the same length."""
+
+        clip_norm: float
+        kind: ClassVar[str] = "same-length"
+
+        def norm(self, clip_norm: float, layers: int) -> float:
+            return clip_norm
+
+        def weights(self, norms: Tensor, clip_norm: float) -> Tensor:
+            return clip_norm / norms.clamp(min=1e-12)
+
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Halving(Schedule):
+        """Half of the noise from an epoch on."""
+
+        epoch: int
+        start: float = 10.0
+        kind: ClassVar[str] = "halving"
+
+        def __call__(self, epoch: float) -> float:
+            return self.start / (1 if epoch < self.epoch else 2)
+
+    class Offset:
+        """x - p, where p has no dimension for the batch."""
+
+        def __init__(self, parameter: Tensor) -> None:
+            self.parameters = (parameter,)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x - self.parameters[0]
+
+        def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> Tensor | None:
+            call.keep(self.parameters[0], None, Dense(-call.grouped(g).sum(1)))
+            return g if wanted else None
+
+    def subtract(capture: Capture, x: Any, parameter: Any) -> Any:
+        return capture.run(Offset(parameter), x, low=False)
+
+    RULES[torch.sub] = subtract
+
+    class Flipped(RowTransform):
+        """Rows as they are, or with the other sign."""
+
+        kind = "flip"
+
+        def __init__(self, sign: Tensor) -> None:
+            super().__init__()
+            self.register_buffer("sign", sign)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.get_buffer("sign")
+
+    @final
+    @dataclass(frozen=True)
+    class Flip(PrivateTransform):
+        """Rows by the sign that a coin says most of them have."""
+
+        epsilon: float
+        kind: ClassVar[str] = "flip"
+
+        def event(self) -> Event:
+            return Coin(self.epsilon)
+
+        @property
+        def noise_multiplier(self) -> float:
+            return 1 / self.epsilon
+
+        def text(self) -> str:
+            return f"a coin of epsilon {self.epsilon:g}"
+
+        def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+            return shape
+
+        def fit(
+            self, x: Tensor, adjacency: Any, ledger: Any, stream: Any, examples: Any = None, labels: Any = None
+        ) -> Any:
+            ledger.charge(self.event(), adjacency)
+            return Flipped(torch.tensor(-1.0))
+
+        @classmethod
+        def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RowTransform:
+            return Flipped(torch.empty(stated["shape"]))
+
+    def nearest_mean(x: Tensor, y: Tensor) -> recipes.Predictor:
+        means = torch.stack([x[y == label].mean(0) if (y == label).any() else x.mean(0) for label in range(CLASSES)])
+        return lambda inputs: torch.cdist(inputs.flatten(1), means.flatten(1)).argmin(1)
+
+    def study(quick: bool, seeds: int | None, runs: Any) -> Findings:
+        spent = Flip(2.0).event().pure()  # type: ignore[attr-defined]
+        figure = Figure("A coin", (Panel((Curve([0.0, 1.0], [0.0, spent]),)),), 4.0, 3.0)
+        return Findings((Row("a coin", "epsilon", spent, 2.0),), figure, "A coin costs what it says.")
+
+    return {
+        "sampler": Backwards(20), "mechanism": Coin(0.5), "clip": Sign(0.2), "schedule": Halving(1),
+        "transform": Flip(0.5), "recipe": nearest_mean, "study": study,
+    }  # fmt: skip
+
+
+class Net(nn.Module):
+    """A linear layer on rows less an offset, which is trained, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.linear = nn.Parameter(torch.zeros(FEATURES)), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(torch.sub(x.flatten(1), self.offset))
+
+
+def data() -> tuple[Tensor, Tensor]:
+    y = torch.arange(ROWS) % CLASSES
+    x = nn.functional.one_hot(y, FEATURES).float() + 0.1 * torch.randn(ROWS, FEATURES, generator=torch.manual_seed(0))
+    return x, y
+
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: Path) -> None:
+    wanted = pv.Plan(
+        made_up.sampler, epochs=2, schedule=made_up.schedule, clip=made_up.clip, front=(made_up.transform,)
+    ).calibrate(epsilon=4.0, delta=1e-5)
+    assert 3.9 < wanted.guarantee(1e-5).epsilon <= 4.0
+    assert plans.read(wanted.to_json()) == wanted
+    assert pv.sampling.named("backwards", 20, ROWS) == made_up.sampler
+    assert clips.named("same-length", 0.2) == made_up.clip
+    x, y = data()
+    make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
+    result = pv.dpsgd(wanted, make, LOSS, pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), streams=pv.Streams.new(0))
+    assert result.ledger.event == wanted.event()
+    assert made_up.mechanism in events.tally(result.ledger.event)
+    out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=CLASSES)
+    assert pv.verify(out).ok
+    model = pv.load_model(out)
+    torch.testing.assert_close(model(x), result.model(x))
+    assert model.predict(x).shape == (ROWS,)
+
+
+def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registered(made_up: SimpleNamespace) -> None:
+    made = type(made_up.schedule)
+    del _public._KINDS[made.kind]
+    stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
+    assert stated.noise_multipliers() == (4.0, 2.0)
+    assert plans.read(stated.to_json()) == stated
+
+
+def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: SimpleNamespace) -> None:
+    x, y = data()
+    sums = []
+    for known in (True, False):
+        torch.manual_seed(0)
+        net = Net().double()
+        if not known:
+            RULES.pop(torch.sub)
+        clipped = ClippedGradients(net, LOSS, made_up.clip, Adjacency.ZERO_OUT)
+        clipped.prepare(x.double(), y)
+        assert clipped.way == ("layers" if known else "vmap")
+        (sample,) = pv.sampling.FullBatch().draw(ROWS, np.random.default_rng(0))
+        sums.append(clipped(sample, x.double(), y))
+    assert sums[0].sensitivity == sums[1].sensitivity
+    for one, other in zip(sums[0].values, sums[1].values, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) -> None:
+    x, y = data()
+    asked = pv.teachers.PatePlan(teachers=10, queries=20, aggregate=pv.teachers.Votes(CLASSES))
+    wanted = asked.calibrate(epsilon=8.0, delta=1e-5)
+    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)), epochs=2)
+    teachers = pv.teachers.Trained((x, y), made_up.recipe, 10)
+    result = pv.pate(wanted, teachers, None, x[:20], student, streams=pv.Streams.new(0))
+    assert result.ledger.event == wanted.event()
+    out = pv.publish(result, tmp_path / "model")
+    assert pv.verify(out).ok
+
+
+def test_a_made_up_study(made_up: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = ModuleType("privlearn_studies.made_up")
+    home.run = made_up.study  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    own = registry.Study("coin", "made up", "what a coin costs", "made_up:run", False)
+    monkeypatch.setattr(registry, "STUDIES", (*registry.STUDIES, own))
+    (row,) = registry.find("coin").run(quick=True).rows
+    assert row.ours == row.paper
+
+
+def test_what_is_made_up_is_forgotten() -> None:
+    assert "backwards" not in _public.kinds(Sampler)
+    assert replace(pv.Poisson(0.5)) in (pv.Poisson(0.5),)
