@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant("data read before the budget", dpsgd.Run.__init__,
            "require_one_process()", "len(data[0])",
            "check_training_refuses_before_touching_data"),
-    Mutant("data are read whatever the budget", session.TrainingSession.__init__,
+    Mutant("data are read whatever the budget", session.Session.__init__,
            "self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)", "pass",
            "check_training_refuses_before_touching_data"),
     Mutant("the first epochs are not in the plan", plan.Plan.noise_multipliers, "range(self.epochs)",
