@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from privlearn.clipping.clips import Flat as Flat
     from privlearn.data import Dataset as Dataset
     from privlearn.data import load as load
+    from privlearn.descent.dpsgd import Run as Run
     from privlearn.descent.dpsgd import dpsgd as dpsgd
     from privlearn.descent.train import train as train
     from privlearn.mac.dpmac import dpmac as dpmac
@@ -59,6 +60,7 @@ __getattr__, __dir__, __all__ = lazy(
         "Plan": "plan",
         "Poisson": "sampling",
         "Result": "runs.result",
+        "Run": "descent.dpsgd",
         "Shuffle": "sampling",
         "Streams": "streams",
         "dpmac": "mac.dpmac",

@@ -240,10 +240,9 @@ class LedgerState:
         before = None if limit is None else share(limit, self.event)
         if limit is None or before is None or before > 1:
             raise BudgetExceeded(
-                f"the runs so far take all of {budget} as a filter counts them. They fit because they were fixed "
-                "beforehand; a run that is chosen after them would have to fit a filter, too. Nothing was charged or "
-                "drawn. Approve all runs before the first release, ledger.approve(plan, other_plan), or begin a ledger "
-                "with a larger budget",
+                f"the runs so far take all of {budget} as a filter counts them, which a run that is chosen after them "
+                "would have to fit, too. Nothing was charged or drawn. Approve all runs before the first release, "
+                "ledger.approve(plan, other_plan), or begin a ledger with a larger budget",
                 budget=budget,
             )
         try:

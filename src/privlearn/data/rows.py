@@ -206,6 +206,8 @@ class DatasetRows:
 
     def _first(self) -> Any:
         """The batch of the first row that can be made: it tells the shapes, which are public."""
+        if not len(self):
+            raise BadInput("the data set has no rows: expected at least one")
         error: Exception | None = None
         for number in range(len(self)):
             try:

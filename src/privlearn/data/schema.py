@@ -184,13 +184,13 @@ class _Reader:
             )
         features: list[Number | Category] = []
         classes: tuple[str, ...] = ()
-        for name, facts in columns.items():
-            column = self._column(name, facts, missing)
+        for name, stated in columns.items():
+            column = self._column(name, stated, missing)
             if isinstance(column, Number | Category):
                 features.append(column)
             if isinstance(column, tuple) == (name != target):
                 raise self._refusal(
-                    f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(facts['kind'])}",
+                    f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(stated['kind'])}",
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
@@ -204,42 +204,42 @@ class _Reader:
             )
         return Schema(target, classes, tuple(features), missing, person)
 
-    def _column(self, name: str, facts: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
+    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
         """A feature, or the target's classes."""
         place = f"column {_quoted(name)}"
         if name != name.strip():
             raise self._refusal(
                 f"{place} has spaces around its name", "none; those in a file's header are left out too"
             )
-        if not isinstance(facts, dict):
-            raise self._refusal(f"{place} is {_quoted(facts)}", f"a table [columns.{name[:60]}]")
-        match facts.get("kind"):
+        if not isinstance(stated, dict):
+            raise self._refusal(f"{place} is {_quoted(stated)}", f"a table [columns.{name[:60]}]")
+        match stated.get("kind"):
             case "number":
-                self._only(place, facts, ("kind", "low", "high", "missing"))
-                low, high = (self._number(place, facts, key) for key in ("low", "high"))
+                self._only(place, stated, ("kind", "low", "high", "missing"))
+                low, high = (self._number(place, stated, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
-                fill = self._number(place, facts, "missing") if "missing" in facts else None
+                fill = self._number(place, stated, "missing") if "missing" in stated else None
                 if fill is not None and not low <= fill <= high:
                     raise self._refusal(f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}")
                 return Number(name, low, high, fill)
             case "category":
-                self._only(place, facts, ("kind", "categories"))
-                return Category(name, self._names(place, facts, "categories", 1, missing))
+                self._only(place, stated, ("kind", "categories"))
+                return Category(name, self._names(place, stated, "categories", 1, missing))
             case "target":
-                self._only(place, facts, ("kind", "classes"))
-                return self._names(place, facts, "classes", 2, missing)
-        raise self._refusal(f"kind of {place} is {_quoted(facts.get('kind'))}", '"number", "category" or "target"')
+                self._only(place, stated, ("kind", "classes"))
+                return self._names(place, stated, "classes", 2, missing)
+        raise self._refusal(f"kind of {place} is {_quoted(stated.get('kind'))}", '"number", "category" or "target"')
 
-    def _number(self, place: str, facts: Mapping[str, Any], key: str) -> float:
-        value = facts.get(key)
+    def _number(self, place: str, stated: Mapping[str, Any], key: str) -> float:
+        value = stated.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
             raise self._refusal(f"{key} of {place} is {_quoted(value)}", f"a finite number, publicly known: {key} = 0")
         return float(value)
 
     def _names(
-        self, place: str, facts: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
+        self, place: str, stated: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
     ) -> tuple[str, ...]:
-        names = facts.get(key)
+        names = stated.get(key)
         if not isinstance(names, list) or len(names) < least or not all(isinstance(part, str) for part in names):
             raise self._refusal(f"{key} of {place} is {_quoted(names)}", f"a list of at least {least}, each in quotes")
         for at, part in enumerate(names):
@@ -256,8 +256,8 @@ class _Reader:
                     )
         return tuple(names)
 
-    def _only(self, place: str, facts: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        for key in facts:
+    def _only(self, place: str, stated: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        for key in stated:
             if key not in known:
                 raise self._refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
 

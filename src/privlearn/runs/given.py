@@ -64,23 +64,32 @@ class RunArguments(Compute, total=False):
 def rows(given: Given, sampling: Sampler) -> Dataset:
     """Read what was given into memory.
 
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
-    which is `Shuffle` with its batch size, and is not amplified.
-
     Raises:
         BadInput: no data set, or a loader that draws other batches than the plan.
     """
     if isinstance(given, DataLoader):
-        size = shuffled_batch_size(given)
-        if sampling != Shuffle(size):
-            raise BadInput(
-                f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
-                f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
-                "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
-                batch_size=size,
-            )
-        return rows_of(given.dataset)
+        return rows_of(dataset_of(given, sampling))
     return rows_of(given) if isinstance(given, TorchDataset) else Dataset.of(given)  # type: ignore[arg-type]
+
+
+def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
+    """The data set of a loader.
+
+    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
+    which is `Shuffle` with its batch size, and is not amplified.
+
+    Raises:
+        BadInput: it draws other batches than the plan.
+    """
+    size = shuffled_batch_size(loader)
+    if sampling != Shuffle(size):
+        raise BadInput(
+            f"the DataLoader shuffles and cuts batches of {size}, and the plan says {sampling}: expected "
+            f"pv.Shuffle(batch_size={size}), whose guarantee has no amplification by sampling. To have one, give "
+            "loader.dataset instead, and pv.Poisson or pv.Partition in the plan: privlearn draws the batches itself",
+            batch_size=size,
+        )
+    return loader.dataset
 
 
 def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
@@ -89,7 +98,10 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
     that is paid for computes on all rows.
     """
-    whole = bool(plan.releases) or isinstance(plan.schedule, Validation)
+    whole, workers = bool(plan.releases) or isinstance(plan.schedule, Validation), 0
+    if isinstance(given, DataLoader):
+        workers = given.num_workers
+        given = dataset_of(given, plan.sampling)
     if isinstance(given, dict) or (isinstance(given, tuple) and any(isinstance(part, dict | tuple) for part in given)):
         given = TensorRows(given)
     if isinstance(given, TensorRows | DatasetRows | TransformedRows):
@@ -100,7 +112,7 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
             )
         return None, given
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
-        return None, DatasetRows(given)
+        return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))

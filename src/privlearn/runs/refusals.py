@@ -232,9 +232,9 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
     """
     if augmentation is not None and spec is not None:
         raise BadInput(
-            "copies of examples (augmentation=) are made of what the network is given, and that is the public "
-            f"features {spec}: features of a moved image are others, and would have to be made anew for each copy. Give the "
-            "rows as they are (features='raw') and a network for them (model='cnn'), or leave the copies out"
+            f"copies of examples (augmentation=) are made of what the network is given, the public features {spec}, and "
+            "those of a moved image are others. Give the rows as they are (features='raw') and a network for them "
+            "(model='cnn'), or leave the copies out"
         )
 
 
