@@ -21,6 +21,7 @@ from privlearn.data import recipes
 from privlearn.data.overlap import overlap
 from privlearn.data.schema import parse_schema
 from privlearn.errors import BadInput
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
 
 # Whose rows are tested on, or asked about
 
@@ -141,8 +142,9 @@ def methods(data: pv.Dataset) -> dict[str, Callable[[Ledger], Any]]:
     """Every way to spend in Python, on a ledger."""
     plan = pv.Plan(pv.Poisson(0.5), epochs=1, schedule=pv.schedules.Constant(2.0))
     mac = replace(plan, clip=pv.mac.Derivatives(0.3))
-    loud = {purpose: pv.statistics.FeaturesPlan(CLASSES, NUMBERS, keep, 2.0, 1.0, purpose=purpose, noise_multiplier=1.0)
-            for purpose, keep in (("classifier", 6), ("selection", 3), ("rows", 6), ("least-squares", 6))}  # fmt: skip
+    loud = {kind.kind: kind(CLASSES, NUMBERS, keep, 2.0, 1.0, noise_multiplier=1.0)
+            for kind, keep in ((FisherPlan, 6), (SelectionPlan, 3), (RowsPlan, 6))}  # fmt: skip
+    squares = LeastSquaresPlan(CLASSES, NUMBERS, 2.0, noise_multiplier=1.0)
     candidates = tuple(pv.tuning.Candidate(name, plan) for name in "ab")
     votes = pv.teachers.PatePlan(3, 2, pv.teachers.Votes(CLASSES), noise_multiplier=1.0)
 
@@ -157,10 +159,10 @@ def methods(data: pv.Dataset) -> dict[str, Callable[[Ledger], Any]]:
         "train": lambda book: pv.train(data, epsilon=3.0, ledger=book),
         "dpsgd": lambda book: pv.dpsgd(plan, nn.Linear(NUMBERS, CLASSES), cross_entropy, data, ledger=book),
         "dpmac": lambda book: pv.dpmac(mac, nn.Linear(NUMBERS, CLASSES), "binary_cross_entropy", data, ledger=book),
-        "fisher": lambda book: pv.statistics.fisher(loud["classifier"], data, ledger=book),
+        "fisher": lambda book: pv.statistics.fisher(loud["fisher"], data, ledger=book),
         "select_features": lambda book: pv.statistics.select_features(loud["selection"], data, ledger=book),
         "release_features": lambda book: pv.statistics.release_features(loud["rows"], data, ledger=book),
-        "least_squares": lambda book: pv.statistics.least_squares(loud["least-squares"], data, ledger=book),
+        "least_squares": lambda book: pv.statistics.least_squares(squares, data, ledger=book),
         "tune": lambda book: pv.tune(pv.tuning.Blocks(candidates, selection_epsilon=1.0), never, data, ledger=book),
         "pate": lambda book: pv.pate(
             votes, teachers(), None, public, pv.teachers.Student(lambda shape: small_net()), ledger=book

@@ -15,7 +15,8 @@ from reproduce_checks import reproduces
 
 from privlearn.data.named import load
 from privlearn.models.networks import build
-from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.statistics.advice import advised
+from privlearn.statistics.plan import FisherPlan
 from privlearn.streams import Streams
 from privlearn_studies.data import TASKS
 from privlearn_studies.runs import Outcome
@@ -213,7 +214,7 @@ def check_each_number_of_features_is_its_own_release() -> None:
 @check
 def check_advice_goes_by_public_numbers_and_keeps_the_target() -> None:
     """A quarter of the features from t = z k sqrt(p) / n = 0.4 on, at the plan's epsilon; rows protect their labels."""
-    plan = FeaturesPlan(10, 1000, 1000, 6.0, 1.0).calibrate(epsilon=1.0, delta=1e-5)
+    plan = FisherPlan(10, 1000, 1000, 6.0, 1.0).calibrate(epsilon=1.0, delta=1e-5)
     limit = plan.noise * 10 * math.sqrt(1000) / 0.4
     few = advised(plan, math.floor(limit)).plan
     assert few.keep == 250

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.mechanisms import selection as selection_module
 from privlearn.statistics import release as rows_module
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan, StatisticsPlan
 from privlearn.transforms import select as mechanism
 
 ADD, ZERO, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
@@ -180,37 +182,40 @@ def check_blocks_make_no_difference() -> None:
 # Noise and price
 
 
-def settled(**more: Any) -> pv.FeaturesPlan:
+def settled(kind: type[Any] = FisherPlan, **more: Any) -> Any:
+    """A plan of that kind, with those of the numbers here that it has."""
     numbers: dict[str, Any] = {"classes": K, "features": 4, "keep": 2, "row_norm": R, "coordinate_bound": B}
-    return pv.statistics.FeaturesPlan(**numbers | {"noise_multiplier": 3.0} | more)
+    known = {field.name for field in fields(kind)}
+    usual = {name: value for name, value in (numbers | {"noise_multiplier": 3.0}).items() if name in known}
+    return kind(**usual | more)
 
 
 EVERY_PLAN = [
-    settled(purpose=purpose, way=way, adjacency=adjacency, labels=labels, keep=keep, criterion=criterion)
-    for purpose, labels, adjacencies in (
-        ("selection", "public", (ADD, ZERO, REPLACE)),
-        ("classifier", "public", (ADD, ZERO, REPLACE)),
-        ("rows", "public", (ZERO, REPLACE)),
-        ("rows", "randomised", (ZERO, REPLACE)),
+    settled(kind, way=way, adjacency=adjacency, keep=keep, criterion=criterion, **labels)
+    for kind, labels, adjacencies in (
+        (SelectionPlan, {}, (ADD, ZERO, REPLACE)),
+        (FisherPlan, {}, (ADD, ZERO, REPLACE)),
+        (RowsPlan, {"labels": "public"}, (ZERO, REPLACE)),
+        (RowsPlan, {"labels": "randomised"}, (ZERO, REPLACE)),
     )
     for adjacency in adjacencies
     for way, criterion in (("means", "distance"), ("means", "t"), ("gumbel", "distance"), ("means", "welch"))
     for keep in (2, 4)
-] + [settled(purpose="least-squares", way="means", keep=4, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
+] + [settled(LeastSquaresPlan, adjacency=adjacency) for adjacency in (ADD, ZERO, REPLACE)]
 
 
-def carried_out(plan: pv.statistics.FeaturesPlan, data: Any, ledger: Ledger | None = None, streams: Any = None) -> Any:
+def carried_out(plan: StatisticsPlan, data: Any, ledger: Ledger | None = None, streams: Any = None) -> Any:
     streams = streams or pv.Streams.new(0)
     run: Any = {
-        "selection": pv.statistics.select_features, "classifier": pv.statistics.fisher, "rows": rows_module.release_features,
-        "least-squares": pv.statistics.least_squares,
+        SelectionPlan: pv.statistics.select_features, FisherPlan: pv.statistics.fisher,
+        RowsPlan: rows_module.release_features, LeastSquaresPlan: pv.statistics.least_squares,
     }  # fmt: skip
-    return run[plan.purpose](plan, data, ledger=ledger, streams=streams)
+    return run[type(plan)](plan, data, ledger=ledger, streams=streams)
 
 
 @check
 def check_every_plan_costs_what_it_says() -> None:
-    """rho is 1 / (2 z^2) for every purpose and way; the ledger holds the plan's event afterwards, in order."""
+    """rho is 1 / (2 z^2) for every kind and way; the ledger holds the plan's event afterwards, in order."""
     for plan in EVERY_PLAN:
         assert math.isclose(zcdp.rho(plan.event()), 0.5 / 9, rel_tol=1e-12), plan
         ledger = Ledger()
@@ -248,7 +253,7 @@ def check_noise_of_statistics_has_the_stated_scale() -> None:
 def check_noise_of_rows_has_the_stated_scale() -> None:
     x, y = torch.zeros(4000, 4), torch.zeros(4000, dtype=torch.int64)
     for adjacency, factor in ((ZERO, 1.0), (REPLACE, 2.0)):
-        plan = settled(purpose="rows", adjacency=adjacency, way="means", selection_share=0.2, kept_norm=1.5)
+        plan = settled(RowsPlan, adjacency=adjacency, way="means", selection_share=0.2, kept_norm=1.5)
         found = pv.statistics.release_features(plan, (x, y), streams=pv.Streams.new(2))
         expected = factor * 1.5 * 3.0 / math.sqrt(0.8)
         assert math.isclose(found.noise_std, expected)

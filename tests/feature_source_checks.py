@@ -34,6 +34,7 @@ from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish
 from privlearn.statistics.classifiers import solved
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan
 from privlearn.transforms import FeatureFolder, Precomputed, encoder
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
 
@@ -133,7 +134,7 @@ def check_least_squares_is_what_it_says() -> None:
     x = torch.randn(400, 4, generator=generator, dtype=torch.float64) + 1
     y = (x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64) > 1.9).long() + 0
     norm = float(x.norm(dim=1).max()) + 1
-    plan = pv.statistics.FeaturesPlan(3, 4, 4, norm, purpose="least-squares", noise_multiplier=1e-4)
+    plan = LeastSquaresPlan(3, 4, norm, noise_multiplier=1e-4)
     found = pv.statistics.least_squares(plan, (x, y), streams=pv.Streams.new(0))
     constant = norm / 4
     longer = torch.cat([x, torch.full((400, 1), constant, dtype=torch.float64)], 1)
@@ -153,8 +154,12 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
     made = encoder_checks.Scattering(1)(torch.from_numpy(data.x).float() / 255)
     numbers = math.prod(made.shape[1:])
     direct = replace(data, x=made, x_test=None, y_test=None, low=None, high=None)
-    for purpose, act in (("classifier", pv.statistics.fisher), ("least-squares", pv.statistics.least_squares)):
-        plan = pv.statistics.FeaturesPlan(3, numbers, numbers, math.sqrt(numbers), purpose=purpose).calibrate(rho=50.0)
+    norm = math.sqrt(numbers)
+    for uncalibrated, act in (
+        (FisherPlan(3, numbers, numbers, norm), pv.statistics.fisher),
+        (LeastSquaresPlan(3, numbers, norm), pv.statistics.least_squares),
+    ):
+        plan: Any = uncalibrated.calibrate(rho=50.0)
         with tempfile.TemporaryDirectory() as folder:
             ours = act(plan, pv.transforms.with_features(data, "scatter:J=1"), streams=pv.Streams.new(0))
             theirs = act(plan, direct, streams=pv.Streams.new(0))
@@ -168,7 +173,7 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
             assert torch.equal(pv.load_model(out)(x), ours.model(x))
             assert ours.ledger.event == plan.event()
             assert math.isclose(zcdp.rho(plan.event()), 50.0)
-    wrong = pv.statistics.FeaturesPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
+    wrong = pv.statistics.FisherPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
     ledger = pv.Ledger()
     must_raise(
         BadInput, lambda: pv.statistics.fisher(wrong, pv.transforms.with_features(data, "scatter:J=1"), ledger=ledger)
@@ -516,15 +521,18 @@ def check_paid_components_are_no_encoder() -> None:
 
 @check
 def check_least_squares_refuses_what_it_can_not_do() -> None:
-    for bad in ({"keep": 2}, {"features": 20_000, "keep": 20_000}):
-        must_raise(BadInput, lambda bad=bad: settled(purpose="least-squares", **{"keep": 4} | bad))  # type: ignore[misc]
-    plan = settled(purpose="least-squares", keep=4)
+    for bad in (
+        {"features": 20_000}, {"classes": 1}, {"row_norm": None}, {"row_norm": -1.0}, {"split": (1.0, 0.0)},
+        {"split": (1.0, 1.0, 1.0)}, {"noise_multiplier": 0.0},
+    ):  # fmt: skip
+        must_raise(BadInput, lambda bad=bad: settled(LeastSquaresPlan, **bad))  # type: ignore[misc]
+    plan = settled(LeastSquaresPlan)
     must_raise(BadInput, lambda: pv.statistics.fisher(plan, some_rows()))
     must_raise(BadInput, lambda: pv.statistics.least_squares(settled(), some_rows()))
     for adjacency in Adjacency:
-        plan = settled(purpose="least-squares", keep=4, adjacency=adjacency)
+        plan = settled(LeastSquaresPlan, adjacency=adjacency)
         found = release_squares(
             *some_rows(), classes=K, norm=plan.row_norm, constant=plan.constant, adjacency=adjacency,
-            noise_multiplier=plan.noise, ledger=pv.Ledger(), stream=pv.Streams.new(0).noise, split=plan.split[1:],
+            noise_multiplier=plan.noise, ledger=pv.Ledger(), stream=pv.Streams.new(0).noise, split=plan.split,
         )  # fmt: skip
         assert math.isclose(found.product_std, plan.noise_of_sums)

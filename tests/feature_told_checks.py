@@ -19,6 +19,7 @@ import privlearn as pv
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput
 from privlearn.publishing import publish, verify
+from privlearn.statistics.plan import ChoosingPlan, FisherPlan, RowsPlan, SelectionPlan
 from privlearn.transforms import select as mechanism
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import SelectFeatures, Statistics
@@ -28,8 +29,8 @@ def named(x: Tensor, y: Tensor) -> pv.Dataset:
     return pv.Dataset(x.float(), y, classes=K, feature_names=("age|x", "blood", "cells", "dose"))
 
 
-def plans_that_choose() -> list[pv.statistics.FeaturesPlan]:
-    return [plan for plan in EVERY_PLAN if plan.selects]
+def plans_that_choose() -> list[ChoosingPlan]:
+    return [plan for plan in EVERY_PLAN if isinstance(plan, ChoosingPlan) and plan.selects]
 
 
 @check
@@ -38,17 +39,17 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
     data = named(*some_rows(60))
     for plan in plans_that_choose():
         result = carried_out(plan, data)
-        if plan.purpose == "selection":
+        if isinstance(plan, SelectionPlan):
             assert result.names == tuple(data.feature_names[index] for index in result.indices)
             assert (result.scores is None) is plan.selection.by_gumbel
             continue
-        result = result if plan.purpose == "classifier" else result.classifier()
+        result = result if isinstance(plan, FisherPlan) else result.classifier()
         (kept,) = [module.get_buffer("indices").tolist() for module in result.model if isinstance(module, Keep)]
         (chosen,) = result.facts["chosen"]
         assert chosen["indices"] == kept
         assert chosen["names"] == [data.feature_names[index] for index in kept]
         assert set(chosen) - {"indices", "names"} == (
-            {"scores", "noise_std"} if plan.purpose == "classifier" else set()
+            {"scores", "noise_std"} if isinstance(plan, FisherPlan) else set()
         )
         with tempfile.TemporaryDirectory() as name:
             out = publish.publish(result, Path(name) / "model", delta=1e-5)
@@ -56,10 +57,10 @@ def check_the_chosen_features_are_told_and_no_others() -> None:
             card = (out / "README.md").read_text()
             (row,) = [line for line in card.splitlines() if line.startswith("| chosen")]
             assert [int(part.split()[0]) for part in row.split(" | ")[-1].split("; ")] == kept
-            assert ("Labels are declared public" in card) is (plan.purpose == "rows" and plan.labels == "public")
+            assert ("Labels are declared public" in card) is (isinstance(plan, RowsPlan) and plan.labels == "public")
             assert verify.verify(out).ok
     assert "chosen" not in pv.statistics.fisher(settled(keep=4), data).facts
-    assert "chosen" not in pv.statistics.release_features(settled(keep=4, purpose="rows"), data).classifier().facts
+    assert "chosen" not in pv.statistics.release_features(settled(RowsPlan, keep=4), data).classifier().facts
 
 
 @check
@@ -79,7 +80,7 @@ def check_scores_are_those_of_the_released_statistics() -> None:
     pair = torch.tensor([math.hypot(1 / 40, 1 / 20), math.hypot(1 / 10, 1 / 40)])
     assert torch.allclose(noise, 3.0 * pair / error / deviation)
     plan = settled(
-        classes=2, features=2000, keep=1999, row_norm=2000.0, noise_multiplier=0.02, purpose="selection", way="means"
+        SelectionPlan, classes=2, features=2000, keep=1999, row_norm=2000.0, noise_multiplier=0.02, way="means"
     )
     x, y = torch.zeros(400, 2000), torch.arange(400) % 2
     x[::2] = 1.0
@@ -154,8 +155,8 @@ def check_stated_choices_are_those_of_the_plan() -> None:
 def check_targets_are_met_to_the_last_digits() -> None:
     """Of rho always, and of epsilon where all releases are Gaussian; never exceeded, for groups neither."""
     for settled_plan in EVERY_PLAN[::2]:
-        gumbel = settled_plan.selects and settled_plan.selection.by_gumbel
-        near = 3e-3 if gumbel or settled_plan.labels == "randomised" else 1e-9
+        gumbel = isinstance(settled_plan, ChoosingPlan) and settled_plan.selects and settled_plan.selection.by_gumbel
+        near = 3e-3 if gumbel or getattr(settled_plan, "labels", "") == "randomised" else 1e-9
         for target, close in (({"rho": 0.3}, 1e-12), ({"epsilon": 2.0, "delta": 1e-5}, near)):
             for size in (1, 3):
                 plan = replace(settled_plan, noise_multiplier=None, group_size=size)

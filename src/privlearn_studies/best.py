@@ -26,7 +26,7 @@ from privlearn.runs.front import front
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan
 from privlearn.streams import Streams
 from privlearn.transforms import usual, with_features
 from privlearn.transforms.chain import row_norm
@@ -115,7 +115,7 @@ def _statistics(data: Dataset, epsilon: float, streams: Streams) -> Result:
     """Shen et al.'s way to a classifier, without selection."""
     _, row = front(data, data.test_tensors()[0][:1])
     known = None if data.features is None else row_norm(data.features.encoder, row.numel())
-    plan = FeaturesPlan(
+    plan = FisherPlan(
         classes=data.classes or 0,
         features=row.numel(),
         keep=row.numel(),

@@ -20,11 +20,12 @@ from names import (
     Candidate,
     ConfidentVotes,
     Derivatives,
-    FeaturesPlan,
+    FisherPlan,
     FixedOrder,
     Flat,
     FullBatch,
     Histogram,
+    LeastSquaresPlan,
     Moments,
     Partition,
     PatePlan,
@@ -33,7 +34,9 @@ from names import (
     Poisson,
     Quantile,
     RandomStopping,
+    RowsPlan,
     Select,
+    SelectionPlan,
     Shuffle,
     Votes,
     advised,
@@ -57,8 +60,9 @@ def candidates(**more: Any) -> tuple[Candidate, ...]:
     )
 
 
-def features(**more: Any) -> FeaturesPlan:
-    return FeaturesPlan(**{"classes": 3, "features": 60, "keep": 60, "row_norm": 4.0} | more)
+def features(kind: type[Any] = FisherPlan, **more: Any) -> Any:
+    keep = {} if kind is LeastSquaresPlan else {"keep": 60}
+    return kind(**{"classes": 3, "features": 60, "row_norm": 4.0} | keep | more)
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -162,15 +166,15 @@ CASES: dict[str, Callable[[], Any]] = {
     "features classifier of few": lambda: features(keep=10).calibrate(**TARGET),
     "features classifier by gumbel": lambda: features(keep=5, coordinate_bound=1.0, way="gumbel").calibrate(rho=0.2),
     "features classifier by welch": lambda: features(keep=10, criterion="welch").calibrate(**TARGET),
-    "features selection": lambda: features(keep=10, purpose="selection").calibrate(**TARGET),
+    "features selection": lambda: features(SelectionPlan, keep=10).calibrate(**TARGET),
     "features selection by gumbel": lambda: features(
-        keep=4, purpose="selection", coordinate_bound=1.0, way="gumbel"
+        SelectionPlan, keep=4, coordinate_bound=1.0, way="gumbel"
     ).calibrate(**TARGET),
-    "features selection by t": lambda: features(keep=10, purpose="selection", criterion="t").calibrate(rho=0.2),
-    "features rows": lambda: features(keep=10, purpose="rows").calibrate(**TARGET),
-    "features rows randomised": lambda: features(keep=10, purpose="rows", labels="randomised").calibrate(**TARGET),
-    "features rows replace-one": lambda: features(purpose="rows", adjacency=Adjacency.REPLACE_ONE).calibrate(rho=0.4),
-    "features least squares": lambda: features(purpose="least-squares").calibrate(**TARGET),
+    "features selection by t": lambda: features(SelectionPlan, keep=10, criterion="t").calibrate(rho=0.2),
+    "features rows": lambda: features(RowsPlan, keep=10).calibrate(**TARGET),
+    "features rows randomised": lambda: features(RowsPlan, keep=10, labels="randomised").calibrate(**TARGET),
+    "features rows replace-one": lambda: features(RowsPlan, adjacency=Adjacency.REPLACE_ONE).calibrate(rho=0.4),
+    "features least squares": lambda: features(LeastSquaresPlan).calibrate(**TARGET),
     "features groups": lambda: features(group_size=2).calibrate(**TARGET),
     "features advised, many": lambda: advised(features().calibrate(**TARGET), 50_000).plan,
     "features advised, few": lambda: advised(features(coordinate_bound=1.0).calibrate(**TARGET), 200).plan,

@@ -30,11 +30,12 @@ from names import (
     Derivatives,
     DPFeatureSelector,
     DPFisherClassifier,
-    FeaturesPlan,
+    FisherPlan,
     FixedOrder,
     Flat,
     FullBatch,
     Histogram,
+    LeastSquaresPlan,
     Ledger,
     Moments,
     Partition,
@@ -45,7 +46,9 @@ from names import (
     Quantile,
     RandomStopping,
     Result,
+    RowsPlan,
     Select,
+    SelectionPlan,
     Shuffle,
     Spread,
     Streams,
@@ -391,8 +394,9 @@ PATE: dict[str, Callable[[], Result]] = {
 # Statistics
 
 
-def statistics(**more: Any) -> FeaturesPlan:
-    plan = FeaturesPlan(**{"classes": CLASSES, "features": WIDTH, "keep": WIDTH, "row_norm": 2.0} | more)
+def statistics(kind: type[Any] = FisherPlan, **more: Any) -> Any:
+    keep = {} if kind is LeastSquaresPlan else {"keep": WIDTH}
+    plan = kind(**{"classes": CLASSES, "features": WIDTH, "row_norm": 2.0} | keep | more)
     return plan if plan.noise_multiplier else plan.calibrate(epsilon=4.0, delta=1e-5)
 
 
@@ -410,20 +414,20 @@ STATISTICS: dict[str, Callable[[], Any]] = {
     "fisher of public features": lambda: made(
         fisher, with_features(dataset(80, IMAGES), "norm:power=0.5"), features=64, keep=64, row_norm=1.0
     ),
-    "least squares": lambda: made(least_squares, purpose="least-squares"),
+    "least squares": lambda: made(least_squares, kind=LeastSquaresPlan),
     "least squares, replace-one": lambda: made(
-        least_squares, purpose="least-squares", adjacency=Adjacency.REPLACE_ONE, noise_multiplier=3.0
+        least_squares, kind=LeastSquaresPlan, adjacency=Adjacency.REPLACE_ONE, noise_multiplier=3.0
     ),
-    "rows": lambda: made(release_features, purpose="rows"),
-    "rows of few": lambda: made(release_features, purpose="rows", keep=3, labels="randomised"),
+    "rows": lambda: made(release_features, kind=RowsPlan),
+    "rows of few": lambda: made(release_features, kind=RowsPlan, keep=3, labels="randomised"),
     "rows by gumbel": lambda: made(
-        release_features, purpose="rows", keep=2, coordinate_bound=1.0, way="gumbel", kept_norm=1.0
+        release_features, kind=RowsPlan, keep=2, coordinate_bound=1.0, way="gumbel", kept_norm=1.0
     ),
-    "rows, a classifier": lambda: made(release_features, purpose="rows", labels="randomised").classifier(),
-    "selection": lambda: made(select_features, purpose="selection", keep=3),
-    "selection by welch": lambda: made(select_features, purpose="selection", keep=3, criterion="welch"),
+    "rows, a classifier": lambda: made(release_features, kind=RowsPlan, labels="randomised").classifier(),
+    "selection": lambda: made(select_features, kind=SelectionPlan, keep=3),
+    "selection by welch": lambda: made(select_features, kind=SelectionPlan, keep=3, criterion="welch"),
     "selection by gumbel": lambda: made(
-        select_features, purpose="selection", keep=2, coordinate_bound=1.0, way="gumbel"
+        select_features, kind=SelectionPlan, keep=2, coordinate_bound=1.0, way="gumbel"
     ),
 }
 
@@ -481,7 +485,7 @@ TUNING: dict[str, Callable[[], Result]] = {
 
 def _pipeline() -> Result:
     budget = Budget(6.0, 1e-5)
-    chosen = statistics(purpose="selection", keep=3, noise_multiplier=3.0)
+    chosen = statistics(kind=SelectionPlan, keep=3, noise_multiplier=3.0)
     then = statistics(features=3, keep=3, noise_multiplier=4.0)
     ledger, (x, y) = Ledger(budget), rows(200)
     selector = DPFeatureSelector(chosen, ledger, Streams.new(1), then=then)

@@ -34,7 +34,17 @@ from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
 from privlearn.models import networks as models
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.sampling import FixedOrder, FullBatch
-from privlearn.statistics import FeaturesPlan, advised, fisher, least_squares, release_features, select_features
+from privlearn.statistics import (
+    FisherPlan,
+    LeastSquaresPlan,
+    RowsPlan,
+    SelectionPlan,
+    advised,
+    fisher,
+    least_squares,
+    release_features,
+    select_features,
+)
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.teachers import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
 from privlearn.transforms import Moments, save_features, with_features
@@ -60,11 +70,12 @@ __all__ = [
     "DPFisherClassifier",
     "Dataset",
     "Derivatives",
-    "FeaturesPlan",
+    "FisherPlan",
     "FixedOrder",
     "Flat",
     "FullBatch",
     "Histogram",
+    "LeastSquaresPlan",
     "Ledger",
     "Moments",
     "Partition",
@@ -75,7 +86,9 @@ __all__ = [
     "Quantile",
     "RandomStopping",
     "Result",
+    "RowsPlan",
     "Select",
+    "SelectionPlan",
     "Shuffle",
     "Spread",
     "Streams",

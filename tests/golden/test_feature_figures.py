@@ -48,9 +48,9 @@ def test_a_ledger_of_three_statistics() -> None:
     assert zcdp.epsilon_bun_steinke(0.16, 1e-5) == pytest.approx(2.874456, abs=1e-6)
     assert zcdp.epsilon_of_rho(0.16, 1e-5) == pytest.approx(2.484070, abs=1e-6)
     assert guarantee(event, Adjacency.ADD_REMOVE, 1e-5).epsilon == pytest.approx(2.288387, abs=1e-6)
-    plan = pv.statistics.FeaturesPlan(2, 9, 9, 1.0).calibrate(rho=0.16)
+    plan = pv.statistics.FisherPlan(2, 9, 9, 1.0).calibrate(rho=0.16)
     assert plan.guarantee(1e-5).epsilon == pytest.approx(2.288387, rel=3e-3)
-    gumbel = pv.statistics.FeaturesPlan(2, 9, 3, 1.0, 0.1, way="gumbel").calibrate(rho=0.16)
+    gumbel = pv.statistics.FisherPlan(2, 9, 3, 1.0, 0.1, way="gumbel").calibrate(rho=0.16)
     assert 2.288387 < gumbel.guarantee(1e-5).epsilon <= 2.484070
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dfs_study_checks
 
-from privlearn.statistics import plan
+from privlearn.statistics import advice
 from privlearn_studies.shen2021 import grids, published, releases, sizes, toy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,12 +42,12 @@ MUTANTS = [
            "check_what_is_best_is_so_on_rows_that_are_not_tested_on"),
     Mutant("the number of classes is forgotten", grids.Grid.loudness, "noise * self.classes", "noise",
            "check_the_noise_in_a_mean_is_a_public_number"),
-    Mutant("advice forgets the classes", plan.advised, "by_statistics, by_rows = z * k *",
+    Mutant("advice forgets the classes", advice.advised, "by_statistics, by_rows = z * k *",
            "by_statistics, by_rows = z *", "check_advice_goes_by_public_numbers_and_keeps_the_target"),
-    Mutant("advice keeps noise that was solved for another plan", plan._settled,
-           "if plan.budget is None:", "if True:", "check_advice_goes_by_public_numbers_and_keeps_the_target"),
-    Mutant("advised rows have public labels", plan.advised, 'labels="randomised"',
-           'labels="public"', "check_advice_goes_by_public_numbers_and_keeps_the_target"),
+    Mutant("advice keeps noise that was solved for another plan", advice._settled,
+           "if (budget := plan.budget) is not None:", "if False:", "check_advice_goes_by_public_numbers_and_keeps_the_target"),
+    Mutant("advised rows have public labels", advice._rows_plan, '"labels": "randomised"',
+           '"labels": "public"', "check_advice_goes_by_public_numbers_and_keeps_the_target"),
     Mutant("sizes are compared on test images", sizes.Size.best, '"held"', '"test"',
            "check_rates_are_chosen_on_held_back_images"),
     Mutant("every network has the same weights", sizes.network, "int(rng.integers(2**63))", "0",

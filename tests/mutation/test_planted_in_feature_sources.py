@@ -50,7 +50,7 @@ MUTANTS = [
            SOLVED),
     Mutant("the bias is left as it is scaled", classifiers.least_squares,
            "plan.constant * weights[-1]", "weights[-1]", SOLVED),
-    Mutant("least squares are for free", plan.FeaturesPlan.event,
+    Mutant("least squares are for free", plan.LeastSquaresPlan.event,
            "compose([Gaussian(self.noise)])", "compose([])",
            "check_heads_from_statistics_stand_behind_public_features"),
     Mutant("statistics are of rows, not of features", opening._in_front, "data.features is not None",

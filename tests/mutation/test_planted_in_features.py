@@ -15,7 +15,7 @@ from privlearn.clipping import rows
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.publishing import verify
-from privlearn.runs import result
+from privlearn.runs import result, session
 from privlearn.statistics import classifiers, opening, release, sklearn
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
@@ -81,21 +81,21 @@ MUTANTS = [
     Mutant("each selection has the rho of all", select.SelectFeatures.draw_epsilon, ", self.keep)", ", 1)", PRICE),
     Mutant("counts are for free in a selection", select.SelectFeatures.event, "Gaussian(self._counts_noise), ", "",
            PRICE),
-    Mutant("rows and selection have the whole rho each", statistics_plan.FeaturesPlan.rest_noise,
-           "1.0 - self._selection_part if",
+    Mutant("rows and selection have the whole rho each", statistics_plan.KeptFeaturesPlan._rest,
+           "1.0 - self.selection_share if",
            "1.0 if", PRICE),
-    Mutant("labels are not in the price", statistics_plan.FeaturesPlan.event, "self.label_epsilon is not None", "False",
+    Mutant("labels are not in the price", statistics_plan.RowsPlan.event, "self.label_epsilon is not None", "False",
            PRICE),
-    Mutant("labels take half of what they cost", statistics_plan.FeaturesPlan.label_epsilon,
-           "math.sqrt(rest * self._label_part)",
-           "math.sqrt(2 * rest * self._label_part)", PRICE),
+    Mutant("labels take half of what they cost", statistics_plan.RowsPlan.label_epsilon,
+           "math.sqrt(self._rest * self._label_part)",
+           "math.sqrt(2 * self._rest * self._label_part)", PRICE),
     Mutant("noise of rows for one norm", release.release_features, "noise_multiplier=plan.rest_noise",
            "noise_multiplier=plan.noise", PRICE),
     Mutant("labels are true too often", selection.truth, "-epsilon)", "-2 * epsilon)",
            "check_randomised_response_has_the_stated_law"),
     Mutant("an empty row tells a label", selection.randomised, "reported.where(present, ",
            "reported.where(present | True, ", "check_randomised_response_has_the_stated_law"),
-    Mutant("the plan is not held to the ledger", opening.opened, "ledger.require_room(", "(lambda *_: None)(",
+    Mutant("the plan is not held to the ledger", session.Session.__init__, "self.ledger.require_room(", "(lambda *_: None)(",
            "check_what_does_not_fit_is_refused_before_noise_is_drawn"),
     # What is made of it
     Mutant("t statistics without variances", select.scored,
@@ -153,13 +153,13 @@ MUTANTS = [
     Mutant("the first columns are kept", sklearn.DPFeatureSelector.get_support, "np.sort(self.indices_)",
            "np.arange(len(self.indices_))", ORDER),
     # What is told
-    Mutant("the first features are told, whichever were chosen", classifiers._chosen, "choice_json(found[0], origin",
-           "choice_json(sorted(found[0]), origin", TOLD),
-    Mutant("a card calls protected labels public", statistics_plan.FeaturesPlan.summary,
-           'self.purpose == "rows" and self.labels', "self.labels", TOLD),
-    Mutant("rows are given scores", classifiers._chosen, 'plan.purpose == "rows"', "False", TOLD),
-    Mutant("all features are told where none was chosen", classifiers._chosen, "not plan.selects or not found",
-           "not found", TOLD),
+    Mutant("the first features are told, whichever were chosen", classifiers._chosen, "choice_json(kept[0], origin",
+           "choice_json(sorted(kept[0]), origin", TOLD),
+    Mutant("a card calls protected labels public", statistics_plan.RowsPlan.summary,
+           'if self.labels == "public"', 'if self.labels', TOLD),
+    Mutant("rows are given scores", classifiers._chosen, 'isinstance(plan, RowsPlan)', "False", TOLD),
+    Mutant("all features are told where none was chosen", classifiers._chosen, "not plan.selects or not kept",
+           "not kept", TOLD),
     Mutant("names of other features", select.choice_json, "names[index] for index in",
            "names[index - 1] for index in", TOLD),
     Mutant("noise of one class in a distance", select.scored, " + inverse[bottom.indices] ** 2", "", SCORED),
@@ -173,12 +173,12 @@ MUTANTS = [
     Mutant("a feature is chosen twice", select.check_choice, " or len(set(indices)) < len(indices)", "",
            SAID),
     Mutant("choices are not counted", select.check_choices, "if len(choices) != len(keeps):", "if False:", SAID),
-    Mutant("nothing may be chosen, and is", statistics_plan.FeaturesPlan.follows, "if self.selects else []", "", SAID),
+    Mutant("nothing may be chosen, and is", statistics_plan.ChoosingPlan.follows, "if self.selects else []", "", SAID),
     Mutant("persons may have more rows than are protected", opening._require_rows, "most_rows(groups) >", "0 >",
            "check_nobody_has_more_rows_than_are_protected"),
     Mutant("persons are counted, not their rows", dataset.most_rows, "return_counts=True)[1].max(initial=0)",
            "return_counts=True)[1].min()", "check_nobody_has_more_rows_than_are_protected"),
-    Mutant("noise is near enough", statistics_plan.FeaturesPlan._solved,
+    Mutant("noise is near enough", statistics_plan.StatisticsPlan._solved,
            "if budget.epsilon is not None and ", "if True or ", MET),
     Mutant("a group has the noise of one", budget.solve_gaussian, "budget.group_size * mu", "mu",
            MET),

@@ -68,7 +68,7 @@ MUTANTS = [
     Mutant("features by the file's length", jobs.featured, *DECLARED, "check_rules_look_at_the_declared_number"),
     Mutant("dpsgd divides by the real number", task.Task.__init__, "plan.examples or self.present", "self.present",
            IN_PYTHON),
-    Mutant("dpmac divides by the real number", dpmac.dpmac, "plan.examples or len(x)", "len(x)", IN_PYTHON),
+    Mutant("dpmac divides by the real number", dpmac.MacTask.__init__, "plan.examples or len(x)", "len(x)", IN_PYTHON),
     Mutant("plans by the file's length", train.descent_job, *DECLARED, ALIKE + "poisson"),
     Mutant("learning rates by the file's length", *FACTS, ALIKE + "poisson"),
     Mutant("moments by the file's length", *FACTS, ALIKE + "usual_moments"),

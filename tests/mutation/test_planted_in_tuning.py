@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant("choosing is free", tune._on_blocks, "ledger.charge(plan.choosing(), plan.neighbours)", "pass",
            "check_everything_is_charged_before_the_first_candidate"),
     Mutant("random stopping is charged afterwards", tune.tune,
-           "found, chosen = _by_random_stopping(plan, trainer, data, ledger, streams)",
-           "found, chosen = _by_random_stopping(plan, trainer, data, Ledger(), streams)\n"
+           "result, chosen = _by_random_stopping(plan, trainer, data, ledger, streams)",
+           "result, chosen = _by_random_stopping(plan, trainer, data, Ledger(), streams)\n"
            "            ledger.charge(event, plan.neighbours)",
            "check_everything_is_charged_before_the_first_candidate"),
     Mutant("retraining is not charged", tune._on_blocks, "ledger.charge(plan.again(), plan.neighbours)", "pass",
@@ -98,7 +98,7 @@ MUTANTS = [
            "Ledger.allowing(Gaussian(plan.score_noise), plan.neighbours, plan.unit)", "Ledger(unit=plan.unit)",
            "check_choosing_is_held_to_what_was_paid"),
     Mutant("another ledger's result is taken", tune._Trainer._held_to_its_plan,
-           "found.ledger is not own or own.event != candidate.plan.event()", "False",
+           "result.ledger is not own or own.event != candidate.plan.event()", "False",
            "check_candidates_are_held_to_their_plan"),
     Mutant("a run goes on where the last one ended", tune._Trainer._held_to_its_plan,
            "any(part in self._seen for part in parts)", "False", HELD),

@@ -273,9 +273,7 @@ def test_least_squares_on_a_folder_and_in_a_budget(rows: str, folder: str, tmp_p
     capsys.readouterr()
     assert main([*budget, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    plan = pv.statistics.FeaturesPlan(10, 300, 300, 0.5 * 300**0.5, purpose="least-squares").calibrate(
-        epsilon=1.0, delta=1e-5
-    )
+    plan = pv.statistics.LeastSquaresPlan(10, 300, 0.5 * 300**0.5).calibrate(epsilon=1.0, delta=1e-5)
     assert found["plan"]["noise_multiplier"] == pytest.approx(plan.noise)
     assert found["class_sum_noise"] == pytest.approx(plan.noise_of_sums)
     assert main(budget) == 0

@@ -25,6 +25,7 @@ from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import plans
 from privlearn.statistics import classifiers as fisher_module
+from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn_studies.shen2021.published import literal_release
@@ -40,9 +41,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "Gumbel noise on t statistics": (lambda: settled(criterion="t", way="gumbel"), ("criterion='distance'",)),
     "Gumbel noise on Welch's": (lambda: settled(criterion="welch", way="gumbel"), ("criterion='distance'",)),
     "an unknown criterion": (lambda: settled(criterion="f"), ("criterion is 'f'", "distance, t, welch")),
-    "an unknown purpose": (lambda: settled(purpose="fun"), ("purpose is 'fun'", "classifier")),
     "rows of a secret number": (
-        lambda: settled(purpose="rows", adjacency=Adjacency.ADD_REMOVE), ("add_remove", "zero_out or replace_one"),
+        lambda: settled(RowsPlan, adjacency=Adjacency.ADD_REMOVE), ("add_remove", "zero_out or replace_one"),
     ),
     "one class": (lambda: settled(classes=1), ("classes is 1", "at least 2")),
     "a split of two": (lambda: settled(split=(0.5, 0.5)), ("three numbers",)),
@@ -51,10 +51,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "all of it for selecting": (lambda: settled(selection_share=1.0), ("selection_share is 1.0", "(0, 1)")),
     "no noise yet": (lambda: settled(noise_multiplier=None).event(), ("no noise yet", "calibrate")),
     "a plan for something else": (
-        lambda: pv.statistics.select_features(settled(), (X, Y)), ("for 'classifier'", "purpose='selection'"),
+        lambda: pv.statistics.select_features(settled(), (X, Y)), ("a FisherPlan", "SelectionPlan("),
     ),
     "no plan": (lambda: pv.statistics.fisher("plan", (X, Y)), ("plan is 'plan'",
-                                                               "FeaturesPlan")),  # type: ignore[arg-type]
+                                                               "FisherPlan")),  # type: ignore[arg-type]
     "a label beyond the classes": (lambda: pv.statistics.fisher(settled(), (X, Y + 1)), ("labels from 1 to 3",
                                                                                          "0 to 2")),
     "a label below": (lambda: pv.statistics.fisher(settled(), (X, Y - 1)), ("labels from -1 to 1",)),
@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5), ("9 features", "of 4"),
     ),
     "other features in scikit-learn": (
-        lambda: DPFeatureSelector(settled(purpose="selection"), pv.Ledger()).fit(X, Y).transform(X[:, :2]),
+        lambda: DPFeatureSelector(settled(SelectionPlan), pv.Ledger()).fit(X, Y).transform(X[:, :2]),
         ("4 features",),
     ),
     "labels of text that nobody declared": (
@@ -109,7 +109,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "rows of text": (lambda: pv.Dataset(X, np.array(["a"] * 40), name="study.npz").tensors(), ("y of study.npz",
                                                                                                "<U1")),
     "rows of nothing": (lambda: pv.Dataset(X, name="study.npz").tensors(), ("y of study.npz", "Dataset(x, y)")),
-    "no sums in a release of rows": (lambda: settled(purpose="rows").noise_of_sums, ("'rows'", "'classifier'")),
     "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
     "other features to predict": (
         lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
@@ -130,7 +129,7 @@ def test_kinds_of_neighbour_do_not_mix_on_a_ledger() -> None:
     ledger = pv.Ledger()
     pv.statistics.fisher(settled(), (X, Y), ledger=ledger)
     with pytest.raises(AdjacencyMismatch):
-        pv.statistics.release_features(settled(purpose="rows"), (X, Y), ledger=ledger)
+        pv.statistics.release_features(settled(RowsPlan), (X, Y), ledger=ledger)
 
 
 def test_data_of_any_kind_make_the_same_classifier() -> None:
@@ -172,9 +171,7 @@ def test_fewer_features_are_better_under_noise() -> None:
     x, y = toy(0, n=1500, p=400)
     accuracy = {}
     for keep in (20, 400):
-        plan = pv.statistics.FeaturesPlan(
-            2, 400, keep, 11.0, 1.0, purpose="rows", kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0
-        )
+        plan = pv.statistics.RowsPlan(2, 400, keep, 11.0, 1.0, kept_norm=0.55 * math.sqrt(keep), noise_multiplier=3.0)
         result = pv.statistics.release_features(plan, (x, y), streams=pv.Streams.new(0)).classifier()
         fresh, labels = toy(1, n=1000, p=400)
         with torch.no_grad():
@@ -193,8 +190,8 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     from sklearn.pipeline import make_pipeline
 
     x, y = (part.numpy() for part in toy(0, n=300, p=50))
-    first = pv.statistics.FeaturesPlan(2, 50, 20, 4.0, 1.0, purpose="selection").calibrate(rho=0.4)
-    second = pv.statistics.FeaturesPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
+    first = pv.statistics.SelectionPlan(2, 50, 20, 4.0, 1.0).calibrate(rho=0.4)
+    second = pv.statistics.FisherPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
     ledger = pv.Ledger(pv.Budget(rho=0.8))
     line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger)).fit(x, y)
     assert line.score(x, y) > 0.9
@@ -380,7 +377,7 @@ def test_options_that_do_not_go_together(
 
 
 def advice(examples: int, epsilon: float = 1.0, **others: Any) -> Any:
-    plan = pv.statistics.FeaturesPlan(
+    plan = pv.statistics.FisherPlan(
         **{"classes": 10, "features": 1000, "keep": 1000, "row_norm": 6.0, "coordinate_bound": 1.0} | others
     )
     return pv.statistics.advised(plan.calibrate(epsilon=epsilon, delta=1e-5), examples)
@@ -388,12 +385,12 @@ def advice(examples: int, epsilon: float = 1.0, **others: Any) -> Any:
 
 def test_all_features_where_noise_is_small_and_few_where_it_is_large() -> None:
     """All up to t = z k sqrt(p) / n = 0.4, else a quarter of them; for one target, whatever is chosen."""
-    z = pv.statistics.FeaturesPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
+    z = pv.statistics.FisherPlan(10, 1000, 1000, 6.0).calibrate(epsilon=1.0, delta=1e-5).noise
     limit = z * 10 * math.sqrt(1000) / 0.4
     for examples, expected in ((50_000, 1000), (math.ceil(limit), 1000), (math.floor(limit), 250), (200, 250)):
         found = advice(examples)
         assert found.plan.keep == pytest.approx(expected, abs=1)
-        assert found.plan.purpose == "classifier"
+        assert isinstance(found.plan, FisherPlan)
         assert 0.997 <= found.plan.guarantee(1e-5).epsilon <= 1.0
         assert found.plan.in_one_release == (expected == 1000)
         assert f"{found.plan.keep:,}" in found.why
@@ -411,14 +408,12 @@ def test_few_features_need_a_bound_and_rows_fewer_of_them_than_classes() -> None
         assert "declared bound" in found.why
     assert advice(3, features=4, keep=2, classes=2).plan.keep == 4  # never more than there are
     rows = advice(8)
-    assert (rows.plan.purpose, rows.plan.labels) == ("rows", "randomised")
+    assert (rows.plan.kind, rows.plan.labels) == ("rows", "randomised")
     assert rows.plan.guarantee(1e-5).epsilon <= 1.0
-    settled_by_noise = pv.statistics.advised(
-        pv.statistics.FeaturesPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000
-    )
+    settled_by_noise = pv.statistics.advised(pv.statistics.FisherPlan(10, 1000, 10, 6.0, noise_multiplier=2.0), 50_000)
     assert (settled_by_noise.plan.noise, settled_by_noise.plan.keep) == (2.0, 1000)
     with pytest.raises(BadInput, match="no noise yet"):
-        pv.statistics.advised(pv.statistics.FeaturesPlan(10, 1000, 10, 6.0), 50_000)
+        pv.statistics.advised(pv.statistics.FisherPlan(10, 1000, 10, 6.0), 50_000)
     with pytest.raises(BadInput, match="examples"):
         advice(0)
 
@@ -430,7 +425,7 @@ def test_few_features_are_better_where_the_rule_says_so() -> None:
     middle[torch.arange(100) % 4, torch.arange(100)] += 0.3
     y = torch.arange(2400) % 4
     x = (middle[y] + torch.randn(2400, 400, generator=generator) / 10).clamp(0, 1)
-    plan = pv.statistics.FeaturesPlan(4, 400, 400, 11.0, 1.0).calibrate(epsilon=2.0, delta=1e-5)
+    plan = pv.statistics.FisherPlan(4, 400, 400, 11.0, 1.0).calibrate(epsilon=2.0, delta=1e-5)
     few = pv.statistics.advised(plan, 300).plan
     assert few.keep == 100
     reached = []
@@ -446,12 +441,12 @@ def test_modes_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     common = ("--method", "features", "--seed", "1", "--examples", "1437")
     out = [str(tmp_path / name) for name in ("all", "few", "rows")]
     answer = told(capsys, *common, "--mode", "auto", "--epsilon", "3", "--out", out[0])
-    assert (answer["plan"]["keep"], answer["plan"]["purpose"]) == (64, "classifier")
+    assert (answer["plan"]["keep"], answer["plan"]["kind"]) == (64, "fisher")
     assert answer["why"].startswith("statistics of all 64 features")
     answer = told(capsys, *common, "--mode", "auto", "--epsilon", "0.2", "--out", out[1])
     assert answer["plan"]["keep"] < 32
     assert answer["epsilon"] <= 0.2
     answer = told(capsys, *common, "--mode", "rows", "--keep", "20", "--epsilon", "5", "--out", out[2])
-    assert (answer["plan"]["purpose"], answer["plan"]["labels"]) == ("rows", "randomised")
+    assert (answer["plan"]["kind"], answer["plan"]["labels"]) == ("rows", "randomised")
     assert (answer["adjacency"], answer["epsilon"] <= 5) == ("zero_out", True)
     assert all(pv.verify(folder).ok for folder in out)

@@ -45,7 +45,7 @@ from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan
 from privlearn.teachers.plan import PatePlan, Votes
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
@@ -75,7 +75,7 @@ BASES: dict[str, tuple[Event, str, AbstractPlan]] = {
     "filters": (compose([Parallel((Gaussian(3.0), Gaussian(4.0))), Filter(0.1), Filter(None, (2.0, 8.0), (0.1, 0.5)),
                          Gaussian(9.0)]), "add_remove", one("add_remove")),
     "pate": (compose([Repeated(Gaussian(10.0), 3)]), "add_remove", PatePlan(3, 9, Votes(4), 10.0)),
-    "features": (compose([Gaussian(9.0)]), "add_remove", FeaturesPlan(3, 8, 8, 1.0, noise_multiplier=9.0)),
+    "features": (compose([Gaussian(9.0)]), "add_remove", FisherPlan(3, 8, 8, 1.0, noise_multiplier=9.0)),
     "blocks": (compose([Parallel((RUN, RUN, Selection(0.5))), RUN]), "add_remove",
                Blocks(WHICH, selection_epsilon=0.5, retrain=True)),
     "stopping": (compose([RepeatAndSelect(compose([RUN, Gaussian(9.0)]), 3.0, 1.0)]), "add_remove",

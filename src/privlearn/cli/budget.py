@@ -15,7 +15,7 @@ from privlearn.descent.rules import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.schedules import Constant, spec
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures
 
@@ -98,7 +98,7 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
 
 def _features(request: Request) -> None:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
-    noise = None if plan.purpose == "rows" else plan.noise_of_sums
+    noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
     answer = screen.guaranteed(plan.guarantees(request.delta)) | {
         "plan": plan.to_json(),
         **why,
@@ -115,19 +115,20 @@ def _features(request: Request) -> None:
         _show_features(answer, plan, request)
 
 
-def _show_features(answer: dict[str, Any], plan: FeaturesPlan, request: Request) -> None:
+def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Request) -> None:
     out = screen.answers
-    way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
-    kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else "all features"
-    made = {
-        "rows": "from noisy rows with randomised labels, of",
-        "least-squares": "by least squares from noisy sums of products of",
-    }.get(plan.purpose, "from noisy statistics of")
+    kept, made, norm = "all features", "from noisy statistics of", plan.row_norm
+    if isinstance(plan, LeastSquaresPlan):
+        made = "by least squares from noisy sums of products of"
+    else:
+        made = "from noisy rows with randomised labels, of" if isinstance(plan, RowsPlan) else made
+        way = "Gumbel noise" if plan.selection.by_gumbel else "noisy class means"
+        kept = f"[bold]{plan.keep}[/] of {plan.features} features, chosen by {way}" if plan.selects else kept
+        norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     out.print(
         f"a classifier of {plan.classes} classes {made} {kept}, "
         f"noise multiplier [bold]{plan.noise:.4g}[/] for all together"
     )
-    norm = plan.row_norm if plan.in_one_release else plan.rest_norm
     noise = answer["class_sum_noise"]
     summed = "" if noise is None else f", and the sum of a class's rows has noise of {noise:.4g} in each number"
     out.print(f"rows are clipped to norm {norm:.4g}{summed}")

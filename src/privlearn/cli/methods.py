@@ -20,7 +20,8 @@ from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Facts, Settled
 from privlearn.errors import BadInput
-from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.statistics.advice import advised
+from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
 
@@ -116,7 +117,7 @@ def _require_features(request: Request) -> None:
         )
 
 
-def features_plan(request: Request, facts: Facts) -> tuple[FeaturesPlan, dict[str, str]]:
+def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[str, str]]:
     """The plan of `--method features`, settled; for `--mode auto` with why, which is printed, too.
 
     Raises:
@@ -130,18 +131,24 @@ def features_plan(request: Request, facts: Facts) -> tuple[FeaturesPlan, dict[st
             "features are selected by classes, and the targets of these data are none: declare them with --classes"
         )
     norm, bound = rules.bounds(request, facts)
-    purpose = {"rows": "rows", "least-squares": "least-squares"}.get(request.mode, "classifier")
-    plan = FeaturesPlan(
-        facts.classes, facts.numbers, facts.numbers if request.keep is None else request.keep, norm, bound,
-        criterion=request.criterion or "distance", noise_multiplier=request.noise_multiplier,
-        group_size=request.group_size,
-        adjacency=None if request.adjacency is None else Adjacency.parse(request.adjacency),
-        purpose=purpose, labels="randomised" if purpose == "rows" else "public",
-    )  # fmt: skip
+    shared: dict[str, Any] = {
+        "classes": facts.classes,
+        "features": facts.numbers,
+        "row_norm": norm,
+        "noise_multiplier": request.noise_multiplier,
+        "group_size": request.group_size,
+        "adjacency": None if request.adjacency is None else Adjacency.parse(request.adjacency),
+    }
+    if request.mode == "least-squares":
+        plan: ClassifierPlan = LeastSquaresPlan(**shared)
+    else:
+        shared |= {"keep": facts.numbers if request.keep is None else request.keep, "coordinate_bound": bound}
+        shared |= {"criterion": request.criterion or "distance"}
+        plan = RowsPlan(**shared, labels="randomised") if request.mode == "rows" else FisherPlan(**shared)
     if request.noise_multiplier is None:
         delta = None if request.epsilon is None else request.delta
         plan = plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
-    if request.mode != "auto":
+    if request.mode != "auto" or not isinstance(plan, FisherPlan):
         return plan, {}
     advice = advised(plan, request.examples)
     screen.notes.print(f"mode auto: {advice.why}")

@@ -51,6 +51,7 @@ from privlearn.runs.optimizers import MeanWeights
 from privlearn.runs.refusals import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
+from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
 from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
@@ -311,10 +312,11 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
 
         def release(opened: Opened) -> Result:
             streams = opened.streams()
-            if plan.purpose == "rows":
+            if isinstance(plan, RowsPlan):
                 return release_features(plan, data, ledger=opened.ledger, streams=streams).classifier()
-            made = least_squares if plan.purpose == "least-squares" else fisher
-            return made(plan, data, ledger=opened.ledger, streams=streams)
+            if isinstance(plan, LeastSquaresPlan):
+                return least_squares(plan, data, ledger=opened.ledger, streams=streams)
+            return fisher(plan, data, ledger=opened.ledger, streams=streams)
 
         def rows(result: Result) -> dict[str, str]:
             chosen, listed = _chosen_features(result, f"{plan.keep} of {plan.features}")

@@ -90,11 +90,11 @@ def _softplus_curvature(u: Tensor) -> Tensor:
 def _softplus_table() -> tuple[Tensor, dict[str, Tensor]]:
     """Points 0 .. _FAR, and for each the largest value at points of at most its size, of either sign."""
     points = torch.arange(0, _FAR + _STEP, _STEP, dtype=torch.float64)
-    found = {}
+    columns = {}
     for name in (field.name for field in fields(Suprema)):
         at = torch.maximum(_softplus_term(name, points), _softplus_term(name, -points))
-        found[name] = torch.cummax(at, 0).values
-    return points, found
+        columns[name] = torch.cummax(at, 0).values
+    return points, columns
 
 
 def _softplus_term(name: str, u: Tensor) -> Tensor:
@@ -117,11 +117,11 @@ def _softplus_suprema(radii: Tensor) -> Suprema:
     """From the table, and at the ends +-R themselves, so that what rises up to there is exact."""
     points, table = _softplus_table()
     below = torch.searchsorted(points, radii.clamp(max=_FAR), right=True) - 1
-    found = {}
+    suprema = {}
     for name, tabulated in table.items():
         ends = torch.maximum(_softplus_term(name, radii), _softplus_term(name, -radii))
-        found[name] = torch.maximum(tabulated[below], ends) * (1 + _BETWEEN)
-    return Suprema(**found)
+        suprema[name] = torch.maximum(tabulated[below], ends) * (1 + _BETWEEN)
+    return Suprema(**suprema)
 
 
 def _step(u: Tensor) -> Tensor:

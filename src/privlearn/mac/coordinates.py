@@ -63,12 +63,12 @@ class Coordinates:
 @torch.no_grad()
 def forward(layers: Sequence[Layer], x: Tensor, radius: float | None = None) -> list[Tensor]:
     """What each hidden layer gives for `x`, shape (examples, inputs), each projected onto the ball before it goes on."""
-    found: list[Tensor] = []
+    activities: list[Tensor] = []
     for layer in layers[:-1]:
         assert layer.activation is not None
         x = projected(layer.activation.value(arguments(layer, x)), radius)
-        found.append(x)
-    return found
+        activities.append(x)
+    return activities
 
 
 @torch.no_grad()
@@ -162,13 +162,13 @@ def _sweep(
         assert layer.activation is not None
         residual = (layer.activation.slope(own) * residual) @ layer.linear.weight
         residuals.append(residual)
-    found: list[Tensor] = []
+    updated: list[Tensor] = []
     for layer, old, own, wanted in zip(layers[:-1], z, u[:-1], reversed(residuals), strict=True):
         assert layer.activation is not None
-        new = layer.activation.value(arguments(layer, found[-1]) if found else first)
+        new = layer.activation.value(arguments(layer, updated[-1]) if updated else first)
         kept = (1 - rate) * (old - layer.activation.value(own)) if rate < 1 else 0.0
-        found.append(projected(new + kept + rate * wanted, radius))
-    return found
+        updated.append(projected(new + kept + rate * wanted, radius))
+    return updated
 
 
 def arguments(layer: Layer, z: Tensor) -> Tensor:

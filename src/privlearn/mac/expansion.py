@@ -82,13 +82,13 @@ def output_named(name: str, order: int) -> Output:
     Raises:
         BadInput: there is none, or none for an expansion of this order.
     """
-    found = OUTPUTS[one_of("the loss of dpmac", name, OUTPUTS)]
-    if order == 2 and found.second is None:
+    output = OUTPUTS[one_of("the loss of dpmac", name, OUTPUTS)]
+    if order == 2 and output.second is None:
         raise BadInput(
             "softmax cross-entropy has second derivatives that couple the classes: use the expansion of first order, or "
             f"{BINARY.name}, which is that of each class by itself"
         )
-    return found
+    return output
 
 
 def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
@@ -111,23 +111,23 @@ def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
             f"targets are whole numbers of shape (rows,), and the network has {outputs} outputs: mse takes numbers of shape "
             "(rows, outputs), not labels; for an autoencoder, the inputs themselves: (x, x.flatten(1))"
         )
-    found = y.flatten(1) if y.dim() > 1 else y[:, None]
-    if found.shape[1] != outputs:
+    values = y.flatten(1) if y.dim() > 1 else y[:, None]
+    if values.shape[1] != outputs:
         raise BadInput(
-            f"targets have {found.shape[1]} numbers for each example and the network {outputs} outputs: expected as many, or "
+            f"targets have {values.shape[1]} numbers for each example and the network {outputs} outputs: expected as many, or "
             "whole-number labels of shape (rows,)"
         )
-    found = found.to(like)
-    if not found.isfinite().all():
+    values = values.to(like)
+    if not values.isfinite().all():
         raise BadInput("there are targets that are not finite numbers: fill them in, or leave out such rows")
-    if output is not SQUARED and len(found) and (float(found.min()) < 0 or float(found.max()) > 1):
+    if output is not SQUARED and len(values) and (float(values.min()) < 0 or float(values.max()) > 1):
         raise BadInput(
-            f"there are targets from {float(found.min()):.4g} to {float(found.max()):.4g}: {output.name} needs targets in "
+            f"there are targets from {float(values.min()):.4g} to {float(values.max()):.4g}: {output.name} needs targets in "
             "[0, 1]; scale them by public bounds, or use mse"
         )
-    if output is SOFTMAX and not torch.allclose(found.sum(1), found.new_ones(len(found)), atol=1e-4):
+    if output is SOFTMAX and not torch.allclose(values.sum(1), values.new_ones(len(values)), atol=1e-4):
         raise BadInput("targets of an example do not add up to 1: cross_entropy needs probabilities or labels")
-    return found
+    return values
 
 
 @final

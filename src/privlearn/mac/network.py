@@ -90,8 +90,8 @@ def layers_of(model: nn.Module, activations: Activations | None = None) -> list[
             where = f"at {name!r} of the model" if name else "that the model is"
             raise BadInput(f"the {type(module).__name__} {where} is not for this method: {_EXPECTED}")
     if not linears or between[-1] is not None:
-        found = "no Linear layer" if not linears else f"an activation, {between[-1].name}, last"  # type: ignore[union-attr]
-        raise BadInput(f"the model has {found}, and the loss takes what a Linear layer gives: {_EXPECTED}")
+        ending = "no Linear layer" if not linears else f"an activation, {between[-1].name}, last"  # type: ignore[union-attr]
+        raise BadInput(f"the model has {ending}, and the loss takes what a Linear layer gives: {_EXPECTED}")
     layers = [Layer(linear, activation) for linear, activation in zip(linears, between, strict=True)]
     _require_plain(model, layers)
     return layers

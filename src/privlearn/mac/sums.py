@@ -124,7 +124,7 @@ class BatchDerivatives:
             products = self._products(rows, inputs, targets, mu)
             clipped = sums.add(products)
             if self._observe:
-                self._observe(self._losses(inputs, targets), [found.norms()[0] for found in products], clipped)
+                self._observe(self._losses(inputs, targets), [product.norms()[0] for product in products], clipped)
         return sums.bounded(sample)
 
     @torch.no_grad()
@@ -137,13 +137,13 @@ class BatchDerivatives:
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         if learned is None or self.thresholds is None:
             raise BadInput("there is no histogram in the plan: give pv.mac.Derivatives(learned=pv.mac.Histogram(...))")
-        found: list[list[Tensor]] = [[self._like.new_zeros(0).double()] for own in self.thresholds for _ in own]
+        collected: list[list[Tensor]] = [[self._like.new_zeros(0).double()] for own in self.thresholds for _ in own]
         for rows, inputs, targets in self._parts(sample, x, y):
             norms = [product.norms() for product in self._products(rows, inputs, targets, mu)]
             by_kind = [own * 2**kind for kind, layers in enumerate(zip(*norms, strict=True)) for own in layers]
-            for norms_so_far, own in zip(found, by_kind, strict=True):
+            for norms_so_far, own in zip(collected, by_kind, strict=True):
                 norms_so_far.append(own)
-        return histogram([torch.cat(kept) for kept in found], learned.edges(), sample, self._adjacency)
+        return histogram([torch.cat(kept) for kept in collected], learned.edges(), sample, self._adjacency)
 
     def learn(self, counts: Sequence[Tensor]) -> None:
         """Take the thresholds that released histograms speak for."""
@@ -183,7 +183,7 @@ class BatchDerivatives:
         """The derivatives of some examples in every layer."""
         z = self._fitted(rows, x, y, mu)
         second = self._bound.order == 2
-        found = []
+        products = []
         for layer, seen, target in zip(self._layers, [x, *z], [*z, y], strict=True):
             u = arguments(layer, seen)
             if layer.activation is not None:
@@ -194,8 +194,8 @@ class BatchDerivatives:
                 c = self._output.second(u, target) if second and self._output.second else None
             if c is not None and isinstance(self._bound, Analytic):
                 d = d - 2 * c * u  # of b = dT - 2 C w, whose bound is less than that of dT
-            found.append(Products(with_ones(seen, layer), d, c))
-        return found
+            products.append(Products(with_ones(seen, layer), d, c))
+        return products
 
     def _fitted(self, rows: Tensor, x: Tensor, y: Tensor, mu: float) -> list[Tensor]:
         """Coordinates of some examples, from where they were at their last visit if that is kept."""
@@ -228,15 +228,15 @@ class BatchDerivatives:
         layer, radius = self._layers[number], self._bound.z_norm
         inputs = analytic.with_bias(radius if number else self._input_radius(), layer.has_bias)
         if layer.activation is not None:
-            found = analytic.hidden(layer.weight(), layer.activation, inputs, radius)
+            limits = analytic.hidden(layer.weight(), layer.activation, inputs, radius)
         elif self._output is SOFTMAX:
             return [analytic.softmax(inputs)]
         elif self._output is BINARY:
-            found = analytic.binary(layer.weight(), inputs)
+            limits = analytic.binary(layer.weight(), inputs)
         else:
             assert self._bound.y_norm is not None
-            found = analytic.squared(layer.weight(), inputs, self._bound.y_norm)
-        return [found.gradient] if self._bound.order == 1 else [found.linear, found.curvature]
+            limits = analytic.squared(layer.weight(), inputs, self._bound.y_norm)
+        return [limits.gradient] if self._bound.order == 1 else [limits.linear, limits.curvature]
 
 
 @final
@@ -304,10 +304,10 @@ class DerivativeSums:
             Which layers' first derivatives were clipped, shape (layers, examples): private.
         """
         clipped = []
-        for sums, limits, found in zip(self._sums, self._limits, products, strict=True):
-            norms = found.norms()
-            z = _units(found.inputs, norms[0])
-            for total, norm, limit, factor in zip(sums, norms, limits, (found.first, found.second), strict=False):
+        for sums, limits, product in zip(self._sums, self._limits, products, strict=True):
+            norms = product.norms()
+            z = _units(product.inputs, norms[0])
+            for total, norm, limit, factor in zip(sums, norms, limits, (product.first, product.second), strict=False):
                 assert factor is not None
                 each = _units(factor, norm) * self._lengths(norm, limit).to(factor.dtype)[:, None]
                 if total.dim() == 2:
@@ -358,8 +358,8 @@ def histogram(norms: Sequence[Tensor], edges: Sequence[float], sample: Sample, a
     moved = 2**0.5 if adjacency is Adjacency.REPLACE_ONE else 1.0
     ends = torch.tensor(edges, dtype=torch.float64)
     parts = []
-    for found in norms:
-        finite = found[found.isfinite()].double().cpu()
+    for own in norms:
+        finite = own[own.isfinite()].double().cpu()
         counts = torch.bincount(torch.bucketize(finite, ends), minlength=len(edges) + 1).double()
         parts.append(Bounded((counts,), moved, adjacency, sample))
     return parts

@@ -50,15 +50,15 @@ class WeightSteps:
 
     def _objectives(self, released: Sequence[Tensor], noise: Sequence[float]) -> list[Surrogate]:
         """What was released, as polynomials around the weights at which it was computed."""
-        order, found = self.bound.order, []
+        order, objectives = self.bound.order, []
         for number, layer in enumerate(self.layers):
             first, *second = released[number * order : (number + 1) * order]
             noisy = noise[(number + 1) * order - 1]
             if second and isinstance(self.bound, Analytic):
-                found.append(Surrogate.of(first, second[0], noisy))
+                objectives.append(Surrogate.of(first, second[0], noisy))
             else:
-                found.append(Surrogate.around(layer.weight(), first, second[0] if second else None, noisy))
-        return found
+                objectives.append(Surrogate.around(layer.weight(), first, second[0] if second else None, noisy))
+        return objectives
 
     def _direction(self, layer: Layer, objective: Surrogate) -> Tensor:
         """What the optimizer steps against: the gradient of the objective over twice the batch size (eq. 5), or the Newton

@@ -7,13 +7,22 @@ from typing import Any
 from privlearn._public import from_json
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
 from privlearn.teachers.plan import PatePlan
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import RandomStopping
 
 #: Every plan that there is.
-PLANS: tuple[type[AbstractPlan], ...] = (Plan, PatePlan, FeaturesPlan, Blocks, RandomStopping)
+PLANS: tuple[type[AbstractPlan], ...] = (
+    Plan,
+    PatePlan,
+    FisherPlan,
+    LeastSquaresPlan,
+    RowsPlan,
+    SelectionPlan,
+    Blocks,
+    RandomStopping,
+)
 #: Epochs of all candidates together that are priced: more would take minutes.
 _MOST_EPOCHS = 1_000_000
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
@@ -37,16 +37,47 @@ class Part(Protocol):
         """Go on from a state."""
 
 
-@final
-class TrainingSession:
-    """The ledger, the random streams and the checkpoint of one run of a plan.
+class Session:
+    """The ledger and the random streams of one run of a plan of any kind.
 
     Args:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
+        charged: whether there is noise, and the plan is charged; else the ledger must be marked by whoever trains.
+
+    Raises:
+        BudgetExceeded: the plan does not fit the ledger; before any data is touched.
+    """
+
+    def __init__(
+        self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True
+    ) -> None:
+        self.plan, self.charged = plan, charged
+        self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
+        if charged:
+            self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)
+        self.streams = streams or Streams.new()
+
+    @contextmanager
+    def charging(self) -> Iterator[None]:
+        """A block in which the plan may be charged. When it ends, what was not charged is given back."""
+        self.ledger.begin(self.plan.event(), self.plan.neighbours, self.plan.unit)
+        try:
+            yield
+        finally:
+            self.ledger.settle()
+
+
+@final
+class TrainingSession(Session):
+    """The session of a run in many steps, which may be kept in a checkpoint.
+
+    Args:
+        plan, ledger, streams, charged: as of `Session`.
         checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
             bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
+        world: the processes that share the run.
 
     Attributes:
         saved: what the checkpoint holds of an interrupted run; None if there is none.
@@ -56,11 +87,12 @@ class TrainingSession:
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
         taken: how many steps were released.
         complete: whether nothing is left to release.
-        charged: whether there is noise, and the plan is charged; else the ledger must be marked by whoever trains.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
     """
+
+    plan: Plan
 
     def __init__(
         self,
@@ -72,13 +104,12 @@ class TrainingSession:
         charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:
-        self.plan, self.charged, self.world = plan, charged, world
-        self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
-        if charged:
-            self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)
+        super().__init__(plan, ledger, streams, charged=charged)
+        self.world = world
         self.file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         self.saved = self.file.read() if self.file else None
-        self.streams = Streams.at(self.saved.plain["streams"]) if self.saved else streams or Streams.new()
+        if self.saved:
+            self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
         self.account: Account = self.ledger
         self.parts: dict[str, Part] = {}

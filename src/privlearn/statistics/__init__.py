@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
+    from privlearn.statistics.advice import advised as advised
     from privlearn.statistics.classifiers import fisher as fisher
     from privlearn.statistics.classifiers import least_squares as least_squares
-    from privlearn.statistics.plan import FeaturesPlan as FeaturesPlan
-    from privlearn.statistics.plan import advised as advised
+    from privlearn.statistics.plan import FisherPlan as FisherPlan
+    from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
+    from privlearn.statistics.plan import RowsPlan as RowsPlan
+    from privlearn.statistics.plan import SelectionPlan as SelectionPlan
     from privlearn.statistics.release import release_features as release_features
     from privlearn.statistics.release import select_features as select_features
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "FeaturesPlan": "plan",
-        "advised": "plan",
+        "FisherPlan": "plan",
+        "LeastSquaresPlan": "plan",
+        "RowsPlan": "plan",
+        "SelectionPlan": "plan",
+        "advised": "advice",
         "fisher": "classifiers",
         "least_squares": "classifiers",
         "release_features": "release",

@@ -1,4 +1,6 @@
-"""Fisher's independence classifier from released statistics: post-processing, for any number of classes.
+"""Linear classifiers from released statistics: post-processing, for any number of classes.
+
+Fisher's independence classifier, `fisher`.
 
 The score of class c is sum_j (x_j m_cj - m_cj^2 / 2) / S_j^2 + ln pi_c, with class means m, pooled variances S^2 and
 shares pi: linear in x, the log-posterior (up to what all classes share) of normal features, independent within a class.
@@ -22,14 +24,14 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.runs.result import Result
 from privlearn.statistics.opening import LabelledRows, Opened, Origin, linear_result, opened
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.streams import Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, choice_json, ranked, release_statistics, scored
 
 
 def fisher(
-    plan: FeaturesPlan,
+    plan: FisherPlan,
     dataset: LabelledRows,
     *,
     ledger: Ledger | None = None,
@@ -40,7 +42,7 @@ def fisher(
     Guarantee: as for `select_features`; the returned model is made from released numbers alone.
 
     Args:
-        plan: for the purpose `classifier`.
+        plan: what will be spent, and how.
         dataset: as for `select_features`.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
@@ -52,34 +54,34 @@ def fisher(
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
     """
-    with opened(plan, "classifier", dataset, ledger, streams) as rows:
+    with opened(plan, FisherPlan, dataset, ledger, streams) as rows:
         transforms, statistics = _released(plan, rows)
     return classifier(plan, rows.origin, transforms, statistics, rows.ledger)
 
 
 def classifier(
-    plan: FeaturesPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics, ledger: Ledger
+    plan: FisherPlan | RowsPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics, ledger: Ledger
 ) -> Result:
     """The classifier from released statistics of the kept features, behind the transforms that these come through."""
     weight, bias = fisher_weights(statistics, plan)
-    choice_json = _chosen(plan, origin, transforms, statistics)
-    return linear_result(plan, origin, transforms, weight, bias, ledger, choice_json)
+    chosen = _chosen(plan, origin, transforms, statistics)
+    return linear_result(plan, origin, transforms, weight, bias, ledger, chosen)
 
 
 def _chosen(
-    plan: FeaturesPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
+    plan: FisherPlan | RowsPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
 ) -> dict[str, Any]:
     """Which features were chosen, for the facts: released, and so free to tell. Where rows are released, scores are not."""
-    found = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
-    if not plan.selects or not found:
+    kept = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
+    if not plan.selects or not kept:
         return {}
-    if plan.purpose == "rows":
-        return {"chosen": [choice_json(found[0], origin.names)]}
+    if isinstance(plan, RowsPlan):
+        return {"chosen": [choice_json(kept[0], origin.names)]}
     scores, noise = scored(statistics, plan.criterion, plan.least_count)
-    return {"chosen": [choice_json(found[0], origin.names, scores.tolist(), noise.tolist())]}
+    return {"chosen": [choice_json(kept[0], origin.names, scores.tolist(), noise.tolist())]}
 
 
-def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
+def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
     """What stands in front of the classifier, and the statistics of the features that it sees."""
     stream = rows.stream
     if plan.in_one_release:
@@ -103,7 +105,7 @@ def _released(plan: FeaturesPlan, rows: Opened) -> tuple[list[nn.Module], Statis
     return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
 
 
-def fisher_weights(statistics: Statistics, plan: FeaturesPlan) -> tuple[Tensor, Tensor]:
+def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple[Tensor, Tensor]:
     """The classifier's weights, shape (classes, features), and biases, shape (classes,)."""
     counts = statistics.counts.clamp(min=plan.least_count)
     floor = plan.least_variance * plan.row_norm**2 / plan.features
@@ -117,7 +119,7 @@ _RIDGE = 0.35
 
 
 def least_squares(
-    plan: FeaturesPlan,
+    plan: LeastSquaresPlan,
     dataset: LabelledRows,
     *,
     ledger: Ledger | None = None,
@@ -128,7 +130,7 @@ def least_squares(
     Guarantee: as for `select_features`; the returned model is made from released numbers alone.
 
     Args:
-        plan: for the purpose `least-squares`.
+        plan: what will be spent, and how.
         dataset: as for `select_features`.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
@@ -140,16 +142,16 @@ def least_squares(
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
     """
-    with opened(plan, "least-squares", dataset, ledger, streams) as rows:
+    with opened(plan, LeastSquaresPlan, dataset, ledger, streams) as rows:
         squares = release_squares(
             rows.x, rows.y, classes=plan.classes, norm=plan.row_norm, constant=plan.constant, adjacency=plan.neighbours,
-            noise_multiplier=plan.noise, ledger=rows.ledger, stream=rows.stream, split=plan.split[1:], prepare=rows.prepare,
+            noise_multiplier=plan.noise, ledger=rows.ledger, stream=rows.stream, split=plan.split, prepare=rows.prepare,
         )  # fmt: skip
     ridge = _RIDGE * squares.loudest
     weights = solved(squares, ridge)
     clip = ClipRows(torch.tensor(float(plan.row_norm)))
-    told = {"ridge": ridge}
-    return linear_result(plan, rows.origin, [clip], weights[:-1].T, plan.constant * weights[-1], rows.ledger, told)
+    bias = plan.constant * weights[-1]
+    return linear_result(plan, rows.origin, [clip], weights[:-1].T, bias, rows.ledger, {"ridge": ridge})
 
 
 def solved(squares: Squares, ridge: float) -> Tensor:
@@ -159,5 +161,5 @@ def solved(squares: Squares, ridge: float) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(squares.gram)
     products = squares.products - squares.products.mean(1, keepdim=True)
-    found: Tensor = vectors @ ((vectors.T @ products) / (values.clamp(min=0) + ridge)[:, None])
-    return found
+    weights: Tensor = vectors @ ((vectors.T @ products) / (values.clamp(min=0) + ridge)[:, None])
+    return weights

@@ -19,7 +19,8 @@ from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.runs.front import front
 from privlearn.runs.result import PrivateDiagnostics, Result
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.runs.session import Session
+from privlearn.statistics.plan import ClassifierPlan, StatisticsPlan
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
@@ -77,41 +78,38 @@ class Opened:
 
 @contextmanager
 def opened(
-    plan: FeaturesPlan, purpose: str, dataset: LabelledRows, ledger: Ledger | None, streams: Streams | None
+    plan: StatisticsPlan,
+    kind: type[StatisticsPlan],
+    dataset: LabelledRows,
+    ledger: Ledger | None,
+    streams: Streams | None,
 ) -> Iterator[Opened]:
-    """A block in which the plan's event may be charged; what was not, is given back at its end.
+    """A block in which the event of a plan of this kind may be charged; what was not, is given back at its end.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: a plan for something else, or data that do not fit it; before anything is spent.
+        BadInput: a plan of another kind, or data that do not fit it; before anything is spent.
     """
     require_one_process()
-    if not isinstance(plan, FeaturesPlan) or plan.purpose != purpose:
-        given = f"a plan for {plan.purpose!r}" if isinstance(plan, FeaturesPlan) else repr(plan)[:60]
-        raise BadInput(f"plan is {given}: expected pv.statistics.FeaturesPlan(..., purpose={purpose!r})")
-    ledger = Ledger(plan.budget) if ledger is None else ledger
-    event = plan.event()
-    ledger.require_room(event, plan.neighbours, plan.unit)
+    if not isinstance(plan, kind):
+        given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else repr(plan)[:60]
+        raise BadInput(f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)")
+    session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     _require_rows(plan, data)
-    streams = streams or Streams.new()
     transforms, x, prepare = _in_front(data)
     _require_fit(plan, x)
     origin = Origin(
         transforms,
         tuple(data.x.shape[1:]),
         data.schema,
-        streams.seeded,
-        streams.noise.discrete,
+        session.streams.seeded,
+        session.streams.noise.discrete,
         () if data.features else data.feature_names,
         data.features.encoder.describe() if data.features else None,
     )
-    found = Opened(x, data.y, origin, ledger, streams.noise, prepare)
-    ledger.begin(event, plan.neighbours, plan.unit)
-    try:
-        yield found
-    finally:
-        ledger.settle()
+    with session.charging():
+        yield Opened(x, data.y, origin, session.ledger, session.streams.noise, prepare)
 
 
 def _in_front(data: Dataset) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None]:
@@ -129,13 +127,13 @@ def _in_front(data: Dataset) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tens
 
 
 def linear_result(
-    plan: FeaturesPlan,
+    plan: ClassifierPlan,
     origin: Origin,
     transforms: Sequence[nn.Module],
     weight: Tensor,
     bias: Tensor,
     ledger: Ledger,
-    told: dict[str, Any],
+    facts: dict[str, Any],
 ) -> Result:
     """A linear classifier made of released numbers, behind the transforms that its features come through.
 
@@ -146,7 +144,7 @@ def linear_result(
         weight: shape (classes, kept features).
         bias: shape (classes,).
         ledger: where it was charged.
-        told: released and public numbers, for the facts.
+        facts: what else was released or is public, for certificates.
     """
     linear = nn.Linear(plan.keep, plan.classes)
     with torch.no_grad():
@@ -161,7 +159,7 @@ def linear_result(
         method="features",
         facts={"noise": "on a grid" if origin.discrete else "floating point"}
         | ({"public_features": origin.public} if origin.public else {})
-        | told,
+        | facts,
         architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
         | ({"schema": origin.schema} if origin.schema else {}),
         seeded=origin.seeded,
@@ -171,7 +169,7 @@ def linear_result(
     )
 
 
-def _require_rows(plan: FeaturesPlan, data: Dataset) -> None:
+def _require_rows(plan: StatisticsPlan, data: Dataset) -> None:
     """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent."""
     if data.y is None:
         raise BadInput(
@@ -183,7 +181,7 @@ def _require_rows(plan: FeaturesPlan, data: Dataset) -> None:
         if most_rows(groups) > plan.group_size:
             raise BadInput(
                 "the data carry person ids (groups), by which somebody has more rows than the plan protects together "
-                f"({plan.group_size}): declare a public bound with FeaturesPlan(group_size=K). To protect "
+                f"({plan.group_size}): declare a public bound with group_size=K. To protect "
                 "single rows only, give data without person ids (an .npz without groups, a schema without person)"
             )
     if data.classes is not None and data.classes != plan.classes:
@@ -193,7 +191,7 @@ def _require_rows(plan: FeaturesPlan, data: Dataset) -> None:
     require_classes(data.y, plan.classes)
 
 
-def _require_fit(plan: FeaturesPlan, x: Any) -> None:
+def _require_fit(plan: StatisticsPlan, x: Any) -> None:
     """Refuse rows, or features of them, of another length than the plan's."""
     kind = np.asarray(x[:0]).dtype.kind
     features = math.prod(x.shape[1:])

@@ -21,7 +21,7 @@ from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch
 from privlearn.statistics.classifiers import classifier
 from privlearn.statistics.opening import LabelledRows, Origin, opened
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import RowsPlan, SelectionPlan
 from privlearn.streams import Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, scored
@@ -46,7 +46,7 @@ class ReleasedRows:
     y: Tensor
     indices: Tensor
     noise_std: float
-    plan: FeaturesPlan
+    plan: RowsPlan
     ledger: Ledger
     origin: Origin
 
@@ -64,20 +64,20 @@ class ReleasedRows:
         member = (self.y[:, None] == torch.arange(self.plan.classes)).to(self.x.dtype)
         counts, sums = member.sum(0).double(), (member.T @ self.x).double()
         if self.plan.label_epsilon is not None:
-            counts, sums = (_undone(told, self.plan.label_epsilon) for told in (counts, sums))
+            counts, sums = (_undone(reported, self.plan.label_epsilon) for reported in (counts, sums))
         std = self.noise_std * math.sqrt(len(self.x) / self.plan.classes)  # of a sum over a class of usual size
         return Statistics(counts, sums, self.x.double().square().sum(0), std, 0.0)
 
 
-def _undone(told: Tensor, epsilon: float) -> Tensor:
+def _undone(reported: Tensor, epsilon: float) -> Tensor:
     """Totals by true class, in expectation, from totals by randomised class, shape (classes, ...)."""
-    true = truth(epsilon, len(told))
-    other = (1 - true) / (len(told) - 1)
-    return (told - other * told.sum(0)) / (true - other)
+    true = truth(epsilon, len(reported))
+    other = (1 - true) / (len(reported) - 1)
+    return (reported - other * reported.sum(0)) / (true - other)
 
 
 def release_features(
-    plan: FeaturesPlan,
+    plan: RowsPlan,
     dataset: LabelledRows,
     *,
     ledger: Ledger | None = None,
@@ -91,7 +91,7 @@ def release_features(
     by all rows needs somebody who is trusted with them: this is not local privacy.
 
     Args:
-        plan: for the purpose `rows`.
+        plan: what will be spent, and how.
         dataset: as for `select_features`.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones.
@@ -99,7 +99,7 @@ def release_features(
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
     """
-    with opened(plan, "rows", dataset, ledger, streams) as rows:
+    with opened(plan, RowsPlan, dataset, ledger, streams) as rows:
         stream, best = rows.stream, torch.arange(plan.features)
         if plan.selects:
             best, _ = plan.selection.chosen(rows.x, rows.y, plan.neighbours, rows.ledger, stream, prepare=rows.prepare)
@@ -136,7 +136,7 @@ class Selected:
     indices: Tensor
     statistics: Statistics | None
     counts: Tensor
-    plan: FeaturesPlan
+    plan: SelectionPlan
     ledger: Ledger
     scores: Tensor | None = None
     score_noise: Tensor | None = None
@@ -148,7 +148,7 @@ class Selected:
 
 
 def select_features(
-    plan: FeaturesPlan,
+    plan: SelectionPlan,
     dataset: LabelledRows,
     *,
     ledger: Ledger | None = None,
@@ -162,7 +162,7 @@ def select_features(
     nothing is said about any of them.
 
     Args:
-        plan: for the purpose `selection`.
+        plan: what will be spent, and how.
         dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared bounds scale its rows first.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
@@ -171,12 +171,12 @@ def select_features(
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         BadInput: labels outside the declared classes, or rows of another length than the plan's; before anything is spent.
     """
-    with opened(plan, "selection", dataset, ledger, streams) as rows:
-        indices, found = plan.selection.chosen(
+    with opened(plan, SelectionPlan, dataset, ledger, streams) as rows:
+        indices, released = plan.selection.chosen(
             rows.x, rows.y, plan.neighbours, rows.ledger, rows.stream, prepare=rows.prepare
         )
-    statistics = found if isinstance(found, Statistics) else None
-    counts = found.counts if isinstance(found, Statistics) else found
+    statistics = released if isinstance(released, Statistics) else None
+    counts = released.counts if isinstance(released, Statistics) else released
     scores, noise = (None, None) if statistics is None else scored(statistics, plan.criterion, plan.least_count)
     names = tuple(rows.origin.names[index] for index in indices.tolist()) if rows.origin.names else ()
     return Selected(

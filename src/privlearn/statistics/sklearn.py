@@ -15,7 +15,7 @@ front, is a release that nobody pays for: only transforms that are fixed beforeh
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -32,12 +32,14 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput
 from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import ChoosingPlan, FisherPlan, SelectionPlan, StatisticsPlan
 from privlearn.statistics.release import select_features
 from privlearn.streams import Streams
 
+_Plan = TypeVar("_Plan", bound=StatisticsPlan)
 
-def budget_for(*plans: FeaturesPlan, fits: int = 1, delta: float | None = None) -> Budget:
+
+def budget_for(*plans: StatisticsPlan, fits: int = 1, delta: float | None = None) -> Budget:
     """What so many fits of a pipeline with these plans cost together: the least budget of a ledger that pays for all of them.
 
     Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
@@ -53,7 +55,7 @@ def budget_for(*plans: FeaturesPlan, fits: int = 1, delta: float | None = None) 
         BadInput: plans that are none, are not settled, or protect different groups; or numbers out of range.
         AdjacencyMismatch: different kinds of neighbour.
 
-    >>> plan = FeaturesPlan(2, 30, 5, row_norm=2.7).calibrate(rho=0.02)
+    >>> plan = FisherPlan(2, 30, 5, row_norm=2.7).calibrate(rho=0.02)
     >>> print(budget_for(plan, fits=16), "or", budget_for(plan, fits=16, delta=1e-5))
     rho 0.32 or epsilon 3.38693 at delta 1e-05
     """
@@ -79,7 +81,7 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Keeps the features that `privlearn.select_features` chooses, in the order that they had.
 
     Args:
-        plan: a settled `FeaturesPlan` for the purpose `selection`.
+        plan: a settled `SelectionPlan`.
         ledger: what each `fit` is charged to; must be given.
         streams: the random streams; by default new ones in each fit.
         classes: the labels that there may be, public, where they are not 0 .. classes - 1: texts, for example.
@@ -95,11 +97,11 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        plan: FeaturesPlan | None = None,
+        plan: SelectionPlan | None = None,
         ledger: Ledger | None = None,
         streams: Streams | None = None,
         classes: Any = None,
-        then: FeaturesPlan | None = None,
+        then: FisherPlan | None = None,
     ) -> None:
         self.plan, self.ledger, self.streams, self.classes, self.then = plan, ledger, streams, classes, then
 
@@ -109,9 +111,9 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.then is not None:
             ledger.require_room(plan.event(), plan.neighbours, plan.unit, then=_require_plan(self.then).event())
         _, labels = _numbered(y, self.classes, plan)
-        found = select_features(plan, _dataset(X, labels), ledger=ledger, streams=self.streams)
-        self.indices_ = found.indices.numpy()
-        self.scores_ = None if found.scores is None else found.scores.numpy()
+        selected = select_features(plan, _dataset(X, labels), ledger=ledger, streams=self.streams)
+        self.indices_ = selected.indices.numpy()
+        self.scores_ = None if selected.scores is None else selected.scores.numpy()
         _remember(self, X, plan)
         return self
 
@@ -144,7 +146,7 @@ class DPFisherClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Fisher's classifier from released statistics, as `privlearn.fisher`.
 
     Args:
-        plan: a settled `FeaturesPlan` for the purpose `classifier`.
+        plan: a settled `FisherPlan`.
         ledger: what each `fit` is charged to; must be given.
         streams: the random streams; by default new ones in each fit.
         classes: the labels that there may be, public, where they are not 0 .. classes - 1: texts, for example.
@@ -158,7 +160,7 @@ class DPFisherClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        plan: FeaturesPlan | None = None,
+        plan: FisherPlan | None = None,
         ledger: Ledger | None = None,
         streams: Streams | None = None,
         classes: Any = None,
@@ -176,8 +178,8 @@ class DPFisherClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """The score of each class, shape (rows, classes); of two classes, that of the second less the first's, (rows,)."""
-        found = self._scores(X).numpy()
-        return np.asarray(found[:, 1] - found[:, 0] if found.shape[1] == 2 else found)
+        scores = self._scores(X).numpy()
+        return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Probabilities of the classes, as if features were independent within each."""
@@ -196,17 +198,19 @@ class DPFisherClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "the rows to predict for", "X", rows.numpy()
         )  # fit takes such rows as none; here they have no class
         with torch.no_grad():
-            found: torch.Tensor = self.result_.model(rows)
-        return found
+            scores: torch.Tensor = self.result_.model(rows)
+        return scores
 
 
-def _require_plan(plan: FeaturesPlan | None) -> FeaturesPlan:
-    if not isinstance(plan, FeaturesPlan):
-        raise BadInput(f"plan is {plan!r}: expected a settled pv.statistics.FeaturesPlan(...).calibrate(...)")
+def _require_plan(plan: _Plan | None) -> _Plan:
+    if not isinstance(plan, StatisticsPlan):
+        raise BadInput(
+            f"plan is {plan!r}: expected a settled pv.statistics.FisherPlan(...).calibrate(...), or a SelectionPlan"
+        )
     return plan
 
 
-def _given(plan: FeaturesPlan | None, ledger: Ledger | None) -> tuple[FeaturesPlan, Ledger]:
+def _given(plan: _Plan | None, ledger: Ledger | None) -> tuple[_Plan, Ledger]:
     """The plan and the ledger, which have no defaults.
 
     Raises:
@@ -221,7 +225,7 @@ def _given(plan: FeaturesPlan | None, ledger: Ledger | None) -> tuple[FeaturesPl
     return plan, ledger
 
 
-def _numbered(y: Any, classes: Any, plan: FeaturesPlan) -> tuple[NDArray[Any], NDArray[Any]]:
+def _numbered(y: Any, classes: Any, plan: ChoosingPlan) -> tuple[NDArray[Any], NDArray[Any]]:
     """The declared classes, sorted as scikit-learn has them, and labels as their numbers.
 
     Raises:
@@ -238,7 +242,7 @@ def _numbered(y: Any, classes: Any, plan: FeaturesPlan) -> tuple[NDArray[Any], N
     try:
         declared = np.unique(np.asarray(classes))
         numbers = {label: number for number, label in enumerate(declared.tolist())}
-        found = [numbers.get(label, -1) for label in labels.tolist()] if labels.ndim == 1 else [-1]
+        numbered = [numbers.get(label, -1) for label in labels.tolist()] if labels.ndim == 1 else [-1]
     except TypeError as error:
         raise BadInput(
             f"classes or labels are of a kind that can't be compared: {error}. Expected texts or numbers"
@@ -247,11 +251,11 @@ def _numbered(y: Any, classes: Any, plan: FeaturesPlan) -> tuple[NDArray[Any], N
         raise BadInput(
             f"classes has {len(declared)} different labels, and the plan {plan.classes} classes: give both the same"
         )
-    if -1 in found:
+    if -1 in numbered:
         raise BadInput(
             f"there are labels (of shape {labels.shape}) outside the declared classes: expected {declared.tolist()}"
         )
-    return declared, np.array(found, dtype=np.int64)
+    return declared, np.array(numbered, dtype=np.int64)
 
 
 def _dataset(x: Any, labels: NDArray[Any]) -> Dataset:
@@ -268,7 +272,7 @@ def _names(x: Any) -> tuple[str, ...]:
     return tuple(columns) if all(isinstance(column, str) for column in columns) else ()
 
 
-def _remember(estimator: Any, x: Any, plan: FeaturesPlan) -> None:
+def _remember(estimator: Any, x: Any, plan: ChoosingPlan) -> None:
     """What scikit-learn wants to know of the rows that an estimator was fitted to."""
     estimator.n_features_in_ = plan.features
     vars(estimator).pop("feature_names_in_", None)  # of an earlier fit

@@ -89,8 +89,8 @@ class Answers:
             raise BadInput("these answers are no classes: there are no counts to believe in")
         others = self.scores.shape[1] - 1
         apart = agreement - (1 - agreement) / others  # the right class's share less that of any other
-        found = (self.scores * (self.expected * apart)).softmax(1)
-        return found * self.answered[:, None]
+        believed = (self.scores * (self.expected * apart)).softmax(1)
+        return believed * self.answered[:, None]
 
     def __repr__(self) -> str:
         """Shapes only."""

@@ -163,13 +163,13 @@ def _require_fit(encoder: nn.Module, decoder: nn.Module, targets: Tensor, size: 
     try:
         with torch.no_grad():
             inner = encoder(targets)
-            found = tuple(inner.shape), tuple(decoder(inner[:, 1:]).shape)
+            shapes = tuple(inner.shape), tuple(decoder(inner[:, 1:]).shape)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"the networks can't run on targets of shape {tuple(targets.shape[1:])}: {first_line(error)}"
         ) from error
-    if found != ((2, size + 1), tuple(targets.shape)):
+    if shapes != ((2, size + 1), tuple(targets.shape)):
         raise BadInput(
-            f"two targets become {found[0]} and then {found[1]}: expected (2, {size + 1}), one more than a code has, and "
+            f"two targets become {shapes[0]} and then {shapes[1]}: expected (2, {size + 1}), one more than a code has, and "
             f"{tuple(targets.shape)}"
         )

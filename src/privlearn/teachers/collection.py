@@ -108,7 +108,7 @@ def _confident(
     """
     assert plan.limit is not None
     account = opened(plan.limit, ledger, plan.adjacency)
-    found, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
+    noisy, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
     for query in range(plan.queries):
         if int(answered.sum()) == aggregate.answers:
             break
@@ -116,9 +116,9 @@ def _confident(
         if float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold:
             continue
         votes = counts.bounded(query, _sample(plan), plan.adjacency)
-        found[query] = _released(votes, plan.noise, account, streams)
+        noisy[query] = _released(votes, plan.noise, account, streams)
         answered[query] = True
-    return found, answered
+    return noisy, answered
 
 
 def _released(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:

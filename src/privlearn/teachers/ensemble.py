@@ -113,18 +113,18 @@ class Given(Teachers):
             BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another shape.
         """
         for number, path in enumerate(self._paths):
-            found = _read(path)
-            if found.dim() < 1 or len(found) != len(inputs):
+            said = _read(path)
+            if said.dim() < 1 or len(said) != len(inputs):
                 raise BadInput(
-                    f"{path} answers {len(found) if found.dim() else 'no'} queries, and the plan asks {len(inputs)}: expected "
+                    f"{path} answers {len(said) if said.dim() else 'no'} queries, and the plan asks {len(inputs)}: expected "
                     "a row for each query of the plan, in their order. Nothing was charged"
                 )
-            if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+            if shapes is not None and tuple(said.shape[1:]) not in [tuple(shape) for shape in shapes]:
                 raise BadInput(
-                    f"the predictions in {path} have shape {tuple(found.shape)}: expected "
+                    f"the predictions in {path} have shape {tuple(said.shape)}: expected "
                     f"{' or '.join(str((len(inputs), *shape)) for shape in shapes)}. Nothing was charged"
                 )
-            yield found
+            yield said
             if progress:
                 progress(number + 1, len(self._paths))
 
@@ -135,12 +135,12 @@ def _read(path: Path) -> Tensor:
     Raises:
         BadInput: there are none, or they are no numbers.
     """
-    found = read_inputs(path, "predictions")
-    if found.dtype.kind not in "fiub" or math.prod(found.shape) == 0:
+    values = read_inputs(path, "predictions")
+    if values.dtype.kind not in "fiub" or math.prod(values.shape) == 0:
         raise BadInput(
-            f"the predictions in {path} are {found.dtype} values of shape {found.shape}: expected numbers, a row for each "
+            f"the predictions in {path} are {values.dtype} values of shape {values.shape}: expected numbers, a row for each "
             "query"
         )
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numbers that overflow
-        return as_tensor(found)
+        return as_tensor(values)

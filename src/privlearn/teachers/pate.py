@@ -21,6 +21,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.session import Session
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool
 from privlearn.teachers.collection import Released, ask, collect, empty, release_answers
@@ -208,13 +209,10 @@ def _released(
     streams: Streams,
 ) -> Released:
     """The answers, kept nowhere."""
-    ledger.require_room(plan.event(), plan.adjacency, plan.unit)
+    session = Session(plan, ledger, streams)
     made = sums()
-    ledger.begin(plan.event(), plan.adjacency, plan.unit)
-    try:
+    with session.charging():
         targets, answered, scores = ask(plan, made, reducer, ledger, streams)
-    finally:
-        ledger.settle()
     return Released(targets, answered, scores, streams.seeded, streams.noise.discrete)
 
 

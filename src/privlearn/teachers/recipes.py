@@ -182,17 +182,17 @@ def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, shapes: Shape
         made_up, targets = made_up_batch(x, y, _REHEARSED)
         asked, _ = made_up_batch(inputs, y, 6)
         try:
-            found = as_tensor(recipe(made_up, targets)(asked))
+            answers = as_tensor(recipe(made_up, targets)(asked))
         except Exception as error:
             raise BadInput(
                 f"the teachers' recipe fails on {_REHEARSED} made-up rows of the data's shape and type: {type(error).__name__}"
                 f": {first_line(error)}. Expected a function recipe(x, y) that gives a function predict(inputs)"
             ) from error
-    if len(found.shape) < 1 or len(found) != 6:
-        raise BadInput(f"a teacher turns 6 inputs into shape {tuple(found.shape)}: expected a row for each input")
-    if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+    if len(answers.shape) < 1 or len(answers) != 6:
+        raise BadInput(f"a teacher turns 6 inputs into shape {tuple(answers.shape)}: expected a row for each input")
+    if shapes is not None and tuple(answers.shape[1:]) not in [tuple(shape) for shape in shapes]:
         raise BadInput(
-            f"a teacher that learned from made-up rows of two classes turns 6 inputs into shape {tuple(found.shape)}: "
+            f"a teacher that learned from made-up rows of two classes turns 6 inputs into shape {tuple(answers.shape)}: "
             f"expected {' or '.join(str((6, *shape)) for shape in shapes)}, whatever the records hold. (predict_proba has a "
             "column for each class that a teacher met: pv.teachers.Estimator(make, classes=K) puts them in their places.)"
         )
@@ -237,8 +237,8 @@ class Neighbourhood:
     def nearest(self, inputs: Tensor, number: int = 1) -> NDArray[np.int64]:
         """The places of the public inputs nearest to each of `inputs`, shape (rows, number)."""
         rows = self._reduced(inputs.flatten(1).double().numpy())
-        found = self._index.kneighbors(rows, n_neighbors=min(number, self.size), return_distance=False)
-        return np.asarray(found, dtype=np.int64)
+        places = self._index.kneighbors(rows, n_neighbors=min(number, self.size), return_distance=False)
+        return np.asarray(places, dtype=np.int64)
 
     def spread(self, beliefs: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
         """Spread beliefs, shape (pool, classes), along the connections; rows are then probabilities.
@@ -247,14 +247,14 @@ class Neighbourhood:
             beliefs: how much each input is held to be of each class; 0 where nothing is known.
             alpha: how much of its label an input takes from its neighbours.
         """
-        found = beliefs
+        reached = beliefs
         for _ in range(_ROUNDS):
-            found = alpha * (self._steps @ found) + (1 - alpha) * beliefs
+            reached = alpha * (self._steps @ reached) + (1 - alpha) * beliefs
         # As much of each class in all, so that none wins by having had more labels.
-        found = found / np.maximum(found.sum(0), 1e-300)
-        whole = found.sum(1, keepdims=True)
-        evenly: NDArray[np.float64] = np.full_like(found, 1 / beliefs.shape[1])
-        np.divide(found, whole, out=evenly, where=whole > 0)
+        reached = reached / np.maximum(reached.sum(0), 1e-300)
+        whole = reached.sum(1, keepdims=True)
+        evenly: NDArray[np.float64] = np.full_like(reached, 1 / beliefs.shape[1])
+        np.divide(reached, whole, out=evenly, where=whole > 0)
         return evenly
 
 
@@ -314,8 +314,8 @@ def described(recipe: Recipe) -> dict[str, Any]:
         match recipe:
             case Estimator():
                 made = recipe.make()
-                found = {"class": _name(type(made)), "parameters": _short(repr(made)), "classes": recipe.classes}
-                return {"kind": "estimator", **found}
+                stated = {"class": _name(type(made)), "parameters": _short(repr(made)), "classes": recipe.classes}
+                return {"kind": "estimator", **stated}
             case Network():
                 module = recipe.make()
                 size = sum(each.numel() for each in module.parameters())

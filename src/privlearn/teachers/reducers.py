@@ -151,8 +151,8 @@ class PublicPCA(Reducer):
         rows = targets.flatten(1)
         mean = rows.mean(0)
         _, lengths, directions = torch.linalg.svd(rows - mean, full_matrices=False)
-        found = cls(tuple(targets.shape[1:]), mean, directions, lengths.double().square() / (len(rows) - 1))
-        return found if components is None else found.kept(components)
+        fitted = cls(tuple(targets.shape[1:]), mean, directions, lengths.double().square() / (len(rows) - 1))
+        return fitted if components is None else fitted.kept(components)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -283,8 +283,8 @@ class RandomProjection(Reducer):
     @property
     def matrix(self) -> Tensor:
         """The directions, orthonormal rows."""
-        found: Tensor = self.__dict__["_directions"]
-        return found
+        directions: Tensor = self.__dict__["_directions"]
+        return directions
 
     def encode(self, targets: Tensor) -> Tensor:
         """Codes: the directions times targets."""
@@ -333,8 +333,8 @@ class Identity(Reducer):
     @property
     def centre(self) -> Tensor:
         """The centre that was given."""
-        found: Tensor = self.__dict__["_centre"]
-        return found
+        centre: Tensor = self.__dict__["_centre"]
+        return centre
 
     @property
     def is_identity(self) -> bool:

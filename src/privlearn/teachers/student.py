@@ -159,7 +159,7 @@ class Student:
                 warnings.filterwarnings("error", message="Using a target size")  # that is broadcast
                 tried._taught(copied, inputs, targets)
             with torch.no_grad(), generators_at(self.seed):
-                found = copied.eval()(inputs)
+                outputs = copied.eval()(inputs)
         except BadInput:
             raise
         except Exception as error:
@@ -169,8 +169,8 @@ class Student:
                 f"{tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_told(answers)}"
             ) from error
         expected = (len(inputs), answers.classes) if answers.classes else tuple(targets.shape)
-        if not isinstance(found, Tensor) or (isinstance(ready.loss, str) and tuple(found.shape) != expected):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(outputs, Tensor) or (isinstance(ready.loss, str) and tuple(outputs.shape) != expected):
+            shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise BadInput(
                 f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for {_told(answers)}. "
                 "Nothing was charged"

@@ -80,17 +80,17 @@ def plain(said: Any, rows: int | None = None, shapes: Shapes | None = None) -> T
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found = as_tensor(said)
-        if found.dim() < 1 or (rows is not None and len(found) != rows):
+            values = as_tensor(said)
+        if values.dim() < 1 or (rows is not None and len(values) != rows):
             return None
-        if shapes is not None and tuple(found.shape[1:]) not in [tuple(shape) for shape in shapes]:
+        if shapes is not None and tuple(values.shape[1:]) not in [tuple(shape) for shape in shapes]:
             return None
-        if found.is_complex() or found.is_quantized or found.layout != torch.strided:
+        if values.is_complex() or values.is_quantized or values.layout != torch.strided:
             return None
         kind = torch.int64
-        if found.is_floating_point():
-            kind = found.dtype if found.dtype in (torch.float32, torch.float64) else torch.float32
-        return found.to("cpu", kind)
+        if values.is_floating_point():
+            kind = values.dtype if values.dtype in (torch.float32, torch.float64) else torch.float32
+        return values.to("cpu", kind)
     except Exception:
         return None
 
@@ -142,12 +142,12 @@ class CodeSums:
         Returns:
             Whether it had answers of that shape: private.
         """
-        found = plain(predictions, self._queries, self.shapes)
-        if found is None:
+        targets = plain(predictions, self._queries, self.shapes)
+        if targets is None:
             return False
         rows = max(1, _BLOCK // max(1, math.prod(self.shape)))
         for start in range(0, self._queries, rows):
-            self.sums[start : start + rows] += self._tried(found[start : start + rows])
+            self.sums[start : start + rows] += self._tried(targets[start : start + rows])
         return True
 
     def _tried(self, targets: Tensor) -> Tensor:
@@ -209,13 +209,13 @@ class VoteCounts:
         Returns:
             Whether it had answers of one of these shapes: private.
         """
-        found = plain(predictions, self._queries, self.shapes)
-        if found is None:
+        answers = plain(predictions, self._queries, self.shapes)
+        if answers is None:
             return False
-        if found.dim() == 2:
-            votes, valid = found.argmax(1), found.isfinite().all(1)
+        if answers.dim() == 2:
+            votes, valid = answers.argmax(1), answers.isfinite().all(1)
         else:
-            numbers = found.double()
+            numbers = answers.double()
             valid = (numbers >= 0) & (numbers < self._aggregate.classes) & (numbers == numbers.floor())
             votes = numbers.where(valid, 0).long()
         self.counts[torch.arange(self._queries), votes] += valid.double()

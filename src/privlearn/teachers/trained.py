@@ -143,8 +143,8 @@ class Trained(Teachers):
         place, seeds = self._assigned(x, y, asked, streams)
         done = 0
         for start in range(0, self._count, self._jobs):
-            for found in self._several(range(start, min(start + self._jobs, self._count)), x, y, asked, place, seeds):
-                yield found
+            for said in self._several(range(start, min(start + self._jobs, self._count)), x, y, asked, place, seeds):
+                yield said
                 done += 1
                 if progress:
                     progress(done, self._count)
@@ -210,12 +210,12 @@ class Trained(Teachers):
             for rows in [torch.from_numpy(np.flatnonzero(place == number))]
         ]
         if self._jobs == 1 or len(jobs) < 2:
-            found = [taught(*job) for job in jobs]
+            answers = [taught(*job) for job in jobs]
         else:
             from joblib import Parallel, delayed
 
-            found = Parallel(n_jobs=self._jobs)(delayed(taught)(*job) for job in jobs)
-        new = dict(zip(left, found, strict=True))
+            answers = Parallel(n_jobs=self._jobs)(delayed(taught)(*job) for job in jobs)
+        new = dict(zip(left, answers, strict=True))
         for number in numbers:
             if number in new:
                 self._keep(number, new[number])
@@ -226,7 +226,7 @@ class Trained(Teachers):
     def _path(self, number: int) -> Path | None:
         return None if self._folder is None else self._folder / f"teacher-{number:06d}.npy"
 
-    def _keep(self, number: int, found: Tensor | None) -> None:
+    def _keep(self, number: int, answers: Tensor | None) -> None:
         """Keep a teacher's answers; no numbers at all if it has none."""
         path = self._path(number)
         if path is None:
@@ -234,17 +234,17 @@ class Trained(Teachers):
         import io
 
         content = io.BytesIO()
-        np.save(content, np.empty(0) if found is None else found.numpy())
+        np.save(content, np.empty(0) if answers is None else answers.numpy())
         write_durably(path, content.getvalue(), mode=0o600)
 
     def _kept(self, number: int) -> Tensor | None:
         path = self._path(number)
         assert path is not None
         try:
-            found = np.load(path, allow_pickle=False)
+            answers = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise BadInput(f"{path} can't be read: {error}. Delete it, and the teacher is trained again") from error
-        return torch.from_numpy(found) if found.size else None
+        return torch.from_numpy(answers) if answers.size else None
 
 
 def _told(recipe: Any) -> str:
@@ -285,9 +285,9 @@ def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
             "whole number or a text, for each row"
         )
     names, place = np.unique(given, return_inverse=True)
-    found = place.reshape(-1).astype(np.int64)
-    _require_persons_apart(data, found)
-    return found, len(names)
+    shards = place.reshape(-1).astype(np.int64)
+    _require_persons_apart(data, shards)
+    return shards, len(names)
 
 
 def by_rows(data: Dataset, shards: Sequence[Any]) -> tuple[Places, int]:
@@ -296,25 +296,25 @@ def by_rows(data: Dataset, shards: Sequence[Any]) -> tuple[Places, int]:
     Raises:
         BadInput: a row that there isn't, or one in two shards.
     """
-    found = np.full(len(data.x), -1, dtype=np.int64)
+    assigned = np.full(len(data.x), -1, dtype=np.int64)
     for number, shard in enumerate(shards):
         rows = np.asarray(shard)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise BadInput(f"shard {number} has shape {rows.shape} and type {rows.dtype}: expected numbers of rows")
         rows = rows.astype(np.int64)
-        if rows.size and not (rows.min() >= 0 and rows.max() < len(found)):
+        if rows.size and not (rows.min() >= 0 and rows.max() < len(assigned)):
             raise BadInput(
-                f"shard {number} has rows outside 0 to {len(found) - 1}: expected numbers of rows of the data"
+                f"shard {number} has rows outside 0 to {len(assigned) - 1}: expected numbers of rows of the data"
             )
-        if len(np.unique(rows)) < len(rows) or bool((found[rows] >= 0).any()):
+        if len(np.unique(rows)) < len(rows) or bool((assigned[rows] >= 0).any()):
             raise BadInput(
                 f"shard {number} holds a row that another one holds too, or holds one twice: shards overlap, and one record "
                 "would move two teachers. Give each row to one teacher",
                 shard=number,
             )
-        found[rows] = number
-    _require_persons_apart(data, found)
-    return found, len(shards)
+        assigned[rows] = number
+    _require_persons_apart(data, assigned)
+    return assigned, len(shards)
 
 
 def _require_persons_apart(data: Dataset, place: Places) -> None:

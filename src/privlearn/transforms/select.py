@@ -39,7 +39,7 @@ _IN_FAVOUR = 1.25
 #: Bounds on rows and floors beyond these are none.
 SIZES = (1e-12, 1e12)
 #: Noise multipliers and parts of a split beyond these mean nothing in practice, and would overflow.
-_NOISE, _PARTS = (1e-6, 1e12), (1e-6, 1e6)
+_NOISE, PARTS_OF_SPLIT = (1e-6, 1e12), (1e-6, 1e6)
 CRITERIA = ("distance", "t", "welch")
 _WAYS = ("auto", "means", "gumbel")
 
@@ -247,7 +247,7 @@ class SelectFeatures(PrivateTransform):
         if not isinstance(self.split, tuple) or len(self.split) != len(SPLIT):
             raise BadInput(f"split is {self.split!r}: expected three numbers, such as {SPLIT}")
         for part in self.split:
-            between("a part of the split", part, *_PARTS)
+            between("a part of the split", part, *PARTS_OF_SPLIT)
         if self.coordinate_bound is not None:
             between("coordinate_bound", self.coordinate_bound, *SIZES)
         if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion != "distance"):

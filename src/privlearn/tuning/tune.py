@@ -30,6 +30,7 @@ from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
 from privlearn.runs.refusals import require_same_examples
 from privlearn.runs.result import Result
+from privlearn.runs.session import Session
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
@@ -87,40 +88,29 @@ def tune(
     require_one_process()
     if not isinstance(plan, Blocks | RandomStopping):
         raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.tuning.Blocks(...) or pv.tuning.RandomStopping(...)")
-    event = plan.event()
-    ledger = Ledger(plan.budget) if ledger is None else ledger
-    ledger.require_room(event, plan.neighbours, plan.unit)
-    streams = streams or Streams.new()
+    session = Session(plan, ledger, streams)
     data = _rows(dataset)
     require_same_examples(plan.candidates[0].plan, data)
     require_labels(data)
-    trainer = _Trainer(train, streams)
-    ledger.begin(event, plan.neighbours, plan.unit)
-    try:
+    trainer = _Trainer(train, session.streams)
+    with session.charging():
         if isinstance(plan, Blocks):
-            found, chosen = _on_blocks(plan, trainer, data, ledger, streams, progress)
+            result, chosen = _on_blocks(plan, trainer, data, session, progress)
         else:
-            found, chosen = _by_random_stopping(plan, trainer, data, ledger, streams)
-    finally:
-        ledger.settle()
-    return replace(
-        found,
-        ledger=ledger,
-        plan=plan,
-        facts={**found.facts, "tuning": _tuning(plan, chosen, data)},
-        seeded=streams.seeded,
-    )
+            result, chosen = _by_random_stopping(plan, trainer, data, session)
+    stated = {**result.facts, "tuning": _tuning(plan, chosen, data)}
+    return replace(result, ledger=session.ledger, plan=plan, facts=stated, seeded=session.streams.seeded)
 
 
 def _on_blocks(
     plan: Blocks,
     trainer: _Trainer,
     data: Dataset,
-    ledger: Ledger,
-    streams: Streams,
+    session: Session,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Result, int]:
     """Train each candidate on its block, and draw one by its errors on the last block."""
+    ledger, streams = session.ledger, session.streams
     ledger.charge(plan.choosing(), plan.neighbours)  # the whole, before anything is drawn
     blocks = len(plan.candidates) + 1
     *own, held_out = data.blocks(sampling.assign(data.examples, blocks, streams.sampling), blocks)
@@ -140,12 +130,10 @@ def _on_blocks(
     return trainer.run(plan.for_all(plan.candidates[chosen], data.examples), data), chosen
 
 
-def _by_random_stopping(
-    plan: RandomStopping, trainer: _Trainer, data: Dataset, ledger: Ledger, streams: Streams
-) -> tuple[Result, int]:
+def _by_random_stopping(plan: RandomStopping, trainer: _Trainer, data: Dataset, session: Session) -> tuple[Result, int]:
     """Train candidates that are drawn at random, a random number of times, and keep the best."""
-    repeated = plan.repeated()
-    ledger.charge(repeated, plan.neighbours)  # the whole, before anything is drawn
+    repeated, streams = plan.repeated(), session.streams
+    session.ledger.charge(repeated, plan.neighbours)  # the whole, before anything is drawn
     best: tuple[float, Result | None, int] = (-math.inf, None, 0)
     for _ in range(selection_module.draw_repetitions(repeated, streams.noise)):
         which = int(sampling.assign(1, len(plan.candidates), streams.sampling)[0])
@@ -184,42 +172,44 @@ class _Trainer:
         """What training makes of `candidate`; None if it failed on the way."""
         own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
         try:
-            found = self._train(candidate, rows, own, self._streams)
+            result = self._train(candidate, rows, own, self._streams)
         except _DEPARTURES:
             raise
         except Exception:
             if own.event == Composed(()):
                 raise  # a refusal, before anything was spent
             return None
-        return self._held_to_its_plan(candidate, found, own)
+        return self._held_to_its_plan(candidate, result, own)
 
     def run(self, candidate: Candidate, rows: Dataset) -> Result:
         """What training makes of the chosen candidate; whatever is raised is raised."""
         own = Ledger.allowing(candidate.plan.event(), candidate.plan.neighbours, candidate.plan.unit)
         return self._held_to_its_plan(candidate, self._train(candidate, rows, own, self._streams), own)
 
-    def _held_to_its_plan(self, candidate: Candidate, found: Result, own: Ledger) -> Result:
-        """`found`, if it was trained on its own ledger, by its plan, and from a model of its own."""
-        if not isinstance(found, Result):
-            raise BadInput(f"the training callable returned a {type(found).__name__}: expected a Result, as from dpsgd")
-        if found.ledger is not own or own.event != candidate.plan.event():
+    def _held_to_its_plan(self, candidate: Candidate, result: Result, own: Ledger) -> Result:
+        """`result`, if it was trained on its own ledger, by its plan, and from a model of its own."""
+        if not isinstance(result, Result):
+            raise BadInput(
+                f"the training callable returned a {type(result).__name__}: expected a Result, as from dpsgd"
+            )
+        if result.ledger is not own or own.event != candidate.plan.event():
             raise PrivlearnError(
                 f"the training of candidate {candidate.name!r} did not charge its ledger what its plan says: expected a "
                 "result on the ledger that the training callable was given, charged exactly candidate.plan.event()",
                 expected=candidate.plan.event(),
                 charged=own.event,
             )
-        parameters = [parameter for parameter in found.model.parameters() if parameter.layout is torch.strided]
-        parts = [*found.model.modules(), *(parameter.untyped_storage() for parameter in parameters)]
+        parameters = [parameter for parameter in result.model.parameters() if parameter.layout is torch.strided]
+        parts = [*result.model.modules(), *(parameter.untyped_storage() for parameter in parameters)]
         if any(part in self._seen for part in parts):
             raise PrivlearnError(
                 f"the training of candidate {candidate.name!r} went on with a model that was trained before, or with its "
                 "parameters: then what is published would depend on runs that were not chosen. Make a new model in each call "
                 "of the training callable"
             )
-        self._seen.update(found.model.modules())
+        self._seen.update(result.model.modules())
         self._seen.update(parameter.untyped_storage() for parameter in parameters if parameter.requires_grad)
-        return found
+        return result
 
 
 def _finished(result: Result | None) -> Result:

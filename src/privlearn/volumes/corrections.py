@@ -161,8 +161,8 @@ class Corrections:
         lengths, directions = torch.linalg.eigh(gram)
         usable = lengths > _HARDLY * lengths[-1].clamp(min=torch.finfo(torch.float64).tiny)
         roots = torch.where(usable, lengths.clamp(min=torch.finfo(torch.float64).tiny).rsqrt(), 0.0)
-        found: Tensor = ((directions * roots) @ directions.T).float()
-        return found
+        root: Tensor = ((directions * roots) @ directions.T).float()
+        return root
 
 
 def _moved(reference: Tensor, raised: Tensor) -> Tensor:
@@ -191,12 +191,12 @@ def _waves(size: tuple[int, ...], order: int) -> Tensor:
     """Products of cosines over a volume, of at most `order` half waves together, the slow ones first: (waves, voxels)."""
     places = [(torch.arange(side) + 0.5) / side for side in size]
     numbers = sorted((sum(each), each) for each in product(range(order + 1), repeat=len(size)) if sum(each) <= order)
-    found = []
+    waves = []
     for _, each in numbers:
         wave = torch.ones(size)
         for axis, (half_waves, place) in enumerate(zip(each, places, strict=True)):
             wave = wave * torch.cos(math.pi * half_waves * place).view(
                 [-1 if at == axis else 1 for at in range(len(size))]
             )
-        found.append(wave.flatten())
-    return torch.stack(found)
+        waves.append(wave.flatten())
+    return torch.stack(waves)

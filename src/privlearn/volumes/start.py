@@ -214,5 +214,5 @@ def public_maps(labelled: Dataset, classes: int) -> tuple[Tensor, Tensor]:
 def scaled(data: Dataset) -> Tensor:
     """The volumes of `data` as networks see them: clipped to their declared bounds, and scaled."""
     x = as_tensor(data.x, whole_is_float=data.low is not None)
-    found: Tensor = x if data.low is None else Scale(*data.bounds())(x)
-    return found
+    values: Tensor = x if data.low is None else Scale(*data.bounds())(x)
+    return values

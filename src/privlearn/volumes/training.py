@@ -72,15 +72,15 @@ class Warp:
     def _matrices(self, rows: int) -> Tensor:
         """An affine map of coordinates for each row, shape (rows, 3, 4); the last coordinate is the volume's first axis."""
         angles = self.angle * _uniform(rows, 3)
-        found = torch.eye(3).expand(rows, 3, 3)
+        matrices = torch.eye(3).expand(rows, 3, 3)
         for at, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
             turn = torch.eye(3).repeat(rows, 1, 1)
             turn[:, one, one] = turn[:, other, other] = angles[:, at].cos()
             turn[:, one, other], turn[:, other, one] = -angles[:, at].sin(), angles[:, at].sin()
-            found = found @ turn
+            matrices = matrices @ turn
         lengths = 1 + self.stretch * _uniform(rows, 3)
         lengths[:, 2] *= torch.where(torch.rand(rows) < self.mirror, -1.0, 1.0)
-        return torch.cat([found * lengths[:, None, :], self.shift * _uniform(rows, 3)[:, :, None]], 2)
+        return torch.cat([matrices * lengths[:, None, :], self.shift * _uniform(rows, 3)[:, :, None]], 2)
 
     def _cut(self, volumes: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
         if self.patch is None:
@@ -167,9 +167,9 @@ def map_losses(scores: Tensor, maps: Tensor) -> Tensor:
     classes = scores.shape[1]
     wanted = maps if maps.is_floating_point() else maps_of(maps, classes)
     entropy = -(wanted * scores.log_softmax(1)).sum(1).flatten(1).mean(1)
-    found, truth = scores.softmax(1)[:, 1:].flatten(2), wanted[:, 1:].flatten(2)
+    shares, truth = scores.softmax(1)[:, 1:].flatten(2), wanted[:, 1:].flatten(2)
     # One more above and below, so that classes that are in neither don't count.
-    overlap = (2 * (found * truth).sum(2) + 1) / (found.sum(2) + truth.sum(2) + 1)
+    overlap = (2 * (shares * truth).sum(2) + 1) / (shares.sum(2) + truth.sum(2) + 1)
     return entropy + 1 - overlap.mean(1)
 
 
@@ -186,27 +186,27 @@ def probabilities(network: nn.Module, volumes: Tensor | NDArray[Any]) -> Tensor:
     return torch.cat([network(part).softmax(1) for part in volumes.split(_AT_ONCE)])  # type: ignore[no-untyped-call]
 
 
-def dice(found: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int) -> list[float]:
+def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes: int) -> list[float]:
     """The mean over volumes of 2 |A and B| / (|A| + |B|), for each class but the background, class 0.
 
-    A class that is in neither map of a volume counts as found there: 1.
+    A class that is in neither map of a volume counts as predicted there: 1.
 
     Args:
-        found: classes, whole numbers, shape (volumes, *size); a tensor or an array.
+        predicted: classes, whole numbers, shape (volumes, *size); a tensor or an array.
         truth: the same.
         classes: how many there are, the background included.
 
     Raises:
         BadInput: maps of different shapes, or none.
     """
-    found, truth = as_tensor(found, "found maps"), as_tensor(truth, "true maps")
-    if found.shape != truth.shape or len(found) == 0:
+    predicted, truth = as_tensor(predicted, "predicted maps"), as_tensor(truth, "true maps")
+    if predicted.shape != truth.shape or len(predicted) == 0:
         raise BadInput(
-            f"maps of shape {tuple(found.shape)} and {tuple(truth.shape)} can't be compared: expected the same, not empty"
+            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: expected the same, not empty"
         )
     values = []
     for label in range(1, classes):
-        one, other = (found == label).flatten(1), (truth == label).flatten(1)
+        one, other = (predicted == label).flatten(1), (truth == label).flatten(1)
         both, all_ = (one & other).sum(1).double(), (one.sum(1) + other.sum(1)).double()
         values.append(float((2 * both / all_.clamp(min=1)).where(all_ > 0, 1.0).mean()))
     return values

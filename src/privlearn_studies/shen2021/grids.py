@@ -8,7 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from privlearn.statistics.plan import FeaturesPlan, advised
+from privlearn.statistics.advice import advised
+from privlearn.statistics.plan import FisherPlan
 from privlearn.transforms.select import CRITERIA
 from privlearn_studies.report import each, mean
 from privlearn_studies.runs import Call, Outcome, Runs
@@ -85,8 +86,8 @@ class Grid:
     def rule(self, epsilon: float, size: int | None) -> Call:
         """Statistics as `advised` would have them."""
         norm, bound = BOUNDS[self.data]
-        plan = FeaturesPlan(self.classes, self.features, self.features, norm, bound)
-        plan = advised(plan.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
+        whole = FisherPlan(self.classes, self.features, self.features, norm, bound)
+        plan = advised(whole.calibrate(epsilon=epsilon, delta=DELTA), self._examples(size)).plan
         if not plan.selects:
             return self.statistics(epsilon, size)[0]
         return self._release("statistics", epsilon, (plan.keep,), per_class=size, way=plan.way,
@@ -106,7 +107,7 @@ class Grid:
 
         z k sqrt(p) / n, with the noise multiplier z of one Gaussian release.
         """
-        plan = FeaturesPlan(self.classes, self.features, self.features, BOUNDS[self.data][0])
+        plan = FisherPlan(self.classes, self.features, self.features, BOUNDS[self.data][0])
         noise = plan.calibrate(epsilon=epsilon, delta=DELTA).noise
         return float(noise * self.classes * np.sqrt(self.features) / self._examples(size))
 

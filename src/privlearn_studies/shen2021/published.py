@@ -16,7 +16,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.statistics.opening import LabelledRows, Origin
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import RowsPlan
 from privlearn.statistics.release import ReleasedRows
 from privlearn.streams import Streams
 from privlearn.transforms.modules import Scale
@@ -82,13 +82,12 @@ def literal_release(
     std = math.sqrt(constant * longest / epsilon) if unsquared else longest * math.sqrt(constant) / epsilon
     noisy = kept.float().contiguous()
     add_gaussian([noisy], std, streams.noise)
-    plan = FeaturesPlan(
+    plan = RowsPlan(
         classes,
         rows.shape[1],
         keep,
         longest,
         kept_norm=longest,  # nothing was clipped, and no row to be classified is
-        purpose="rows",
         adjacency=Adjacency.REPLACE_ONE,
         noise_multiplier=std / longest,
     )

@@ -16,7 +16,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train
 from privlearn.statistics.classifiers import fisher
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
 from privlearn.transforms.modules import Keep, Scale
@@ -120,15 +120,15 @@ def _whole(data: str) -> Dataset:
 
 
 @lru_cache(maxsize=256)
-def plan_of(setting: ReleaseSetting, keep: int) -> FeaturesPlan:
+def plan_of(setting: ReleaseSetting, keep: int) -> FisherPlan | RowsPlan:
     """What is released privately of `keep` features, chosen privately or given."""
     whole = _whole(setting.data)
     norm, bound = BOUNDS[setting.data]
     assert whole.classes is not None
-    plan = FeaturesPlan(
+    kind: type[FisherPlan | RowsPlan] = RowsPlan if setting.release == "rows" else FisherPlan
+    plan = kind(
         whole.classes, math.prod(whole.x.shape[1:]), keep, norm, bound, criterion=setting.criterion, way=setting.way,
-        purpose="rows" if setting.release == "rows" else "classifier", selection_share=setting.share,
-        split=setting.split,
+        selection_share=setting.share, split=setting.split,
     )  # fmt: skip
     if setting.epsilon is None:
         return replace(plan, noise_multiplier=_WITHOUT)
@@ -150,7 +150,10 @@ def _order(data: str, criterion: str, per_class: int | None, seed: int) -> Tenso
     """All features, the best first."""
     setting = ReleaseSetting(data, "rows", None, ())
     whole = plan_of(setting, math.prod(_whole(data).x.shape[1:]))
-    plan = replace(whole, purpose="selection", criterion=criterion, way="means")
+    plan = SelectionPlan(
+        whole.classes, whole.features, whole.keep, whole.row_norm, criterion=criterion, way="means",
+        adjacency=whole.adjacency, split=whole.split, noise_multiplier=whole.noise,
+    )  # fmt: skip
     return select_features(plan, parts(data, per_class, seed).private, streams=Streams.new(seed)).indices
 
 
@@ -181,7 +184,7 @@ def _one(setting: ReleaseSetting, keep: int, data: Parts, seed: int) -> tuple[fl
     if plan.features < data.test.shape[1]:
         front = best_features(setting, seed, keep)
         private = _columns(private, front)
-    if setting.release == RELEASES[0]:
+    if isinstance(plan, RowsPlan):
         out = release_features(plan, private, streams=streams)
         result, noise = out.classifier(), out.noise_std
     else:

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from privlearn.statistics.classifiers import fisher_weights
-from privlearn.statistics.plan import FeaturesPlan
+from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
 from privlearn.transforms.select import Statistics
@@ -91,9 +91,7 @@ def fisher_of(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and biases of Fisher's classifier of rows of two classes, as they are."""
     member = torch.stack([y == 0, y == 1], 1).double()
     statistics = Statistics(member.sum(0), member.T @ x.double(), x.double().square().sum(0), 0.0, 0.0)
-    return fisher_weights(
-        statistics, FeaturesPlan(2, x.shape[1], x.shape[1], math.sqrt(x.shape[1]), least_variance=1e-9)
-    )
+    return fisher_weights(statistics, FisherPlan(2, x.shape[1], x.shape[1], math.sqrt(x.shape[1]), least_variance=1e-9))
 
 
 def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
@@ -139,12 +137,12 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     return Findings(tuple(rows), figure, notes)
 
 
-def plan_of(kept: int, features: int, selects: bool = True) -> FeaturesPlan:
+def plan_of(kept: int, features: int, selects: bool = True) -> RowsPlan:
     """Rows of `kept` of `features` features at epsilon 10; without selection, of features that are given."""
     seen = features if selects else kept
-    plan = FeaturesPlan(
-        2, seen, kept, _NORM * math.sqrt(seen), 4.0, _NORM * math.sqrt(kept), purpose="rows", selection_share=0.1,
-        way="means",
+    plan = RowsPlan(
+        2, seen, kept, _NORM * math.sqrt(seen), 4.0, kept_norm=_NORM * math.sqrt(kept),
+        selection_share=0.1, way="means",
     )  # fmt: skip
     return plan.calibrate(epsilon=_EPSILON, delta=_DELTA)
 
@@ -250,10 +248,10 @@ def means(quick: bool, seeds: int | None, runs: Runs) -> Findings:
     return Findings(tuple(rows), figure, page("dfs-means", toy=toy, seeds=len(numbers), parts=said))
 
 
-def selection_of(epsilon: float) -> FeaturesPlan:
+def selection_of(epsilon: float) -> SelectionPlan:
     """Ten features by their noisy means."""
     norm = 1.2 * math.sqrt(_FEWER.features)
-    plan = FeaturesPlan(2, _FEWER.features, _FEWER.signals, norm, purpose="selection", way="means")
+    plan = SelectionPlan(2, _FEWER.features, _FEWER.signals, norm, way="means")
     return replace(plan, split=(0.05, 0.95, 0.3)).calibrate(epsilon=epsilon, delta=_DELTA)
 
 

@@ -1,0 +1,95 @@
+"""Which way to a classifier: statistics or noisy rows, all features or few; by public numbers alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar, final
+
+from privlearn._checks import count
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.statistics.plan import FisherPlan, RowsPlan, StatisticsPlan
+
+_Plan = TypeVar("_Plan", bound=StatisticsPlan)
+
+#: Noise in a class mean, over the size of a row's numbers, from which fewer features were better than all, and the part
+#: of them that did well beyond it: on four data sets, within what separates them (docs/results/dfs-cifar10.md,
+#: dfs-mnist.md).
+_LOUD, _PART = 0.4, 0.25
+#: rho for counts, class sums and squares of few features: a noisy count moves the whole mean of its class.
+_SPLIT = (0.5, 0.35, 0.15)
+_LEAST = 5
+
+
+@final
+@dataclass(frozen=True)
+class Advice:
+    """A plan, and why this one.
+
+    Attributes:
+        plan: settled as the one that it was made from.
+        why: in words.
+    """
+
+    plan: FisherPlan | RowsPlan
+    why: str
+
+
+def advised(plan: FisherPlan, examples: int) -> Advice:
+    """Choose what is released for a classifier, and how many features are kept; everything else stays as in `plan`.
+
+    With the noise multiplier z of one Gaussian release, k classes, p features and n rows, the noise in a class mean is
+    t = z k sqrt(p) / n of the size of a row's numbers where statistics are released, and sqrt(n / k) times that in
+    noisy rows, which can be the better way only with fewer rows than classes. Up to t = 0.4 all features are kept, and
+    a quarter of them beyond. No data are looked at, and nothing is spent. It is a rule of thumb: fewer pay from t = 0.2
+    on where classes are hard to tell apart (CIFAR-10's features), and hardly before 1 where they are easy (MNIST),
+    which no public number says. It takes `row_norm` for the size of rows.
+
+    Args:
+        plan: with a target or a noise multiplier; `keep`, `way` and `split` are chosen anew.
+        examples: the declared number of rows; public.
+
+    Returns:
+        A `FisherPlan`, or a `RowsPlan` with randomised labels, for the same target; and why.
+
+    Raises:
+        BadInput: no number of rows, or a plan that was not settled.
+    """
+    count("examples", examples)
+    whole = _settled(replace(plan, keep=plan.features, way="auto"))
+    z, k, p = whole.noise, whole.classes, whole.features
+    by_statistics, by_rows = z * k * math.sqrt(p) / examples, z * math.sqrt(k * p / examples)
+    keep = p if by_statistics <= _LOUD else min(p, max(_LEAST, round(_PART * p)))
+    if by_rows < by_statistics:
+        rows = _settled(_rows_plan(plan, keep))
+        return Advice(rows, f"noisy rows of {rows.keep:,} of {p:,} features: there are fewer rows than classes")
+    noise = (
+        f"the noise in a class mean is {by_statistics:.2g} of the size of a row's numbers (z k √p / n; in noisy rows "
+        f"it would be {by_rows:.2g})"
+    )
+    if keep >= p:
+        return Advice(whole, f"statistics of all {p:,} features: {noise}, and fewer pay from {_LOUD:g} on")
+    if plan.coordinate_bound is None or plan.criterion != "distance":
+        why = f"{noise}, but fewer pay only by distance, and with a declared bound on single numbers"
+        return Advice(whole, f"statistics of all {p:,} features: {why}")
+    few = _settled(replace(plan, keep=keep, way="gumbel", split=_SPLIT))
+    return Advice(few, f"statistics of {keep:,} of {p:,} features: {noise}, and fewer pay from {_LOUD:g} on")
+
+
+def _rows_plan(plan: FisherPlan, keep: int) -> RowsPlan:
+    """Noisy rows with randomised labels, and everything else as in `plan`."""
+    adjacency = None if plan.adjacency is Adjacency.ADD_REMOVE else plan.adjacency
+    same = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return RowsPlan(**same | {"keep": keep, "way": "auto", "adjacency": adjacency, "labels": "randomised"})
+
+
+def _settled(plan: _Plan) -> _Plan:
+    """The plan for its target, or at its noise multiplier.
+
+    Raises:
+        BadInput: it has neither.
+    """
+    if (budget := plan.budget) is not None:
+        return plan.calibrate(epsilon=budget.epsilon, delta=budget.delta, rho=budget.rho)
+    _ = plan.noise
+    return plan
