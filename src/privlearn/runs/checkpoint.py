@@ -113,7 +113,8 @@ class Checkpoint:
             lock.acquire()
         except Timeout as error:
             raise BadInput(
-                f"another process is at work on the run in {self.path}: let it end, or stop it first"
+                f"the run in {self.path} is under way, in another process or in a run of this one that was not closed: let "
+                "it end, or close it (`with pv.Run(...) as run:` does)"
             ) from error
         except OSError as error:
             raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error

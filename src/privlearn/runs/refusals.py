@@ -25,6 +25,8 @@ from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
 
+#: The other named arguments of a run (`runs.given.RunArguments`).
+ARGUMENTS = ("optimizer", "learning_rate_schedule", "average", "validation", "ledger", "streams", "checkpoint")
 #: How a run computes (`runs.given.Compute`).
 COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
@@ -42,7 +44,8 @@ def require_kinds(
     """
     unknown = [name for name in compute if name not in COMPUTE]
     if unknown:
-        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(COMPUTE)}")
+        known = ", ".join((*ARGUMENTS, *COMPUTE))
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {known}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     copies = compute.get("augmentation")

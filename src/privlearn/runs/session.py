@@ -254,7 +254,7 @@ class TrainingSession(Session):
 
     def facts_of_leaving(self) -> dict[str, Any]:
         """Of a run that was left before its end: the steps that it took."""
-        return {} if self.complete else {"steps": self.taken}
+        return {} if self.complete else {"steps": self.taken, "left_early": True}
 
     def stop(self, epochs: Generator[Any]) -> None:
         """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be."""
