@@ -118,8 +118,7 @@ def ask_teachers(
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
     _warn_of_noise(plan, reducer)
-    ledger = Ledger(plan.budget) if ledger is None else ledger
-    streams = streams or Streams.new()
+    ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
     queries, silent = pool.raw[: plan.queries], dict[str, int]()
 
     def sums() -> CodeSums | VoteCounts:
