@@ -127,7 +127,7 @@ MUTANTS = [
     Mutant("the realised batch size as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
            "divisor)), max(1, len(batch.sample)))", "check_the_divisor_is_public"),
     Mutant("empty batches take no step", dpsgd.Run.step, " " * 8 + "clipped = task.gradients(",
-           " " * 8 + "if len(batch.sample) == 0: return\n" + " " * 8 + "clipped = task.gradients(",
+           " " * 8 + "if not len(batch.sample): session.taken += 1; return\n" + " " * 8 + "clipped = task.gradients(",
            "check_every_step_is_noisy_and_paid"),
     Mutant("data read before the budget", dpsgd.Run.__init__,
            "require_one_process()", "len(data[0])",

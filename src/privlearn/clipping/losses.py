@@ -45,10 +45,10 @@ class BatchShape:
         """
         whole = takes_model(loss)
         if (not whole and rows.structure.num_children != 2) or (rows.structure.type is dict and not whole):
+            given = getattr(rows.structure.type, "__name__", "tensor")
             raise BadInput(
-                f"the loss is one of outputs and targets, and a batch is a {getattr(rows.structure.type, '__name__', 'tensor')}, "
-                "not a pair (inputs, targets): give a loss of the model and the batch, loss(model, batch), whose first "
-                "parameter is called model"
+                f"the loss is one of outputs and targets, and a batch is a {given}, not a pair (inputs, targets): give "
+                "a loss of the model and the batch, loss(model, batch), whose first parameter is called model"
             )
         if (rows.structure, whole) == (PAIR.structure, False):
             return PAIR
