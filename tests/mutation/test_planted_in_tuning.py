@@ -13,6 +13,7 @@ from privlearn.cli import train as command
 from privlearn.clipping import evaluation
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
+from privlearn.runs import session
 from privlearn.tuning import blocks, stopping, tune
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -68,10 +69,9 @@ MUTANTS = [
            "check_everything_is_charged_before_the_first_candidate"),
     Mutant("random stopping is charged afterwards", tune.tune,
            "result, chosen = _by_random_stopping(plan, trainer, data, session)",
-           "paid, session.ledger = session.ledger, Ledger()\n"
-           "            result, chosen = _by_random_stopping(plan, trainer, data, session)\n"
-           "            session.ledger = paid\n"
-           "            paid.charge(plan.event(), plan.neighbours)",
+           "result, chosen = _by_random_stopping(plan, trainer, data, "
+           "__import__('types').SimpleNamespace(ledger=Ledger(), streams=session.streams))\n"
+           "            session.ledger.charge(plan.repeated(), plan.neighbours)",
            "check_everything_is_charged_before_the_first_candidate"),
     Mutant("retraining is not charged", tune._on_blocks, "ledger.charge(plan.again(), plan.neighbours)", "pass",
            "check_everything_is_charged_before_the_first_candidate"),
@@ -79,8 +79,9 @@ MUTANTS = [
            "check_scores_and_retraining_are_paid_for"),
     Mutant("scores are free", stopping.stopping, "compose([one_of(trainings), Gaussian(score_noise)])",
            "compose([one_of(trainings)])", "check_scores_and_retraining_are_paid_for"),
-    Mutant("data before the budget", tune.tune, "session = Session(plan, ledger, streams)",
-           "_rows(dataset).tensors(); session = Session(plan, ledger, streams)", "check_over_budget_nothing_is_touched"),
+    Mutant("data before the budget", session.Session.__init__,
+           "self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)", "pass",
+           "check_over_budget_nothing_is_touched"),
     Mutant("candidates may spend what they like", ledger.Ledger._require_allowed, "if self._allowed is None:",
            "if True:", "check_a_ledger_for_one_event_takes_that_event"),
     Mutant("a ledger for one event is never used up", ledger.Ledger._require_allowed,
