@@ -17,7 +17,7 @@ demo: $(BASE)
 	$(BIN)/privlearn verify $(DEMO)
 
 check: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --maxfail 5 -m "not nightly" --changed --seconds 50
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --maxfail 5 -m "not nightly" --changed --seconds 40
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -q -n 2 -m "not nightly"

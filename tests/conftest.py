@@ -1,7 +1,8 @@
+"""What all tests share: real data sets, where they are, and how much was not tested for want of them."""
+
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # checks.py is shared by tests and mutations
-from support.changed import pytest_addoption, pytest_collection_modifyitems, pytest_runtest_setup  # noqa: F401
+from tests.support.changed import pytest_addoption, pytest_collection_modifyitems, pytest_runtest_setup  # noqa: F401
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from checks import cross_entropy, one_sample
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import rnn
@@ -25,6 +24,7 @@ from privlearn.clipping.kernels import _OneDNN
 from privlearn.errors import BadInput, NotPerExample
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.streams import Streams
+from tests.support.nets import cross_entropy, one_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import cross_entropy, one_sample, small_data, small_net
 from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import NotPerExample
+from tests.support.nets import cross_entropy, one_sample, small_data, small_net
 
 
 def test_what_vmap_cannot_run_is_left_to_the_loop() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from checks import cross_entropy, one_sample
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, rnn
@@ -28,6 +27,7 @@ from privlearn.clipping.bounded import kept
 from privlearn.clipping.clips import Clip, Flat, PerLayer
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput, PrivlearnError
+from tests.support.nets import cross_entropy, one_sample
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -1,9 +1,13 @@
-"""Every sampler with every way to clip, every option and every row: neighbouring runs look the same (tests/leak_checks.py)."""
+"""Every sampler with every clip, option and row: neighbouring runs look the same (`checks_leaks.py`)."""
 
 from __future__ import annotations
 
 import pytest
-from leak_checks import (
+
+import privlearn as pv
+from privlearn import sampling
+from privlearn.accounting.guarantee import Adjacency
+from tests.descent.checks_leaks import (
     CLIPS,
     COMMANDS,
     OPTIONS,
@@ -14,10 +18,6 @@ from leak_checks import (
     require_neighbours_alike,
     settled,
 )
-
-import privlearn as pv
-from privlearn import sampling
-from privlearn.accounting.guarantee import Adjacency
 
 
 @pytest.mark.nightly

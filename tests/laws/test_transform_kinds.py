@@ -17,7 +17,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from encoder_checks import few_images
 from torch import Tensor, nn
 
 import privlearn as pv
@@ -31,6 +30,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.transforms import base, pca
 from privlearn.transforms.base import PublicTransform, Transform
 from privlearn.transforms.specs import parse
+from tests.transforms.checks_encoders import few_images
 
 IMAGE, NUMBERS = (3, 16, 16), (12,)
 ROWS, CLASSES = 20, 3
@@ -151,7 +151,7 @@ def watched(released: list[Bounded]) -> Iterator[None]:
 @pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE])
 def test_one_example_moves_what_is_released_by_at_most_the_sensitivity(name: str, adjacency: Adjacency) -> None:
     own, shape = KINDS[name].transform, KINDS[name].shape
-    if own.event() is None or "gumbel" in name:  # whose scores tests/feature_checks.py moves
+    if own.event() is None or "gumbel" in name:  # whose scores tests/statistics/checks.py moves
         pytest.skip("nothing is released with Gaussian noise alone")
     x, y = rows(shape)
     for scale in (0.01, 1.0, 100.0):

@@ -39,6 +39,7 @@ def rank(file: str, parameters: dict[str, Any], changed: set[str], checks: set[s
     if file == _LAWS or file in changed:
         return 0
     rooms = {Path(name).parts[2].removesuffix(".py") for name in changed if name.startswith("src/privlearn/")}
+    rooms |= {"studies" for name in changed if name.startswith("src/privlearn_studies/")}
     parts = [Path(name).parts for name in changed if name.startswith("tests/") and name.count("/") > 1]
     rooms |= {room for _, room, *_, own in parts if not own.startswith("test_")}  # what its tests share
     return 3 if Path(file).parts[1] in rooms else None

@@ -1,0 +1,74 @@
+"""Lost allowances of the accounting, each of which a named check must catch: most move no figure by a visible digit."""
+
+from __future__ import annotations
+
+from privlearn.accounting import accountant, budget, pairs, partition, pld, rdp, zcdp
+from privlearn.accounting import rdp as accounting_rdp
+from privlearn_studies.yu2019.accounting import strong_composition
+from tests.support.mutant import Mutant, suite_of
+
+READ, ADDS = "check_mass_at_infinity_is_never_read_as_less", "check_mass_at_infinity_adds_up"
+WINDOW, ROUNDING = "check_what_lies_outside_of_the_window_is_paid_for", "check_rounding_of_transforms_is_paid_for"
+COARSE, PARTS = "check_coarse_pairs_are_never_below_fine_ones", "check_a_partitions_allowances_are_there"
+SOLVED, STEPS = "check_conversions_end_on_the_safe_side", "check_groups_in_steps_end_on_the_safe_side"
+LIMITS, STRONG = "check_limits_are_lowered_until_they_fit", "check_strong_composition_is_the_theorems"
+BOTH = "check_renyi_curves_bound_both_directions"
+MUTANTS = [
+    Mutant("mass at infinity is not looked at on the grid", pld._epsilon, "at = infinite + above", "at = above", READ),
+    Mutant("mass at infinity is lost between grid points", pld._epsilon, "need = infinite + above", "need = above", READ),
+    Mutant("any mass at infinity is met", pld._epsilon, "if infinite > delta:", "if False:", READ),
+    Mutant("delta without the mass at infinity", pld.Composition.deltas, "self.p_inf + float", "float", READ),
+    Mutant("one of many tells everything", pld._ever, "n * math.log1p", "math.log1p", ADDS),
+    Mutant("what P never does counts for nothing", pld.compose, "min(pair.q0, 0.9)", "min(0 * pair.q0, 0.9)", ADDS),
+    Mutant("what Q never does counts for nothing", pld.compose, "min(pair.p_inf, 0.9)", "min(0 * pair.p_inf, 0.9)", ADDS),
+    Mutant("a window's upper tail is free", pld.compose, "p_inf + tail + p_floor", "p_inf + p_floor", WINDOW),
+    Mutant("a window's lower tail is free", pld.compose, "q_inf + tail + q_floor", "q_inf + q_floor", WINDOW),
+    Mutant("rounding is free, remove", pld.compose, "p_inf + tail + p_floor", "p_inf + tail", ROUNDING),
+    Mutant("rounding is free, add", pld.compose, "q_inf + tail + q_floor", "q_inf + tail", ROUNDING),
+    Mutant("a likelihood ratio below the grid is dropped", pairs.split, "q[0] += p_below[0] / x[0]", "pass", COARSE),
+    Mutant("mass below the grid has no infinite loss", pairs.split,
+           "q0 = max(0.0, float(q_below[0] - p_below[0] / x[0]))", "q0 = 0.0", COARSE),
+    Mutant("mass above the grid has no infinite loss", pairs.split,
+           "p_inf = max(0.0, float(p_above[-1] - x[-1] * q_above[-1]))", "p_inf = 0.0", COARSE),
+    Mutant("folded mass has no infinite loss", partition._trim, "pair.p_inf + max(0.0, mean - x[high - 1] * mass)",
+           "pair.p_inf", COARSE),
+    Mutant("folded mass is never at 0", partition._trim, "pair.q0 + max(0.0, mass - mean / x[low])", "pair.q0", COARSE),
+    Mutant("doubling forgets the mass at infinity", partition._double, "pair.q0**2, pair.p_inf)", "pair.q0**2, 0.0)",
+           COARSE),
+    Mutant("doubling forgets the mass at 0", partition._double, "pair.q0**2, pair.p_inf)", "0.0, pair.p_inf)", COARSE),
+    Mutant("a mean forgets the mass at infinity", partition._weighted, "a * first.p_inf + b * second.p_inf", "0.0",
+           COARSE),
+    Mutant("windows of sums are free, remove", partition._by_fourier, "min(1.0, beyond + allowance)",
+           "min(1.0, beyond)", PARTS),
+    Mutant("windows of sums are free, add", partition._by_fourier, "min(1.0, zero + allowance)", "min(1.0, zero)", PARTS),
+    Mutant("the tail of one ratio is free", partition._by_fourier, "min(1.0, beyond + allowance)",
+           "min(1.0, allowance)", PARTS),
+    Mutant("the mean beyond the last point is lost", partition._log_normal,
+           "float(max(0.0, ndtr(sd - u[-1]) - x[-1] * ndtr(-u[-1])))", "0.0", PARTS),
+    Mutant("mu rounded up", zcdp.gaussian_mu_for, "to_safe_side(lambda mu: excess(mu) >= 0, mu, -1e-14)", "mu",
+           SOLVED),
+    Mutant("rho rounded up", zcdp.rho_for, "to_safe_side(lambda rho: excess(rho) <= 0, largest, -1e-12)",
+           "largest", SOLVED),
+    Mutant("epsilon rounded down", zcdp._root_above, "to_safe_side(lambda x: decreasing(x) <= 0, root, 1e-14)", "root",
+           SOLVED),
+    Mutant("the bracket's low end", accountant._least, "1e-6)[1]", "1e-6)[0]", STEPS),
+    Mutant("a step's delta does not grow", accountant.pld_in_steps, " + log_growth(one, k)", "", STEPS),
+    Mutant("a step's delta does not grow, in Renyi", accountant.rdp_in_steps, " + log_growth(one, k)", "", STEPS),
+    Mutant("a limit just above its budget", budget.to_safe_side, "while not safe(value):", "while False:", LIMITS),
+    Mutant("a limit is searched for without end", budget.to_safe_side, "if abs(step) > 0.5:", "if False:", LIMITS),
+    Mutant("delta is not split", strong_composition, "slack = delta * (1 - share)", "slack = delta", STRONG),
+    Mutant("no split is tried", strong_composition, "np.geomspace(1e-4, 0.9999, 60)", "()", STRONG),
+    Mutant("sampling by the releases' epsilon alone", strong_composition, "math.log1p(rate * math.expm1(alone))",
+           "rate * alone", STRONG),
+    Mutant("groups in the remove direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "remove", BOTH),
+    Mutant("groups in the add direction only", accounting_rdp.sampled_group, "np.maximum(remove, add)", "add", BOTH),
+    Mutant("groups by their mean number of rows", accounting_rdp.sampled_group, "j**2", "(k * rate) * j", BOTH),
+    Mutant("one direction of a step", accountant.pld_in_steps, "max(composed.deltas(one))", "min(composed.deltas(one))",
+           STEPS),
+    Mutant("a coarse composition in the cheaper direction", pld.Composition.epsilons, "self.q_inf, self.h", "0.0, self.h",
+           READ),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, caches=[rdp._poisson, pairs.sketch]
+)

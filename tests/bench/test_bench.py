@@ -1,0 +1,171 @@
+"""The benchmarks run, their answers agree, and their rows are as promised."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import ROOT
+
+COLUMNS = {"case", "variant", "ratio", "low", "high", "seconds", "peak_mib"}
+
+
+@pytest.fixture
+def accounting(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("accounting")
+
+
+@pytest.fixture
+def clipping(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("clipping")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_case_beside_the_peers(accounting: ModuleType) -> None:
+    for peer in ("opacus", "prv_accountant"):
+        pytest.importorskip(peer, reason=f"the peer {peer} is not installed: pip install 'privlearn[test]'")
+    cases = accounting.cases(accounting.SMOKE)
+    rows = [row for case in cases for row in accounting.common.measure(case)]
+    assert len(rows) == sum(len(case.variants) for case in cases)
+    require_figures(rows)
+
+
+def require_figures(rows: list[Any]) -> None:
+    for row in rows:
+        assert set(row.plain()) == COLUMNS
+        assert row.seconds > 0
+        assert 0 < row.low <= row.ratio <= row.high
+
+
+def test_an_answer_apart_from_the_baselines_fails(accounting: ModuleType) -> None:
+    common = accounting.common
+    baseline, error = common.Variant("a", lambda: 1.0), common.Variant("b", lambda: 1.1, within=0.02, slack=0.1)
+    apart, absent = (
+        common.Variant("c", lambda: 1.1, within=0.02),
+        common.Variant("d", lambda: 1.0, ("no_such_peer.part",)),
+    )
+    rows = common.measure(common.Case("case", "answer", (baseline, error, absent), 2))
+    assert [row.variant for row in rows] == ["a", "b"]
+    with pytest.raises(RuntimeError, match="apart"):
+        common.measure(common.Case("case", "answer", (baseline, apart), 1))
+
+
+def test_what_a_limit_refuses(accounting: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    common = accounting.common
+    baseline, near = common.Variant("a", lambda: 1.0), common.Variant("b", lambda: lambda: 0.1, limit=0.2)
+    far = common.Variant("c", lambda: lambda: 0.3, limit=0.2)
+
+    def unable() -> float:
+        raise NotImplementedError("not this layer")
+
+    peers = replace(far, name="d", peer=True), common.Variant("e", unable, prepared=True, peer=True)
+    rows = common.measure(common.Case("case", "distance", (baseline, near, *peers), 1))
+    assert [(row.variant, row.answer) for row in rows] == [("a", 1.0), ("b", 0.1)]
+    said = capsys.readouterr().err
+    assert "d left out, its distance is 0.3" in said
+    assert "e left out, NotImplementedError: not this layer" in said
+    with pytest.raises(RuntimeError, match="distance"):
+        common.measure(common.Case("case", "distance", (baseline, far), 1))
+    with pytest.raises(NotImplementedError):
+        common.measure(common.Case("case", "distance", (baseline, replace(peers[1], peer=False)), 1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_step_finds_the_same_clipped_sum(clipping: ModuleType) -> None:
+    pytest.importorskip("opacus", reason="the peer opacus is not installed: pip install 'privlearn[test]'")
+    cases = clipping.cases(clipping.SMOKE)
+    rows = [row for case in cases for row in clipping.common.measure(case)]
+    fast = clipping.steps.FAST_KERNELS
+    left_out = 0 if fast else len(clipping.SMOKE.networks)
+    assert len(rows) == sum(len(case.variants) for case in cases) - left_out
+    require_figures(rows)
+    assert {network.name for network in clipping.SMOKE.networks} < {row.case.partition(":")[0] for row in rows}
+    for row in rows:
+        if row.case.partition(":")[0] in {network.name for network in clipping.networks.FULL}:
+            clips = row.variant.startswith(("privlearn", "Opacus", "torch.func"))
+            assert (row.answer < 1e-3) == clips, row
+
+
+def test_some_examples_are_clipped_and_some_are_not(clipping: ModuleType) -> None:
+    for network in clipping.SMOKE.networks:
+        _, norms = clipping.steps.truth(network)
+        assert norms.min() < network.clip < norms.max(), network.name
+
+
+def test_another_clipped_sum_is_far_from_the_truth(clipping: ModuleType) -> None:
+    network = clipping.SMOKE.networks[0]
+    total, _ = clipping.steps.truth(network)
+    assert clipping.steps.distance(network, total) == 0
+    assert clipping.steps.distance(network, {name: 1.1 * part for name, part in total.items()}) == pytest.approx(0.1)
+
+
+@pytest.fixture
+def noise(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("noise")
+
+
+def test_noise_beside_other_generators(noise: ModuleType) -> None:
+    for case in noise.cases(100_000, 1):
+        rows = noise.common.measure(case)
+        assert len(rows) == len(noise.WAYS)
+        require_figures(rows)
+
+
+def test_box_and_muller(noise: ModuleType) -> None:
+    draws = noise.by_system(torch.zeros(100_000))
+    assert draws.isfinite().all()
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
+        assert float((draws**power).mean()) == pytest.approx(moment, abs=0.1)
+
+
+def test_a_sweep_and_its_figures(clipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swept = clipping.sweep(clipping.SMOKE, rounds=1, memory=1e-6)
+    rows = [row for by_size in swept.values() for case in by_size.values() for row in clipping.common.measure(case)]
+    assert "vmap of grad left out, MemoryError: the gradients" in capsys.readouterr().err
+    found = clipping.of_sweep(swept, [replace(row, peak_mib=2.5) for row in rows])
+    assert {axis: {row["size"] for row in rows} for axis, rows in found.items()} == {
+        axis: set(by_size) for axis, by_size in swept.items()
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(found))
+    importlib.import_module("plots").main([str(tmp_path / "sweep.json"), str(tmp_path)])
+    assert {path.name for path in tmp_path.glob("*.png")} == {"clipping-batch.png", "clipping-parameters.png"}
+
+
+@pytest.fixture
+def dpmac(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("dpmac")
+
+
+def test_w_steps_find_the_same_sums(dpmac: ModuleType) -> None:
+    cases = dpmac.cases(dpmac.SMOKE)
+    rows = [row for case in cases for row in dpmac.common.measure(case)]
+    assert len(rows) == sum(len(case.variants) for case in cases)
+    require_figures(rows)
+    for case in cases[:-1]:
+        clipped, held, bare = (row.answer for row in rows if row.case == case.name)
+        assert clipped == pytest.approx(held, rel=1e-4)
+        assert bare > clipped * 1.1  # there is something to clip
+
+
+@pytest.fixture
+def features(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("features")
+
+
+def test_one_pass_finds_the_means(features: ModuleType) -> None:
+    case = features.one_pass(features.SMOKE)
+    rows = features.common.measure(case)
+    assert len(rows) == len(case.variants)
+    require_figures(rows)

@@ -1,0 +1,190 @@
+"""Named checks of warnings: each that the source can give is given somewhere here; mutations must make them fail."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from torch import nn, zeros
+
+import privlearn as pv
+from privlearn import cli, teachers
+from privlearn.cli import pate as pate_command
+from privlearn.publishing import keys
+from privlearn.publishing import verify as verify_module
+from privlearn.publishing.verify import verify
+from tests.publishing import checks_shared_ledgers as shared_ledger_checks
+from tests.publishing.checks import published
+from tests.support.checks import check
+from tests.teachers.checks import Said, public
+
+SOURCE = Path(pv.__file__).parent
+#: Functions that return warnings, where others yield them, append them to `warnings`, or call `warn`.
+RETURNING = [f"{f.__module__}:{f.__name__}" for f in (keys._open_to_others, verify_module._strangers)]
+NOISE = ("--noise-multiplier", "4", "--delta", "1e-6", "--examples", "1000")
+
+
+def told(*arguments: str) -> str:
+    """What a command prints on standard error; it must succeed."""
+    out, asides = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(asides):
+        code = cli.main(list(arguments))
+    assert code == 0, asides.getvalue()
+    return asides.getvalue()
+
+
+def budget(*more: str) -> Callable[[Path], str]:
+    return lambda place: told("budget", *more)
+
+
+def trained(place: Path) -> str:
+    """A seeded run."""
+    options = ("--data", "digits", "--model", "linear", "--epochs", "1", "--epsilon", "8")
+    heard = told("train", *options, "--seed", "1", "--out", str(place / "trained"))
+    return " ".join([heard, *verify(place / "trained").warnings])
+
+
+def verified(place: Path) -> str:
+    """A seeded run at a delta of a tenth of an example, with another file beside it."""
+    out = published(place, "verified", delta=1e-2)
+    (out / "notes.txt").write_text("")
+    return " ".join(verify(out).warnings)
+
+
+def key_of_others(place: Path) -> str:
+    keys.make(place / "key")
+    (place / "key").chmod(0o644)
+    key = keys.read_private(place / "key")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        published(place, "signed", sign=place / "key")
+    assert [str(each.message) for each in caught] == list(key.warnings)
+    return " ".join(key.warnings)
+
+
+def components_below_the_noise(place: Path) -> str:
+    plan = pv.teachers.PatePlan(30, 4, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-5)
+    student = pv.teachers.Student(lambda shape: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3))), epochs=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pv.pate(plan, Said(*[zeros(30, 2, 3)] * 4), teachers.PublicPCA.fit(public()), public().x, student,
+                streams=pv.Streams.new(0))  # fmt: skip
+    return " ".join(str(each.message) for each in caught)
+
+
+def maps_that_bring_nothing(place: Path) -> str:
+    """A student no better than the public network that it began as."""
+    start = SimpleNamespace(labelled=SimpleNamespace(x=[0]), network=nn.Identity())
+    data = SimpleNamespace(x_test=[0], bounds=lambda: (zeros(1), zeros(1) + 1))
+    result = pv.Result(
+        nn.Identity(), pv.Ledger(), pv.teachers.PatePlan(3, 2, pv.teachers.Votes(3)), "pate", {}, {}, False, None
+    )  # type: ignore[arg-type]
+    asides = io.StringIO()
+    answer = {"plan": {"teachers": 2, "queries": 3}}
+    with (
+        contextlib.redirect_stderr(asides),
+        mock.patch.object(pate_command, "test_metrics", return_value={"dice": 0.5}),
+    ):
+        result = pate_command._with_start(result, data, start, answer)  # type: ignore[arg-type]
+        pate_command._maps_rows(result, data, answer)  # type: ignore[arg-type]
+    return asides.getvalue()
+
+
+def noisy_maps(place: Path) -> str:
+    plan = pv.teachers.PatePlan(1000, 2, pv.teachers.Ball(1.0)).calibrate(epsilon=0.5, delta=1e-5)
+    return " ".join(pate_command._maps_warnings(plan, 1000))
+
+
+#: What gives warnings, each in a moment.
+TRIGGERS: dict[str, Callable[[Path], str]] = {
+    "a delta of an example": budget("--noise-multiplier", "4", "--delta", "0.01", "--examples", "1000"),
+    "a schedule that begins to fall after the end": budget(*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=9"),
+    "a schedule that never reacts": budget(
+        "--epsilon", "8", "--delta", "1e-6", "--examples", "1000", "--epochs", "5", "--schedule",
+        "validation:k=0.7,m=1,threshold=0.01,period=100,start=20,noise=50", "--sampling", "partition",
+    ),
+    "few teachers": budget("--method", "pate", "--teachers", "5", "--queries", "1000", "--epsilon", "0.5", "--delta", "1e-6",
+                           "--examples", "8", "--classes", "3"),
+    "a threshold that nobody reaches": budget(
+        "--method", "pate", "--teachers", "50", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--threshold", "80",
+        "--answers", "10", "--classes", "3",
+    ),
+    "a seed": trained,
+    "what verify says": verified,
+    "a ledger without a limit": lambda place: " ".join(shared_ledger_checks.published("on a record")[1].warnings),
+    "a key that others can read": key_of_others,
+    "components below the noise": components_below_the_noise,
+    "maps that bring nothing": maps_that_bring_nothing,
+    "maps drowned in noise": noisy_maps,
+}  # fmt: skip
+
+
+def patterns() -> Iterator[tuple[str, str]]:
+    """Each warning in the source, as a pattern without white space; where it stands comes first."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        where = path.relative_to(SOURCE)
+        for node in ast.walk(ast.parse(path.read_text())):
+            for text in _texts(node, str(where)):
+                yield f"{where}:{text.lineno}", _pattern(text)
+
+
+def _texts(node: ast.AST, where: str) -> list[ast.expr]:
+    match node:
+        case ast.Yield(value=ast.JoinedStr() | ast.Constant() as text) if where.startswith("cli/"):
+            return [text]
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="warnings"), attr="append"), args=[text]):
+            return [text]
+        case ast.Call(func=ast.Attribute(attr="warn"), args=[ast.JoinedStr() | ast.Constant() as text, *_]):
+            return [text]
+        case ast.FunctionDef(name=name) if f"privlearn.{where[:-3].replace('/', '.')}:{name}" in RETURNING:
+            returned = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+            return [part for value in returned if isinstance(value, ast.List | ast.Tuple) for part in value.elts]
+    return []
+
+
+def _pattern(text: ast.expr) -> str:
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    return "".join(re.escape(_squeezed(part.value)) if isinstance(part, ast.Constant) else ".*" for part in parts)
+
+
+def _squeezed(text: Any) -> str:
+    """Without white space: terminals break lines where they like."""
+    return "".join(str(text).split())
+
+
+@check
+def check_every_warning_is_given() -> None:
+    """What the source warns of is found by reading it; a warning without a trigger here fails, and so does one never given."""
+    with tempfile.TemporaryDirectory() as place:
+        heard = "\n".join(_squeezed(trigger(Path(place))) for trigger in TRIGGERS.values())
+    every = dict(patterns())
+    assert len(every) > 12
+    for where, pattern in every.items():
+        assert re.search(pattern, heard), f"the warning at {where} was not given"
+
+
+@check
+def check_warnings_need_a_cause() -> None:
+    """Ordinary plans and certificates: none, at the very edges of what is warned of."""
+    for more in (
+        NOISE,
+        ("--noise-multiplier", "4", "--delta", "0.000999", "--examples", "1000"),
+        (*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=4"),
+        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes", "3",
+         "--examples", "500"),
+        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes", "3",
+         "--threshold", "250", "--answers", "10"),
+    ):  # fmt: skip
+        assert "warning" not in told("budget", *more), more
+    with tempfile.TemporaryDirectory() as place:
+        out = published(Path(place), "declared", delta=9e-4)
+        assert not [each for each in verify(out).warnings if "delta" in each]

@@ -1,0 +1,30 @@
+"""Warnings that are never given, or always, each of which a named check must catch."""
+
+from __future__ import annotations
+
+from privlearn.cli import methods, screen
+from privlearn.publishing import keys, verify
+from privlearn.teachers import pate
+from tests.support.mutant import Mutant, suite_of
+
+GIVEN, CAUSE = "check_every_warning_is_given", "check_warnings_need_a_cause"
+MUTANTS = [
+    Mutant("verify never warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "False", GIVEN),
+    Mutant("verify always warns of delta", verify._warnings, "guarantee.delta * examples >= 1", "True", CAUSE),
+    Mutant("verify never warns of seeds", verify._warnings, '== "seeded"', '== "sown"', GIVEN),
+    Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
+    Mutant("commands never warn of delta", screen.delta_warning, "delta * examples >= 1", "False", GIVEN),
+    Mutant("commands warn of any delta", screen.delta_warning, "delta * examples >= 1", "True", CAUSE),
+    Mutant("plans are not looked at", screen.warnings, "yield from _idle(plan)", "pass", GIVEN),
+    Mutant("a last epoch that falls is warned of", screen._idle, "schedule.from_epoch >= plan.epochs",
+           "schedule.from_epoch >= plan.epochs - 1", CAUSE),
+    Mutant("any threshold is too high", methods.votes_warnings, "aggregate.threshold > plan.teachers",
+           "aggregate.threshold >= plan.teachers", CAUSE),
+    Mutant("half of the examples are a crowd of teachers", methods.crowded, "teachers * 2 > examples",
+           "teachers * 2 >= examples", CAUSE),
+    Mutant("keys that others can read pass in silence", keys._open_to_others, "& 0o077", "& 0o000", GIVEN),
+    Mutant("components below the noise pass in silence", pate._warn_of_noise, "isinstance(reducer, PublicPCA)",
+           "False", GIVEN),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -1,0 +1,282 @@
+"""Named checks of how data are read, beside those of the spine in checks.py; mutations must make them fail."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+import privlearn as pv
+from privlearn.data import catalogue, named, recipes, schema, tables
+from privlearn.data.catalogue import CATALOGUE, Form, Named
+from privlearn.errors import BadInput
+from tests.support.checks import check, must_raise
+
+SCHEMA = """
+target = "income"
+missing = ["?", ""]
+[columns.age]
+kind = "number"
+low = 17
+high = 90
+missing = 40
+[columns.work]
+kind = "category"
+categories = ["private", "state"]
+[columns.hours]
+kind = "number"
+low = -1.5
+high = 99
+[columns.income]
+kind = "target"
+classes = ["<=50K", ">50K"]
+"""
+CSV = """income,age,hours,work,name
+<=50K,30,40,private,Ann
+>50K, 16, -1e300, state,Bob
+>50K,?,98.5,"private","Carol, Dr"
+<=50K,120,1e300,self,
+<=50K,,0,?,Eve
+"""
+FEATURES = [[30, 1, 0, 40], [17, 0, 1, -1.5], [40, 1, 0, 98.5], [90, 0, 0, 99], [40, 0, 0, 0]]
+
+
+def declared(text: str = SCHEMA) -> schema.Schema:
+    return schema.parse_schema(text, "people.toml")
+
+
+def table(text: str = CSV) -> tables.Table:
+    return tables.parse_csv(text.encode(), "people.csv", declared().columns)
+
+
+def cells(**columns: list[Any]) -> tables.Table:
+    """A table as a Parquet file would give it."""
+    rest: dict[str, list[Any]] = {"age": [20], "work": ["state"], "hours": [1], "income": [">50K"]}
+    return tables.Table("people.parquet", rest | columns)
+
+
+@check
+def check_rows_are_encoded_as_declared() -> None:
+    assert schema.encode_features(table(), declared()).tolist() == FEATURES
+    assert schema.encode_target(table(), declared()).tolist() == [0, 1, 1, 0, 0]
+    low, high = declared().bounds()
+    assert low.tolist() == [17, 0, 0, -1.5]
+    assert high.tolist() == [90, 1, 1, 99]
+    assert table().ignored == ("name",)
+
+
+@check
+def check_each_row_is_encoded_by_itself() -> None:
+    header, *lines = CSV.splitlines()
+    for line, features in zip(lines, FEATURES, strict=True):
+        alone = schema.encode_features(table(f"{header}\n{line}\n"), declared())
+        assert alone.tolist() == [features]
+
+
+@check
+def check_unknown_classes_are_refused() -> None:
+    for wrong in ("50K", "", "?", ">50k"):
+        must_raise(BadInput, lambda wrong=wrong: schema.encode_target(table(CSV.replace(">50K", wrong)), declared()))
+
+
+@check
+def check_numbers_that_are_none_are_refused() -> None:
+    for wrong in ("nan", "inf", "-Infinity", "1_000", "0x10", "1e999", "\u0663", "1,5", "true", "--1", "1 2", ""):
+        text = CSV.replace("30,40", f'30,"{wrong}"')
+        must_raise(BadInput, lambda text=text: schema.encode_features(table(text), declared()))
+    for value in (math.nan, math.inf, True, None):
+        must_raise(BadInput, lambda value=value: schema.encode_features(cells(hours=[value]), declared()))
+
+
+@check
+def check_tables_without_a_clear_reading_are_refused() -> None:
+    for wrong in (
+        CSV + "<=50K,1,2,private,Fay,more\n",
+        CSV.replace("name", "age"),
+        CSV.replace('"Carol', '"Carol "x'),
+        CSV + '<=50K,1,2,private,"Fay\n',
+        CSV.replace("Eve", "E\0ve"),
+    ):
+        must_raise(BadInput, lambda wrong=wrong: table(wrong))
+    must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
+    must_raise(BadInput, lambda: schema.encode_features(table(CSV.replace("hours", "hour")), declared()))
+
+
+@check
+def check_schemas_that_mean_something_else_have_another_digest() -> None:
+    same = declared().digest
+    assert declared("# a comment\n" + SCHEMA.replace("17\n", "17.0 # years\n")).digest == same
+    for old, new in (
+        ("low = 17", "low = 18"),
+        ("missing = 40", "missing = 41"),
+        ("missing = 40", ""),
+        ('"private", "state"', '"state", "private"'),
+        ('"<=50K", ">50K"', '">50K", "<=50K"'),
+        ("columns.age", "columns.years"),
+        ('"?", ""', '""'),
+    ):
+        assert old in SCHEMA
+        assert declared(SCHEMA.replace(old, new)).digest != same
+
+
+@check
+def check_models_predict_by_their_own_schema_only() -> None:
+    from privlearn.cli import predict
+
+    options = argparse.Namespace(folder="model")
+    digest, other = declared().digest, declared(SCHEMA.replace("17", "16")).digest
+    predict._require_same_schema(options, digest, digest)
+    predict._require_same_schema(options, "", digest)
+    must_raise(BadInput, lambda: predict._require_same_schema(options, other, digest))
+    must_raise(BadInput, lambda: predict._require_same_schema(options, other, ""))
+
+
+@check
+def check_only_published_bytes_are_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows.data")
+        file = catalogue.File("rows.data", 9, hashlib.sha256(b"published").hexdigest())
+        for content in (b"published", b"Published", b"publishe", b"published and more", b""):
+            path.write_bytes(content)
+            if content == b"published":
+                assert file.read(path, "rows") == content
+            else:
+                must_raise(BadInput, lambda: file.read(path, "rows"))
+
+
+@check
+def check_what_is_no_data_is_refused() -> None:
+    """What is no pair, and rows that are no numbers, with a message and not with whatever numpy says."""
+    x, y = np.zeros((4, 2)), np.zeros(4, dtype=np.int64)
+    for given in (x[:2], 3, None, "ab", {0: x, 1: y}, (x,), (x, y, x)):
+        must_raise(BadInput, lambda given=given: pv.Dataset.of(given))  # type: ignore[misc]
+    assert len(pv.Dataset.of((x, y)).x) == len(pv.Dataset.of([x, y]).x) == 4
+    with tempfile.TemporaryDirectory() as folder:
+        for wrong in (x.astype(str), x.astype(complex), x.astype("datetime64[s]")):
+            for part in ("x", "y"):
+                np.savez(Path(folder, "rows.npz"), **{"x": x, "y": y} | {part: wrong if part == "x" else wrong[:, 0]})
+                error = must_raise(
+                    BadInput, lambda: pv.load(Path(folder, "rows.npz"), classes=2, value_range=(0.0, 1.0))
+                )
+                assert "expected numbers" in str(error) or "expected whole numbers" in str(error), (wrong.dtype, part)
+
+
+@check
+def check_declared_ranges_fit_the_data() -> None:
+    """Of the data sets that come with scikit-learn: no row is cut, and no range is wider than rounding outward makes it."""
+    for recipe in (recipes.digits, recipes.breast_cancer):
+        data = recipe({})
+        rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])
+        low, high = (np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high))
+        assert (rows >= low).all()
+        assert (rows <= high).all()
+        most = rows.max() if data.name == "digits" else rows.max(0)  # pixels have one range
+        assert (high <= 1.3 * most).all()
+
+
+@check
+def check_splits_do_not_look_at_rows() -> None:
+    numbers = np.arange(50)
+    made_up = np.random.default_rng(0)
+    first = recipes._split(numbers, numbers % 2)
+    other = recipes._split(numbers, made_up.permutation(numbers))
+    assert first["x"].tolist() == other["x"].tolist()
+    assert sorted([*first["x"], *first["x_test"]]) == numbers.tolist()
+    assert len(first["x"]) == 40
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address under which the files of `folder` are served."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            with patch.dict("os.environ", NO_PROXY="127.0.0.1", no_proxy="127.0.0.1"):
+                yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def offered(address: str, content: bytes, name: str = "rows.data") -> Iterator[None]:
+    """A data set `made-up` in the catalogue, of one file with `content` as the published one."""
+    digest = hashlib.sha256(content).hexdigest()
+    file = catalogue.File(name, len(content), digest, catalogue.Source(address + name, digest))
+    entry = Named("made up", "folder", (Form(None, (file,)),), "none")
+    with patch.dict(CATALOGUE, {"made-up": entry}):
+        yield
+
+
+@check
+def check_wrong_downloads_are_not_kept() -> None:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data_dir:
+        Path(folder, "rows.data").write_bytes(b"published")
+        with served(Path(folder)) as address:
+            with offered(address, b"another"):
+                must_raise(BadInput, lambda: named.fetch("made-up", data_dir))
+                assert [path for path in Path(data_dir).rglob("*") if path.is_file()] == []
+            with offered(address, b"published"):
+                assert [path.read_bytes() for path in named.fetch("made-up", data_dir)] == [b"published"]
+
+
+ROWS = TensorDataset(torch.arange(24.0).reshape(12, 2), torch.arange(12) % 2)
+
+
+def train(data: Any, sampling: Any) -> Any:
+    plan = pv.Plan(sampling, epochs=1, schedule=pv.schedules.Constant(1.0))
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    return pv.dpsgd(plan, torch.nn.Linear(2, 2), loss, data)
+
+
+@check
+def check_loaders_are_priced_as_they_shuffle() -> None:
+    loader = DataLoader(ROWS, batch_size=4, shuffle=True)
+    result = train(loader, pv.Shuffle(4))
+    assert result.plan.sampling == pv.Shuffle(4)
+    assert result.ledger.event == pv.Plan(pv.Shuffle(4), epochs=1, schedule=pv.schedules.Constant(1.0)).event()
+    for other in (pv.Poisson(1 / 3), pv.Partition(3), pv.Shuffle(3), pv.sampling.FullBatch()):
+        must_raise(BadInput, lambda other=other: train(loader, other))
+
+
+@check
+def check_loaders_that_draw_otherwise_are_refused() -> None:
+    def mix(rows: list[Any]) -> Any:
+        return torch.stack([x for x, _ in rows]).roll(1, 0), torch.stack([y for _, y in rows])
+
+    class Sorted(RandomSampler):
+        def __iter__(self) -> Iterator[int]:
+            return iter(sorted(super().__iter__()))
+
+    for settings in (
+        {"batch_size": 4},
+        {"batch_size": 4, "sampler": Sorted(ROWS)},
+        {"batch_size": 4, "sampler": RandomSampler(ROWS, replacement=True)},
+        {"batch_size": 4, "sampler": RandomSampler(ROWS, num_samples=8)},
+        {"batch_size": 4, "sampler": torch.utils.data.WeightedRandomSampler([1.0] * 12, 12)},
+        {"batch_sampler": BatchSampler(RandomSampler(ROWS), 4, False)},
+        {"batch_size": 4, "shuffle": True, "collate_fn": mix},
+        {"batch_size": 5, "shuffle": True, "drop_last": True},
+        {"batch_size": None},
+    ):
+        loader = DataLoader(ROWS, **settings)  # type: ignore[arg-type]
+        must_raise(BadInput, lambda loader=loader: train(loader, pv.Shuffle(4)))

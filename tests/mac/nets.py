@@ -1,0 +1,67 @@
+"""Networks and examples that the checks of DP-MAC share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn import sampling
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.derivative_bounds import Layerwise
+from privlearn.mac import sums as batch_module
+from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
+from privlearn.mac.coordinates import Coordinates
+from privlearn.mac.expansion import BINARY, Output
+from privlearn.mac.network import layers_of
+from tests.support.nets import one_sample
+
+ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
+
+
+ACTIVATIONS: dict[str, tuple[Activation, type[nn.Module]]] = {
+    "relu": (RELU, nn.ReLU), "softplus": (SOFTPLUS, nn.Softplus), "tanh": (TANH, nn.Tanh),
+}  # fmt: skip
+
+
+def net(
+    *widths: int, kind: type[nn.Module] = nn.Softplus, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> nn.Sequential:
+    torch.manual_seed(seed)
+    parts: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        parts += [nn.Linear(before, after), kind()]
+    return nn.Sequential(*parts[:-1]).to(dtype)
+
+
+def made_up(
+    rows: int, inputs: int, outputs: int, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=generator, dtype=torch.float64)
+    return x.to(dtype), torch.rand(rows, outputs, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def derivatives(
+    model: nn.Module, bound: Layerwise, output: Output = BINARY, **more: Any
+) -> batch_module.BatchDerivatives:
+    settings: dict[str, Any] = {"adjacency": ADD, "coordinates": Coordinates(5, 0.05, "adam"), "examples": 64} | more
+    return batch_module.BatchDerivatives(
+        layers_of(model, {nn.Tanh: TANH}),
+        output,
+        bound,
+        settings.pop("adjacency"),
+        settings.pop("coordinates"),
+        **settings,
+    )
+
+
+def sample_of(rows: Any) -> sampling.Sample:
+    return sampling.Sample(np.asarray(rows), one_sample()._unit)
+
+
+def values(parts: Any) -> list[Tensor]:
+    return [part.values[0] for part in parts]

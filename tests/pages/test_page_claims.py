@@ -1,0 +1,233 @@
+"""What the pages state in words and numbers: names, options and links that exist, and figures that can be computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privlearn as pv
+from privlearn.accounting import events, mechanisms, pld, rdp, trees
+from privlearn.accounting.accountant import guarantees
+from privlearn.accounting.events import Repeated
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian, Partitioned, PoissonSampled
+from privlearn.cli import main
+from privlearn.errors import UnsupportedEvent
+from privlearn_studies.registry import STUDIES
+from privlearn_studies.report import read_rows
+from tests.pages.page_blocks import PAGES, ROOT
+
+_COMMANDS = (
+    "train",
+    "budget",
+    "verify",
+    "key",
+    "predict",
+    "reproduce",
+    "ledger",
+    "data list",
+    "data fetch",
+    "data schema",
+)
+#: Options of the programs in bench/, and arrows of a drawing.
+_OTHERS = {
+    "--quick",
+    "--only",
+    "--threads",
+    "--device",
+    "--sweep",
+    "--json",
+    "--sampling--",
+    "--clipping--",
+    "--release---",
+}
+_OTHERS |= {"--publish--"}
+_TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+
+
+def page(name: str) -> str:
+    """A page as one line."""
+    return " ".join(_TEXTS[name].split())
+
+
+def table(name: str, head: str) -> list[list[str]]:
+    """The cells of the table whose head begins with `head`, without the head."""
+    lines = iter(_TEXTS[name].split(head, 1)[1].splitlines()[2:])
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_of_the_library_exist(name: str) -> None:
+    for path in sorted(set(re.findall(r"\bpv((?:\.[A-Za-z_]\w*)+)", _TEXTS[name]))):
+        here: object = pv
+        for part in path[1:].split("."):
+            assert hasattr(here, part), f"{name}: pv{path}"
+            here = getattr(here, part)
+
+
+def test_options_exist() -> None:
+    known = set(_OTHERS)
+    for command in _COMMANDS:
+        with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
+            main([*command.split(), "--help"])
+        known |= set(re.findall(r"--[a-z][a-z-]+", said.getvalue()))
+    for name, text in _TEXTS.items():
+        if "results/yu" in name or "results/dpmac" in name:
+            continue  # written by programs
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
+            assert option in known, f"{name}: {option}"
+
+
+def test_studies_exist() -> None:
+    names = {study.name for study in STUDIES}
+    for name, text in _TEXTS.items():
+        for study in re.findall(r"privlearn reproduce ([a-z][\w-]+)", text):
+            assert study in names, f"{name}: {study}"
+
+
+def anchors(text: str) -> Iterator[str]:
+    for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", _TEXTS[name]):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        assert file.exists(), f"{name}: {target}"
+        assert not anchor or anchor in anchors(Path(file).read_text(encoding="utf-8")), f"{name}: {target}"
+
+
+def test_the_number_of_orders() -> None:
+    assert f"Renyi divergences at {len(rdp.ORDERS)} orders" in page("docs/accounting.md")
+
+
+def test_the_price_of_a_step_is_that_of_the_table() -> None:
+    """The page of what is covered and the page's first lines say of each network what was measured with noise."""
+    steps = {row[0].split(",")[0]: float(row[3]) for row in table("docs/performance.md", "| network | plain, ms |")}
+    again = float(re.search(r"with secure noise ([\d.]+), the CNN", page("docs/performance.md"))[1])  # type: ignore[index]
+    small, lstm = steps.pop("MLP 60-1000-10"), steps.pop("LSTM 128")
+    assert len(steps) == 5
+    assert min(steps.values()) == pytest.approx(1.2, abs=0.05)
+    assert max(steps.values()) == pytest.approx(1.5, abs=0.051)
+    assert max(small, again) == pytest.approx(1.8, abs=0.05)
+    assert lstm == pytest.approx(2.7, abs=0.05)
+    assert "1.2 to 1.5 times as long as a plain one on most networks" in page("docs/coverage.md")
+    assert "1.8 times on a small MLP and 2.7 times on an LSTM" in page("docs/coverage.md")
+    assert "1.2 to 1.5 times on five of seven networks, 1.8 on a small MLP and 2.7 on an LSTM" in page(
+        "docs/performance.md"
+    )
+    assert not any("costs little more" in page(name) for name in PAGES)
+
+
+def test_what_the_three_ways_to_draw_batches_cost() -> None:
+    for sampler, figure in ((pv.Poisson(0.01), 1.283), (pv.Partition(100), 1.281), (pv.Shuffle(600), 19.13)):
+        plan = pv.Plan(sampler, epochs=400, schedule=pv.schedules.Constant(6.0), examples=60_000)
+        assert plan.guarantee(1e-5).epsilon == pytest.approx(figure, abs=6e-4 if figure < 2 else 6e-3)
+        assert f"{figure}" in page("docs/accounting.md")
+        assert f"{figure}" in page("docs/command-line.md")
+
+
+def test_poisson_sampling_is_no_bound_for_partitions() -> None:
+    at = np.array([0.07])
+    partition = pld.compose_event(Partitioned(100, Gaussian(0.6)), h=1e-4).deltas(at)
+    poisson = pld.compose_event(Repeated(PoissonSampled(0.01, Gaussian(0.6)), 100), h=1e-4).deltas(at)
+    larger, smaller = (max(float(np.max(side)) for side in both) for both in (partition, poisson))
+    assert f"delta(0.07) is {larger:.3f} against {smaller:.3f}" in page("docs/accounting.md")
+
+
+def test_what_it_costs_that_noise_may_react() -> None:
+    """The rows that need no search by privacy loss distributions."""
+    rows = table("docs/accounting.md", "| batches | epsilon | constant noise |")
+    shuffles = [row for row in rows if "shuffle" in row[0]] + [rows[3]]
+    for epsilon, row in zip((2.0, 8.0), shuffles, strict=True):
+        for cell, schedule in (
+            (row[2], pv.schedules.Constant()),
+            (row[3], pv.schedules.Validation(k=0.5)),
+            (row[4], pv.schedules.Validation(k=0.5, noise=100.0)),
+        ):
+            plan = pv.Plan(pv.Shuffle(600), epochs=60, schedule=schedule, examples=60_000)
+            found = plan.calibrate(epsilon=epsilon, delta=1e-5).schedule.start
+            assert found == pytest.approx(float(cell), abs=1.1e-3), row
+
+
+def test_noise_on_votes_and_codes() -> None:
+    def plan(queries: int, epsilon: float) -> pv.PatePlan:
+        return pv.teachers.PatePlan(queries, 250, pv.teachers.Votes(classes=10)).calibrate(epsilon=epsilon, delta=1e-5)
+
+    for row in table("docs/pate.md", "| queries | epsilon 1 |"):
+        for epsilon, cell in zip((1.0, 2.0, 4.0, 8.0), row[1:], strict=True):
+            assert f"{plan(int(row[0]), epsilon).noise_std:.1f}" == cell
+    exact = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3)
+    paper = pv.teachers.PatePlan(80, 8, pv.teachers.Ball(1.0)).calibrate(epsilon=8.0, delta=1e-3, formula="paper")
+    box = pv.teachers.PatePlan(80, 8, pv.teachers.Box(64**3 * 4)).calibrate(epsilon=8.0, delta=1e-3)
+    more = paper.noise_std / exact.noise_std
+    assert f"adds {more:.3f} times as much at (8, 1e-3)" in page("docs/pate.md")
+    said = f"noise of {box.noise_std:.0f} on each number of a 64^3 x 4 map (their formula: {box.noise_std * more:.0f})"
+    assert f"{said} becomes {exact.noise_std:.2f} R" in page("docs/pate.md")
+
+
+def test_what_votes_on_mnist_bring() -> None:
+    found = {(row.label, row.metric): row for row in read_rows(_TEXTS["docs/results/pate-mnist.md"])}
+    for line in table("docs/pate.md", "| queries | noise on each count | noisy winners"):
+        queries = f"{line[0]} queries"
+        wanted = [
+            (queries, "accuracy of the noisy winners on the queries"),
+            *((f"{queries}, {way}", "test accuracy") for way in ("no spreading", "spreading from winners")),
+            (f"{queries}, spreading from noisy counts", "test accuracy"),
+        ]
+        assert [f"{found[key].ours:.3f} ± {found[key].ours_std:.3f}" for key in wanted] == line[2:]
+
+
+_RELEASE = Gaussian(3.0)
+EVENTS: dict[str, events.Event] = {
+    "Gaussian": _RELEASE,
+    "PoissonSampled": PoissonSampled(0.1, _RELEASE),
+    "Partitioned": Partitioned(20, _RELEASE),
+    "FixedBatches": mechanisms.FixedBatches(_RELEASE),
+    "Laplace": mechanisms.Laplace(3.0),
+    "RandomisedResponse": mechanisms.RandomisedResponse(0.5, 4),
+    "Selection": mechanisms.Selection(0.1),
+    "RepeatAndSelect": trees.RepeatAndSelect(_RELEASE, 2.0, 1.0),
+    "Parallel": trees.Parallel((_RELEASE, Gaussian(4.0))),
+    "OneOf": trees.OneOf((_RELEASE, Gaussian(4.0))),
+    "ZCDP": mechanisms.ZCDP(0.01),
+    "Filter": trees.Filter(0.1),
+    "GaussianFilter": trees.GaussianFilter(0.1),
+}
+
+
+def test_what_is_priced_is_what_the_table_says() -> None:
+    """For which neighbours, and that every method that is printed has its line on the page."""
+    text, seen, methods = page("docs/accounting.md"), set(), set()
+    for row in table("docs/accounting.md", "| event | what happened | add/remove |"):
+        name = row[0].split("`")[1]
+        if name not in EVENTS:
+            assert name == "Repeated"
+            continue
+        seen.add(name)
+        for adjacency, cell in zip(Adjacency, row[2:5], strict=True):
+            try:
+                methods |= {each.method for each in guarantees(EVENTS[name], adjacency, 1e-5)}
+                priced = True
+            except UnsupportedEvent:
+                priced = False
+            if cell in ("yes", "no"):
+                assert priced == (cell == "yes"), (name, adjacency)
+    assert seen == set(EVENTS)
+    for method in methods:
+        assert f"**{method}**" in text or f"`{method}`" in text, method

@@ -1,0 +1,86 @@
+"""Planted bugs in what `verify` compares and what is signed, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import pytest
+
+from privlearn import _public, plan, reacting
+from privlearn.publishing import keys, plans, verify
+from privlearn.teachers import plan as teachers_plan
+from privlearn.tuning import blocks
+from tests.publishing import checks_certificates as certificate_checks
+from tests.support.mutant import Mutant, suite_of
+
+DIGESTED, COMPARED = (
+    "check_every_value_of_a_certificate_is_digested",
+    "check_every_value_that_a_guarantee_follows_from_is_compared",
+)
+FOLLOWS = "check_facts_that_follow_from_the_plan_are_compared"
+READ, REFUSED = "check_every_plan_reads_itself_back", "check_plans_of_strangers_are_refused"
+SIGNED, MESSAGE = (
+    "check_every_value_of_every_methods_certificate_is_signed",
+    "check_what_is_signed_is_what_the_documentation_says",
+)
+MUTANTS = [
+    Mutant("the last part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[:-1]\n",
+           DIGESTED),
+    Mutant("the first part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[1:]\n",
+           DIGESTED),
+    Mutant("rho is not compared", verify._contradictions, 'if claim["rho"] != guarantee.rho and not (', "if False and not (",
+           COMPARED),
+    Mutant("a rho where there is none passes", verify._contradictions, "guarantee.rho is not None and _agrees",
+           "guarantee.rho is None or _agrees", COMPARED),
+    Mutant("the method is not compared", verify._contradictions, '"method": guarantee.method', '"method": claim["method"]',
+           COMPARED),
+    Mutant("the unit is not compared", verify._contradictions, '{"unit": str(guarantee.unit), ', "{", COMPARED),
+    Mutant("a percent of epsilon passes", verify._agrees, "rel_tol=_AGREE", "rel_tol=1e-2", COMPARED),
+    Mutant("the configuration is not hashed", verify._changed_files, "for name in (WEIGHTS, CONFIG, CARD)\n",
+           "for name in (WEIGHTS, CARD)\n", COMPARED),
+    Mutant("events may lack what the plan has", verify._of_the_plan,
+           'claim_module.contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
+    Mutant("reacting runs are not followed", plan.Plan.follows, "problems + reacting.contradictions(self, facts)", "problems",
+           COMPARED),
+    Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])', "problems",
+           FOLLOWS),
+    Mutant("any number of epochs", reacting.contradictions, 'and facts["epochs"] == len(follow)', "", FOLLOWS),
+    Mutant("any noise of votes", teachers_plan.PatePlan.follows, "not math.isclose(stated, true, rel_tol=1e-6)", "False",
+           FOLLOWS),
+    Mutant("any number of answers", teachers_plan.PatePlan.follows, "<= most:", "<= 10**9:", FOLLOWS),
+    Mutant("any divisor", plan.Plan.follows, 'facts["examples"] != self.examples', "False", FOLLOWS),
+    Mutant("any number of examples in blocks", blocks.Blocks.follows, "stated == (self.examples or stated)", "True", FOLLOWS),
+    Mutant("a plan for other neighbours than the claim", verify._of_the_plan,
+           "(plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit)", "plan.unit != guarantee.unit", FOLLOWS),
+    Mutant("a plan for another unit than the claim", verify._of_the_plan,
+           "(plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit)", "plan.neighbours != guarantee.adjacency",
+           FOLLOWS),
+    Mutant("a plan above its own budget", verify._of_the_plan, "plan.budget is not None and not", "False and not", FOLLOWS),
+    Mutant("infinite numbers are lost", _public.to_json, 'return {"kind": _INFINITY}', "return 1e308", READ),
+    Mutant("fields at their defaults are left out", _public.to_json, "for part in fields(value)}",
+           "for part in fields(value) if getattr(value, part.name) != part.default}", READ),
+    Mutant("a schedule of one's own is written as its start", plan.Plan.stated, "PerEpoch(self.noise_multipliers())",
+           "PerEpoch(self.noise_multipliers()[:1])", READ),
+    Mutant("what is missing is as usual", _public.from_json, "if set(values) != expected:",
+           "if set(values) - expected:", REFUSED),
+    Mutant("any kind will do for a plan", plans.read, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
+    Mutant("plans of any size are priced", plans.read, "> _MOST_EPOCHS", "> 10**12", REFUSED),
+    Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
+    Mutant("errors of types are shown as they are", _public.from_json,
+           "except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:",
+           "except ZeroDivisionError as error:", REFUSED),
+    Mutant("the public key is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
+           "canonical({**certificate, \"signature\": {**who, \"public_key\": \"\"}})", MESSAGE),
+    Mutant("the algorithm is not in the message", keys._message, "canonical({**certificate, \"signature\": who})",
+           "canonical({**certificate, \"signature\": {**who, \"algorithm\": \"\"}})", MESSAGE),
+    Mutant("randomness is not signed", keys._message, "{**certificate, ",
+           '{**certificate, "randomness": "", "digests": "", ', SIGNED),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(
+    MUTANTS, errors=[TypeError, ValueError, AttributeError, RecursionError]
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _published() -> None:
+    """Certificates are made by the code as it is, before anything is planted."""
+    certificate_checks.published()

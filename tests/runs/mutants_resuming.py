@@ -1,0 +1,90 @@
+"""Planted bugs in checkpoints and ledger files: each must make a named check fail."""
+
+from __future__ import annotations
+
+from privlearn import _storage, streams
+from privlearn.accounting import ledger, ledger_file, ledger_state
+from privlearn.publishing import publish
+from privlearn.runs import checkpoint, session
+from tests.runs.checks_resuming import Stopped
+from tests.support.mutant import Mutant, suite_of
+
+WHOLE = "check_a_run_in_pieces_ends_where_the_whole_one_does"
+PAPER = "check_a_ledger_file_is_never_behind"
+
+PARTS, LOST = "self.parts.items():", "((n, p) for n, p in self.parts.items() if n != {!r}):"
+
+MUTANTS = [
+    Mutant("batches are drawn on from where they were", session.TrainingSession._save,
+           '"sampling": self._drawn_from or now["sampling"]', '"sampling": now["sampling"]', WHOLE),
+    Mutant("noise is fresh after an interruption", session.TrainingSession._save,
+           '"initialisation": self.origin["initialisation"]',
+           '"initialisation": now["initialisation"], "noise": {"key": "00" * 16, "position": 0, "discrete": False}',
+           "check_no_noise_goes_to_two_sums"),
+    Mutant("a step is taken twice", session.TrainingSession._restore, '(saved.plain["epoch"], saved.plain["step"])',
+           '(saved.plain["epoch"], max(0, saved.plain["step"] - 1))', WHOLE),
+    Mutant("momentum is forgotten", session.TrainingSession._restore, PARTS, LOST.format("optimizer"), WHOLE),
+    Mutant("the moving clip is forgotten", session.TrainingSession._restore, PARTS, LOST.format("gradients"), WHOLE),
+    Mutant("dropout goes on with other numbers", streams.Streams.at, '("sampling", "initialisation", "views")',
+           '("sampling", "initialisation", "initialisation")', WHOLE),
+    Mutant("the directions are released again", session.TrainingSession.fitted, "self._save(0)", "pass",
+           "check_a_checkpoint_stands_before_anything_is_drawn"),
+    Mutant("no checkpoint before the first draw", session.TrainingSession._begin, "self._save(0)", "pass",
+           "check_a_checkpoint_stands_before_anything_is_drawn"),
+    Mutant("an interruption after an epoch gives the run up", session.TrainingSession.or_abandon, "except Exception",
+           "except BaseException", "check_an_interruption_between_epochs_gives_nothing_up"),
+    Mutant("other data are welcome", checkpoint.facts, '_digest(*data, *([] if persons is None else [persons]))', '""',
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("only the shape of the data counts", checkpoint._digest, "digest.update(tensor.detach()",
+           "(lambda _: None)(tensor.detach()",
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("other settings are welcome", checkpoint.require_same_run, "if then.get(name) != now[name]", "if False",
+           "check_a_checkpoint_of_another_run_is_refused"),
+    Mutant("everybody reads the keys", checkpoint.Checkpoint.write, "mode=0o600", "mode=0o644",
+           "check_checkpoints_are_for_their_owner_only"),
+    Mutant("damage goes unseen", checkpoint.Checkpoint.read, "if content[:start] != ",
+           "if False and content[:start] != ",
+           "check_damaged_checkpoints_are_refused"),
+    Mutant("the keys stay behind", publish.publish, "result.checkpoint.delete()", "pass",
+           "check_publishing_deletes_the_checkpoint"),
+    Mutant("paper follows the draw", ledger_file.LedgerRun.pay, "max(times, self._block)", "0", PAPER),
+    Mutant("nothing is set aside", ledger_file.LedgerRun.begin, "Entry.new(what, approved=approved)",
+           "Entry.new(what, approved=type(approved)(()))", PAPER),
+    Mutant("what is set aside does not count", ledger_state.RunEntry.counts,
+           "self.approved if self.open else self.spent", "self.spent",
+           "check_two_runs_are_not_promised_the_same_budget"),
+    Mutant("what was set aside is never given back", ledger_file.LedgerRun._close, "if known and known[0].open:",
+           "if False:",
+           "check_two_runs_are_not_promised_the_same_budget"),
+    Mutant("a settled run forgets what it may have drawn before", ledger_file.LedgerRun._close,
+           "max(self._used, self._least)",
+           "self._used", "check_charges_on_paper_run_ahead_and_are_settled"),
+    Mutant("a slip in a name begins a ledger without a limit", ledger.Ledger.open, "budget is None and not create",
+           "False",
+           "check_a_slip_in_a_ledgers_name_is_no_new_ledger"),
+    Mutant("a ledger shows its own process alone", ledger.Ledger.__repr__, "walk(self.event)", "walk(compose([]))",
+           "check_a_ledger_shows_what_is_in_it"),
+    Mutant("closed runs go on", ledger_file.LedgerRun.pay, "if not entry.open:", "if False:",
+           "check_charges_on_paper_run_ahead_and_are_settled"),
+    Mutant("resuming pays again", ledger_file.LedgerRun.resume, "self._start(entry, adjacency)",
+           "self.begin(approved, adjacency, state.protects, entry.what)",
+           "check_a_run_gone_on_with_is_paid_for_once"),
+    Mutant("resuming pays nothing more", ledger_file.LedgerRun._start,
+           "self._written = self._least = sum(times for _, times in walk(entry.spent))",
+           "self._written = self._least = 10**9", PAPER),
+    Mutant("any ledger will do to go on", ledger.Ledger.resume, "if self.path or run is not None:", "if False:",
+           "check_a_run_gone_on_with_is_paid_for_once"),
+    Mutant("a forked ledger spends on", ledger.Ledger._require_own_process, "if self._process == os.getpid():",
+           "if True:",
+           "check_spending_in_files_is_never_forked"),
+    Mutant("edits of a ledger go unseen", ledger_file._state_of, 'if data.get("digest") != digest(body):', "if False:",
+           "check_edited_ledgers_are_refused"),
+    Mutant("files are written in place", _storage.write_durably, "draft = draft_of(path)", "draft = path",
+           "check_a_full_disk_stops_before_the_draw"),
+    Mutant("two processes go on with one run", checkpoint.Checkpoint.alone, "lock.acquire()", "pass",
+           "check_one_process_at_a_time_goes_on_with_a_run"),
+    Mutant("errors of the disk are ignored", _storage.write_durably, "except OSError as error:",
+           "except OSError as error:\n        return", "check_a_full_disk_stops_before_the_draw"),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[Stopped])

@@ -1,0 +1,412 @@
+"""Named checks of what is chosen, made of it and published of features; mutations must make them fail."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+import privlearn as pv
+from privlearn.accounting import zcdp
+from privlearn.accounting.events import tally, walk
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.errors import BudgetExceeded, UnsupportedEvent
+from privlearn.mechanisms import selection as randomised_module
+from privlearn.publishing import publish, verify
+from privlearn.statistics import release as rows_module
+from privlearn.statistics.classifiers import fisher_weights
+from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan, SelectionPlan, StatisticsPlan
+from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
+from privlearn.transforms import select as mechanism
+from privlearn.transforms.select import SelectFeatures, Statistics
+from privlearn_studies.shen2021.published import literal_release
+from tests.statistics.checks import ADD, EVERY_PLAN, STRANGE, ZERO, B, K, R, carried_out, settled, some_rows, with_last
+from tests.support.checks import check, must_raise
+from tests.support.transcripts import require_alike, transcript
+
+# What is chosen, and what is made of it
+
+
+@check
+def check_distances_and_t_statistics_choose_what_they_say() -> None:
+    """Against class means and variances computed one by one, for three classes of different sizes."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.tensor([0] * 30 + [1] * 50 + [2] * 90)
+    x = torch.randn(170, 6, generator=generator, dtype=torch.float64) * torch.tensor([1, 5, 1, 0.1, 2, 1.0])
+    x += y[:, None] * torch.tensor([0.0, 1.5, 0.3, 0.1, 0.9, 0.0])
+    groups = [x[y == one] for one in range(3)]
+    means = [group.mean(0) for group in groups]
+    within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / 170
+    sums = torch.stack([group.sum(0) for group in groups])
+    counts = torch.tensor([len(group) for group in groups]).double()
+    found = Statistics(counts, sums, x.square().sum(0), 0.0, 0.0)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    distance = torch.stack([(means[a] - means[b]).abs() for a, b in pairs]).amax(0)
+    t = torch.stack(
+        [(means[a] - means[b]).abs() / (within * (1 / counts[a] + 1 / counts[b])).sqrt() for a, b in pairs]
+    ).amax(0)
+    assert mechanism.ranked(found, 6, "distance").tolist() == distance.argsort(descending=True).tolist()
+    assert mechanism.ranked(found, 6, "t").tolist() == t.argsort(descending=True).tolist()
+    assert mechanism.ranked(found, 2, "t").tolist() != mechanism.ranked(found, 2, "distance").tolist()
+
+
+@check
+def check_welch_statistics_have_the_variance_of_each_class() -> None:
+    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same moments are what they were."""
+    generator = torch.Generator().manual_seed(2)
+    y = torch.tensor([0] * 40 + [1] * 60 + [2] * 90)
+    x = torch.randn(190, 6, generator=generator, dtype=torch.float64) + y[:, None] * torch.linspace(0, 1, 6)
+    x *= torch.tensor([[1, 1, 2, 9, 1, 3], [1, 9, 2, 1, 1, 1], [1, 1, 1, 1, 5, 1.0]])[y]
+    counts = torch.tensor([40.0, 60.0, 90.0], dtype=torch.float64)
+    member = (y[:, None] == torch.arange(3)).double()
+    found = Statistics(counts, member.T @ x, member.T @ x.square(), 0.0, 0.0)
+    groups = [x[y == one] * math.sqrt((c - 1) / c) for one, c in enumerate(counts)]  # scipy's variances are unbiased
+    shifts = [x[y == one].mean(0) - group.mean(0) for one, group in enumerate(groups)]
+    groups = [group + shift for group, shift in zip(groups, shifts, strict=True)]
+    welch = np.abs(
+        [stats.ttest_ind(groups[a], groups[b], equal_var=False).statistic for a, b in ((0, 1), (0, 2), (1, 2))]
+    )
+    score, _ = mechanism.scored(found, "welch", 1.0)
+    np.testing.assert_allclose(score, welch.max(0), rtol=1e-9)
+    assert mechanism.ranked(found, 6, "welch").tolist() != mechanism.ranked(found, 6, "t").tolist()
+    pooled = Statistics(counts, found.sums, x.square().sum(0), 0.0, 0.0)
+    torch.testing.assert_close(found.variances(1.0), pooled.variances(1.0))
+    noisy = [
+        Statistics(counts, found.sums, found.moments, 0.0, 1e9),
+        Statistics(counts, found.sums, pooled.moments, 0.0, 1e9),
+    ]
+    torch.testing.assert_close(noisy[0].variances(1.0), math.sqrt(3) * noisy[1].variances(1.0))
+    torch.testing.assert_close(noisy[0].class_variances(1.0), (1e9 / counts)[:, None].expand(3, 6))
+    torch.testing.assert_close(noisy[0].of(torch.tensor([4, 1])).moments, found.moments[:, [4, 1]])
+
+
+def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Tensor]:
+    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2; numbers within [-1, 1]."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2 * n, p, generator=generator) / 2
+    y = torch.arange(2 * n) % 2
+    x[:, :m] += 0.5 - y[:, None].float()
+    return x.clamp(-1, 1), y
+
+
+@check
+def check_recall_is_that_of_the_design() -> None:
+    """Of 20 features among 2000, 400 rows a class, rho 0.5: by means 0.95, by Gumbel noise all of them."""
+    recalls = {}
+    for way in ("means", "gumbel"):
+        found = []
+        for seed in range(3):
+            plan = pv.statistics.SelectionPlan(2, 2000, 20, math.sqrt(2000), 1.0, way=way).calibrate(rho=0.5)
+            chosen = pv.statistics.select_features(plan, toy(seed), streams=pv.Streams.new(seed)).indices
+            found.append(float((chosen < 20).float().mean()))
+        recalls[way] = sum(found) / len(found)
+    assert recalls["gumbel"] == 1.0, recalls
+    assert 0.85 <= recalls["means"] <= 1.0, recalls
+    usual = pv.statistics.SelectionPlan(2, 2000, 20, math.sqrt(2000), 1.0, noise_multiplier=1.0)
+    assert usual.selection.by_gumbel
+    assert not replace(usual, keep=1500).selection.by_gumbel
+
+
+@check
+def check_the_fisher_classifier_is_the_independence_rule() -> None:
+    """Without noise its scores are log-posteriors of independent normal features, up to what all classes share."""
+    x, y = some_rows(300)
+    x = (x / (1 + x.abs())) + y[:, None] * torch.tensor([0.5, 0.0, 0.2, 0.0])
+    plan = settled(keep=4, row_norm=5.0, noise_multiplier=1e-6, coordinate_bound=None)
+    model = pv.statistics.fisher(plan, (x, y), streams=pv.Streams.new(0)).model
+    groups = [x[y == one] for one in range(K)]
+    within = sum(len(group) * group.var(0, unbiased=False) for group in groups) / len(x)
+    truth = torch.stack(
+        [
+            math.log(len(group) / len(x)) + torch.distributions.Normal(group.mean(0), within.sqrt()).log_prob(x).sum(1)
+            for group in groups
+        ],
+        dim=1,
+    )
+    scores = model(x).detach().double()
+    apart = (scores - scores[:, :1]) - (truth - truth[:, :1])
+    assert float(apart.abs().max()) < 1e-2, apart.abs().max()
+
+
+@check
+def check_empty_classes_and_constant_features_meet_a_floor() -> None:
+    """No rows of a class, a feature that never moves, nothing finite at all: finite weights, and never an error."""
+    x, y = some_rows(30)
+    x[:, 1] = 0.25
+    cases = [(x, torch.zeros(30, dtype=torch.int64)), (torch.full((30, 4), math.nan), y), (x, y)]
+    for plan in (*EVERY_PLAN[::3], settled(noise_multiplier=1e-4, keep=4), settled(noise_multiplier=1e3)):
+        for data in cases:
+            found = carried_out(plan, data)
+            if not isinstance(plan, SelectionPlan):
+                model = found.model if not isinstance(plan, RowsPlan) else found.classifier().model
+                assert all(bool(value.isfinite().all()) for value in model.state_dict().values()), plan
+                assert bool(model(torch.randn(5, 4)).isfinite().all())
+    nothing = Statistics(torch.zeros(2), torch.zeros(2, 4), torch.zeros(4), 0.0, 0.0)
+    weight, bias = fisher_weights(nothing, settled())
+    assert bool(weight.isfinite().all())
+    assert bool(bias.isfinite().all())
+
+
+@check
+def check_randomised_labels_are_undone_in_expectation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([0] * 6000 + [1] * 3000 + [2] * 3000)
+    told = randomised_module.randomised(
+        y, torch.ones_like(y).bool(), epsilon=1.0, categories=3, adjacency=ZERO, ledger=Ledger(),
+        stream=pv.Streams.new(1).noise,
+    )  # fmt: skip
+    values = torch.randn(12000, generator=generator).double() + y
+    found = torch.stack([values[told == one].sum() for one in range(3)])
+    true = torch.stack([values[y == one].sum() for one in range(3)])
+    assert float((rows_module._undone(found, 1.0) - true).abs().max()) < 600
+    assert float((found - true).abs().max()) > 1500
+
+
+# What leaves, and what is said of it
+
+
+def data_with(last: Any, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
+    if last is None and adjacency is not ADD:
+        last = (torch.full((4,), math.nan, dtype=torch.float64), 0)
+    return with_last(last)
+
+
+@check
+def check_neighbouring_feature_releases_look_the_same() -> None:
+    """By record and replay, for every plan, kind of neighbour and row: published files too."""
+    plans = [
+        plan
+        for plan in EVERY_PLAN
+        if isinstance(plan, LeastSquaresPlan)
+        or (plan.way == "means" and plan.criterion == "distance" and getattr(plan, "labels", "public") == "public")
+    ]
+    for number, plan in enumerate(plans):
+
+        def training(data: Any, plan: StatisticsPlan = plan) -> Any:
+            def run(streams: Any, folder: Path) -> None:
+                seen: list[Any] = streams.noise._seen
+                result = carried_out(plan, data, streams=streams)
+                seen.append(("ledger", result.ledger.event, repr(result.ledger)))
+                if isinstance(plan, SelectionPlan):
+                    seen.append(result.indices.tolist())
+                    return
+                model = result.classifier() if isinstance(plan, RowsPlan) else result
+                publish.publish(model, folder / "model", delta=1e-5, model_spec="linear", classes=K)
+
+            return run
+
+        base = transcript(training(data_with(None, plan.neighbours)))
+        assert base.released, base.seen[-3:]
+        for place in range(len(STRANGE)):
+            if number < 2 or (place + number) % 3 == 0:
+                row, label = STRANGE[place]
+                # Where labels are public, neighbours have the same.
+                last = torch.tensor(row, dtype=torch.float64), 0 if isinstance(plan, RowsPlan) else label
+                found = transcript(training(data_with(last, plan.neighbours)), replay=base)
+                require_alike(base, found, (plan, row))
+
+
+@check
+def check_feature_certificates_are_recomputed() -> None:
+    """A published classifier verifies and predicts the same; another keep, bound of the label or share is found."""
+    x, y = some_rows(60)
+    for plan in (
+        settled(), settled(way="gumbel"), settled(RowsPlan, labels="randomised"),
+        settled(LeastSquaresPlan),
+    ):  # fmt: skip
+        result = carried_out(plan, (x, y))
+        result = result.classifier() if isinstance(plan, RowsPlan) else result
+        with tempfile.TemporaryDirectory() as name:
+            out = publish.publish(result, Path(name) / "model", delta=1e-5, model_spec="linear", classes=K)
+            found = verify.verify(out)
+            assert found.ok, found.problems
+            assert not any("number of examples" in warning for warning in found.warnings)
+            assert f"features kept | {plan.keep} of 4" in (out / "README.md").read_text()
+            model = pv.load_model(out)
+        assert torch.equal(model(x.float()), result.model(x.float()))
+        assert result.plan.event() == result.ledger.event
+        for forged in (
+            {"noise_multiplier": 2.0},
+            *({"selection_share": 0.4} for _ in range(not getattr(plan, "in_one_release", True))),
+        ):
+            assert replace(plan, **forged).event() != result.ledger.event
+
+
+@check
+def check_the_literal_release_is_never_published() -> None:
+    x, y = some_rows(60)
+    for unsquared in (False, True):
+        found = literal_release((x, y), classes=K, keep=2, epsilon=1.0, delta=1e-5, unsquared=unsquared)
+        with tempfile.TemporaryDirectory() as name:
+            model, out = found.classifier(), Path(name) / "model"
+            must_raise(UnsupportedEvent, lambda model=model, out=out: publish.publish(model, out, delta=1e-5))  # type: ignore[misc]
+            assert not list(Path(name).iterdir())
+    assert all(reason in str(literal_release.__doc__) for reason in ("1.", "2.", "3.", "4.", "5.", "6.", "NonPrivate"))
+
+
+# In front of training, and in scikit-learn
+
+
+@check
+def check_a_selection_before_training_is_in_the_price() -> None:
+    """Its event comes first, its transform is published, and a ledger has both; labels of other classes are refused first."""
+    x, y = some_rows(30)
+    x = x.float() / (1 + x.float().abs())
+    for way in ("means", "gumbel"):
+        select = SelectFeatures(2, 4.0, K, R, B, way=way)
+        plan = pv.Plan(
+            pv.Poisson(0.3), epochs=1, schedule=pv.schedules.Constant(start=2.0), front=(select,), examples=30
+        )
+        assert math.isclose(zcdp.rho(select.event()), 0.5 / 16)
+        assert next(walk(plan.event())) == next(walk(select.event()))
+        result = pv.dpsgd(plan, torch.nn.Linear(2, K), torch.nn.CrossEntropyLoss(reduction="none"), (x, y),
+                          streams=pv.Streams.new(0))  # fmt: skip
+        assert result.ledger.event == plan.event()
+        with tempfile.TemporaryDirectory() as name:
+            out = publish.publish(result, Path(name) / "model", delta=1e-5)
+            assert verify.verify(out).ok
+            assert "selection of 2 features" in (out / "README.md").read_text()
+        assert result.plan == plan
+        ledger = Ledger()
+        wrong = lambda plan=plan, ledger=ledger: pv.dpsgd(  # noqa: E731
+            plan, torch.nn.Linear(2, 9), torch.nn.CrossEntropyLoss(reduction="none"), (x, y + 3), ledger=ledger
+        )
+        must_raise(pv.errors.BadInput, wrong)
+        assert not list(walk(ledger.event))
+
+
+@check
+def check_estimators_share_their_ledger() -> None:
+    """Clones, pipelines and grid searches charge the one ledger that was given; none is refused, pickling is."""
+    from sklearn.base import clone
+    from sklearn.pipeline import make_pipeline
+
+    x, y = some_rows(60)
+    first = settled(SelectionPlan, way="means", noise_multiplier=5.0)
+    second = settled(features=2, keep=2, noise_multiplier=6.0, coordinate_bound=None)
+    ledger = Ledger()
+    line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger))
+    for twin in (line, clone(line), copy.deepcopy(line)):
+        assert all(step.ledger is ledger for _, step in twin.steps)
+        twin.fit(x.numpy(), y.numpy())
+        assert twin.predict(x.numpy()).shape == (60,)
+    assert tally(ledger.event) == {Gaussian(5.0): 3, Gaussian(6.0): 3}
+    must_raise(TypeError, lambda: pickle.dumps(line))
+    for lonely in (DPFeatureSelector(first), DPFisherClassifier(second), DPFisherClassifier(ledger=ledger)):
+        must_raise(pv.errors.BadInput, lambda lonely=lonely: lonely.fit(x.numpy(), y.numpy()))  # type: ignore[misc]
+    tight = Ledger(pv.Budget(rho=0.5 / 25 * 1.5))
+    selector = DPFeatureSelector(first, tight).fit(x.numpy(), y.numpy())
+    must_raise(BudgetExceeded, lambda: clone(selector).fit(x.numpy(), y.numpy()))
+
+
+@check
+def check_a_pipeline_is_paid_for_in_full_or_not_at_all() -> None:
+    """Where a selector knows what comes after it, it leaves a ledger alone that has no room for both."""
+    from sklearn.base import clone
+    from sklearn.pipeline import make_pipeline
+
+    x, y = (part.numpy() for part in some_rows(60))
+    first = settled(SelectionPlan, way="means", noise_multiplier=5.0)
+    second = settled(features=2, keep=2, noise_multiplier=6.0, coordinate_bound=None)
+    for room, fits in ((0.99, 0), (1.0, 1), (1.99, 1), (2.0, 2)):
+        ledger = Ledger(pv.Budget(rho=room * (0.5 / 25 + 0.5 / 36)))
+        line = make_pipeline(DPFeatureSelector(first, ledger, then=second), DPFisherClassifier(second, ledger))
+        for _ in range(fits):
+            clone(line).fit(x, y)
+        must_raise(BudgetExceeded, lambda line=line: clone(line).fit(x, y))  # type: ignore[misc]
+        assert tally(ledger.event) == ({Gaussian(5.0): fits, Gaussian(6.0): fits} if fits else {})
+
+
+@check
+def check_a_budget_for_a_search_pays_for_it_and_no_more() -> None:
+    """Every fit of a search and the last one on all rows, whatever is released; a fit more is refused."""
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    x, y = (part.numpy() for part in some_rows(60))
+    for way, delta, size in (("means", 1e-5, 1), ("gumbel", 1e-5, 1), ("gumbel", None, 1), ("means", 1e-5, 3)):
+        first = settled(SelectionPlan, way=way, noise_multiplier=50.0, group_size=size)
+        second = settled(features=2, keep=2, noise_multiplier=60.0, coordinate_bound=None, group_size=size)
+        budget = budget_for(first, second, fits=7, delta=delta)
+        assert budget.group_size == size
+        ledger = Ledger(budget)
+        line = make_pipeline(DPFeatureSelector(first, ledger, then=second), DPFisherClassifier(second, ledger))
+        grid = {"dpfisherclassifier__plan": [second, second]}
+        found = GridSearchCV(line, grid, cv=3, error_score="raise").fit(x, y)
+        assert found.best_estimator_.predict(x).shape == (60,)
+        must_raise(BudgetExceeded, lambda line=line: line.fit(x, y))  # type: ignore[misc]
+
+
+@check
+def check_labels_of_any_kind_make_the_same_classifier() -> None:
+    """Declared texts or numbers in place of 0, 1, 2, in whatever order: the same features, weights and predictions."""
+    x, y = (part.numpy() for part in some_rows(60))
+    x = x / (1 + abs(x))
+    first, second = settled(SelectionPlan, way="means"), settled()
+    usual = DPFisherClassifier(second, Ledger(), pv.Streams.new(0)).fit(x, y)
+    kept = DPFeatureSelector(first, Ledger(), pv.Streams.new(0)).fit(x, y)
+    for names, given in (
+        (["a", "b", "c"], ["c", "a", "b"]),
+        ([-7, 1, 40], [1, 40, -7]),
+        ([0.5, 1.0, 2.5], [2.5, 1.0, 0.5]),
+    ):
+        labels = np.array(names, dtype=object if isinstance(names[0], str) else None)[y]
+        found = DPFisherClassifier(second, Ledger(), pv.Streams.new(0), classes=given).fit(x, labels)
+        assert found.classes_.tolist() == names
+        assert found.predict(x).tolist() == [names[number] for number in usual.predict(x)]
+        assert (found.decision_function(x) == usual.decision_function(x)).all()
+        again = DPFeatureSelector(first, Ledger(), pv.Streams.new(0), classes=given).fit(x, labels)
+        assert again.indices_.tolist() == kept.indices_.tolist()
+    ledger = Ledger()
+    for bad in (["a", "b", "d"], ["a", "b"], ["a", "b", "c", "d"], [["a", "b", "c"]], None, [None, "a", "b"]):
+        labels = np.array(["a", "b", "c"])[y]
+        for make in (DPFisherClassifier(second, ledger, classes=bad), DPFeatureSelector(first, ledger, classes=bad)):
+            must_raise(pv.errors.BadInput, lambda make=make, labels=labels: make.fit(x, labels))  # type: ignore[misc]
+    assert not list(walk(ledger.event))
+
+
+class Table:
+    """As much of a data frame as there is in its rows and the names of its columns."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.columns, self.shape = rows, ["age", "blood", "cells", "dose"], rows.shape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.rows, dtype=dtype)
+
+
+@check
+def check_kept_columns_stay_in_their_order() -> None:
+    """`transform`, `get_support` and names agree, whichever feature was the best; names of a table are used."""
+    x, y = (part.numpy() for part in some_rows(60))
+    x = x / (1 + abs(x))
+    x[:, 3] += 3 * y
+    x[:, 1] += 2 * y
+    plan = settled(SelectionPlan, way="means", row_norm=8.0, noise_multiplier=0.01, coordinate_bound=None)
+    found = DPFeatureSelector(plan, Ledger()).fit(x, y)
+    assert found.indices_.tolist() == [3, 1]
+    assert found.get_support().tolist() == [False, True, False, True]
+    assert found.get_support(indices=True).tolist() == [1, 3]
+    assert (found.transform(x) == x[:, [1, 3]]).all()
+    assert found.get_feature_names_out().tolist() == ["x1", "x3"]
+    table = Table(x)
+    assert found.fit(table, y).get_feature_names_out().tolist() == ["blood", "dose"]
+    assert found.feature_names_in_.tolist() == table.columns
+    assert found.fit(x, y).get_feature_names_out().tolist() == ["x1", "x3"]
+    classifier = DPFisherClassifier(settled(row_norm=8.0, noise_multiplier=0.01, way="means"), Ledger()).fit(table, y)
+    assert classifier.result_.facts["chosen"][0]["names"] == ["dose", "blood"]
+    strange = x.copy()
+    strange[0] = math.nan  # a row that fit takes as none has no class
+    classifier.fit(strange, y)
+    must_raise(pv.errors.BadInput, lambda: classifier.predict(strange))
