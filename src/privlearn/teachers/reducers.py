@@ -203,8 +203,8 @@ class PublicPCA(Reducer):
         if not best:
             raise BadInput(
                 f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest has "
-                f"{float(self.eigenvalues[0]):.4g}, so that asking brings nothing. Use more teachers, fewer queries, a "
-                "larger epsilon or a smaller radius (or kept(1), to go on anyway)"
+                f"{float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than answers: use more teachers, "
+                "fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
             )
         return self.kept(best)
 
