@@ -121,7 +121,7 @@ MUTANTS = [
            "ledger.charge(__import__('privlearn').accounting.mechanisms.ZCDP(1.0) or (",
            "check_the_literal_release_is_never_published"),
     Mutant("certificates of features are not recomputed", verify._of_the_plan,
-           "planned = plan.event()", "planned = __import__('privlearn').accounting.events.Gaussian(1.0)",
+           "planned = plan.event()", "planned = __import__('privlearn').accounting.mechanisms.Gaussian(1.0)",
            "check_feature_certificates_are_recomputed"),
     Mutant("a selection before training is left out", plan_module.Plan.event,
            "*priced(self.front), ",

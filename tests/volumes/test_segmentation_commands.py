@@ -84,7 +84,7 @@ def test_interrupted_between_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     out = str(tmp_path / "model")
     command = ["train", "--data", "digits", "--examples", "1437", "--epochs", "2", "--epsilon", "8", "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr(dpsgd, "require_finite", stop)
+        patch.setattr(task, "require_finite", stop)
         code, _, err = run(command, capsys)
     assert code == 130
     assert "go on with --resume" in err
