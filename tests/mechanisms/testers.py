@@ -34,6 +34,7 @@ from privlearn.mechanisms.grid import add_on_grid
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.plan import Plan
 from privlearn.streams import Streams
+from privlearn.transforms import pca
 
 FALSE_ALARM, RUNS, COMPARISONS = 1e-6, 20, 400
 #: The smallest p-value that passes.
@@ -230,10 +231,12 @@ def require_streams_apart(new: Callable[..., Streams] = Streams.new) -> None:
 
 
 @contextlib.contextmanager
-def _patched(module: Any, patches: dict[str, Any] | None) -> Iterator[None]:
-    """`module` with other functions, for planted bugs."""
+def _patched(modules: Any, patches: dict[str, Any] | None) -> Iterator[None]:
+    """A module, or the first of several that has it, with other functions, for planted bugs."""
+    modules = modules if isinstance(modules, tuple) else (modules,)
     with contextlib.ExitStack() as stack:
         for name, other in (patches or {}).items():
+            module = next(module for module in modules if hasattr(module, name))
             stack.enter_context(mock.patch.object(module, name, other))
         yield
 
@@ -288,7 +291,7 @@ def require_pca_noise(patches: dict[str, Any] | None = None) -> None:
         found.append(matrix.double().numpy().copy())
         return real(torch.eye(features, dtype=matrix.dtype))
 
-    with mock.patch.object(torch.linalg, "eigh", seen), _patched(rows, patches):
+    with mock.patch.object(torch.linalg, "eigh", seen), _patched((rows, pca), patches):
         for _ in range(60):
             pv.transforms.PrivatePCA(2, multiplier).fit(
                 torch.zeros(3, features), Adjacency.ADD_REMOVE, Ledger(), stream

@@ -292,7 +292,7 @@ def test_budgets_are_those_of_the_runs(tmp_path: Path, capsys: pytest.CaptureFix
         (["--method", "features", "--epsilon", "1"], "--numbers P"),
         (["--select", "3", "--epsilon", "1", "--examples", "9"], "--numbers P"),
         (["--method", "features", "--epsilon", "1", *public, "--epochs", "3"], "--epochs"),
-        (["--keep", "3", "--epsilon", "1", "--examples", "9"], "--select M"),
+        (["--keep", "3", "--epsilon", "1", "--examples", "9"], "add --method features"),
     ):
         assert cli.main(["budget", *options]) == 2
         assert said in capsys.readouterr().err
@@ -352,10 +352,10 @@ def test_names_of_chosen_features_are_shown(
         (["--method", "features", "--epochs", "3", "--epsilon", "1"], "--epochs"),
         (["--method", "features", "--model", "mlp:9", "--epsilon", "1"], "--model"),
         (["--method", "features"], "--epsilon E or --rho R"),
-        (["--keep", "3", "--epsilon", "1"], "--select M"),
+        (["--keep", "3", "--epsilon", "1"], "add --method features"),
         (["--row-norm", "3", "--epsilon", "1"], "--row-norm"),
-        (["--select", "3", "--noise-multiplier", "1"], "give --epsilon E\n"),
-        (["--select", "3", "--epsilon", "1", "--method", "dpmac"], "--method dpsgd"),
+        (["--select", "3", "--noise-multiplier", "1"], "give epsilon=E. On the command line: --epsilon E\n"),
+        (["--select", "3", "--epsilon", "1", "--method", "dpmac"], "train by dpsgd"),
         (["--select", "65", "--epsilon", "1"], "65 features"),
         (["--mode", "auto", "--epsilon", "1"], "--method features"),
         (["--method", "features", "--mode", "auto", "--epsilon", "1"], "--examples N"),

@@ -18,7 +18,7 @@ from privlearn.cli import jobs, main, predict, request
 from privlearn.cli import pate as pate_command
 from privlearn.cli.request import Request
 from privlearn.data import hippocampus
-from privlearn.descent import dpsgd
+from privlearn.descent import task
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.runs import checkpoint
