@@ -22,7 +22,7 @@ from privlearn import teachers
 from privlearn import teachers as teachers_module
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
-from privlearn.teachers.collection import ask, collect
+from privlearn.teachers.collection import release_answers, sum_answers
 from privlearn.teachers.sums import clip_to_ball
 
 RADIUS = 5.0
@@ -102,8 +102,8 @@ def streamed(size: Size, number: int) -> Any:
 
     def run() -> float:
         streams = pv.Streams.new(0)
-        sums, _ = collect(plan, MadeUp(size, number), found, torch.zeros(size.queries, 1), streams)
-        ask(plan, sums, found, Ledger(), streams)
+        sums, _ = sum_answers(plan, MadeUp(size, number), found, torch.zeros(size.queries, 1), streams)
+        release_answers(plan, sums, found, Ledger(), streams)
         return float(sums.sums.norm())  # type: ignore[union-attr]
 
     return run

@@ -97,14 +97,9 @@ STILL: dict[str, set[str]] = {
     },
     "names_say_what_a_value_is": {
         "descent/epoch_noise.py",
-        "teachers/collection.py",
-        "teachers/pate.py",
-        "teachers/student.py",
-        "teachers/trained.py",
     },
     "errors_are_short": {
         "descent/epoch_noise.py: the validation rows that are declared public are a",
-        "teachers/reducers.py: no component has a variance above the noise's: the",
     },
 }
 

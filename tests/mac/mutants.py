@@ -8,6 +8,7 @@ from privlearn import plan, sampling
 from privlearn.clipping import derivative_bounds
 from privlearn.mac import activations, analytic, coordinates, dpmac, expansion, sums
 from privlearn.mechanisms import release
+from privlearn.runs import session
 from tests.mac.checks_coefficients import STILL, ZSTEPS, _moved
 from tests.support.mutant import Mutant, suite_of
 
@@ -141,7 +142,7 @@ MUTANTS = [
     Mutant("the histogram is left out of the certificate", plan.Plan.event,
            "during.insert(self.clip.learned.after, self.clip.learned.event())", "pass",
            "check_mac_certificates_are_recomputed"),
-    Mutant("a run without noise looks like any other", dpmac.MacTask.train, "ledger.charge(NonPrivate",
+    Mutant("a run without noise looks like any other", session.TrainingSession.charging, "ledger.charge(NonPrivate",
            "(lambda *_: None)(NonPrivate",
            "check_runs_without_noise_are_never_published"),
     Mutant("fixed batches priced as sampled ones", sampling.FixedOrder.event, "FixedBatches(mechanism)",

@@ -84,8 +84,8 @@ class Recorder:
 def released(plan: pv.teachers.PatePlan, said: Any, reducer: Any = None, seed: int = 0, ledger: Any = None) -> Any:
     streams = Streams.new(seed)
     inputs = torch.zeros(plan.queries, 4)
-    sums, _ = collection.collect(plan, Said(*said), reducer, inputs, streams)
-    return collection.ask(plan, sums, reducer, ledger or Ledger(), streams)
+    sums, _ = collection.sum_answers(plan, Said(*said), reducer, inputs, streams)
+    return collection.release_answers(plan, sums, reducer, ledger or Ledger(), streams)
 
 
 # Prices
@@ -314,10 +314,12 @@ def check_what_a_teacher_says_is_never_refused() -> None:
         for odd in [*_odd(3), *more]:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                sums, silent = collection.collect(
+                sums, silent = collection.sum_answers(
                     plan, Said(fine, odd, fine), reducer, torch.zeros(3, 4), Streams.new(0)
                 )
-                alone, _ = collection.collect(plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0))
+                alone, _ = collection.sum_answers(
+                    plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0)
+                )
             assert silent == 1
             for query in range(3):
                 one, two = (each.bounded(query, one_sample(), ADD).values[0] for each in (sums, alone))
@@ -378,16 +380,22 @@ def check_every_query_is_charged_before_its_noise() -> None:
         votes = said if reducer else [torch.zeros(5)] * 4
         streams = Streams.new(0)
         account = Recorder(streams.noise)
-        sums, _ = collection.collect(plan, Said(*votes), reducer, torch.zeros(5, 4), streams)
-        collection.ask(plan, sums, reducer, account, streams)
+        sums, _ = collection.sum_answers(plan, Said(*votes), reducer, torch.zeros(5, 4), streams)
+        collection.release_answers(plan, sums, reducer, account, streams)
         assert compose(account.charged) == plan.event()
         assert account.positions[0] == 0
         assert all(a < b for a, b in itertools.pairwise([*account.positions, streams.noise.position]))
         ledger = Ledger(pv.Budget(rho=2.5 / 18))
         silent = replace(streams, noise=NoDraws())  # type: ignore[arg-type]
         full = Ledger(pv.Budget(rho=1e-9))
-        must_raise(BudgetExceeded, lambda s=sums, r=reducer, f=full, p=plan, q=silent: collection.ask(p, s, r, f, q))  # type: ignore[misc]
-        must_raise(BudgetExceeded, lambda s=sums, r=reducer, f=ledger, p=plan, q=streams: collection.ask(p, s, r, f, q))  # type: ignore[misc]
+        must_raise(
+            BudgetExceeded,
+            lambda a=(plan, sums, reducer, full, silent): collection.release_answers(*a),
+        )  # type: ignore[misc]
+        must_raise(
+            BudgetExceeded,
+            lambda a=(plan, sums, reducer, ledger, streams): collection.release_answers(*a),
+        )  # type: ignore[misc]
         assert ledger.event == compose([Repeated(Gaussian(3.0), 2)])
 
 

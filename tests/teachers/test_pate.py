@@ -24,7 +24,7 @@ from privlearn.accounting.events import walk
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers
-from privlearn.teachers.collection import collect
+from privlearn.teachers.collection import sum_answers
 from tests.conftest import ROOT
 from tests.teachers.checks import ADD, SIZE, Said, all_reducers, public, released
 from tests.teachers.checks_teachers import private, run
@@ -374,7 +374,7 @@ def test_given_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_box_bounds_what_a_ball_would() -> None:
     """For codes of one coordinate a box costs no more than that coordinate."""
     one = replace(teachers_module.PublicPCA.fit(public()), components=torch.eye(6)[:1])
-    sums, _ = collect(
+    sums, _ = sum_answers(
         pv.teachers.PatePlan(2, 1, pv.teachers.Box(6), 1.0), Said(torch.ones(2, *SIZE)), one, INPUTS[:2], Streams.new(0)
     )
     assert math.isclose(sums.sensitivity, 1.0, rel_tol=1e-6)  # type: ignore[union-attr]

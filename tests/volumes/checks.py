@@ -292,7 +292,7 @@ def check_one_teacher_moves_codes_by_the_diameter() -> None:
     assert plan.aggregate.sensitivity == pytest.approx(2 * start.radius)
 
     def sums(last: Any) -> Tensor:
-        found, _ = collection.collect(
+        found, _ = collection.sum_answers(
             plan, start.correcting(Said(*usual[:2], last)), start.reducer, start.inputs, Streams.new(0)
         )
         return found.sums

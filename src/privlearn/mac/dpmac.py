@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from privlearn._checks import count, positive
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
@@ -283,8 +282,6 @@ class MacTask:
         plan, mu = self.plan, self.settings.mu_at
         learned = self._bound.learned if isinstance(self._bound, Derivatives) else None
         with _leaving_nothing_behind(self.parameters), session.charging():
-            if not self.settings.private:
-                session.ledger.charge(NonPrivate("the model was trained without noise"), plan.neighbours)
             x, y = self._front.fit(session, self._x, None, None).flatten(1), self._y
             for epoch, sigma in enumerate(plan.noise_multipliers()):
                 if learned and epoch == learned.after:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from privlearn.accounting.ledger import Account, Ledger
-from privlearn.accounting.mechanisms import Gaussian
+from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
@@ -44,7 +44,7 @@ class Session:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        charged: whether there is noise, and the plan is charged; else the ledger must be marked by whoever trains.
+        charged: whether there is noise, and the plan is charged; else the ledger is marked as not private.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -134,6 +134,8 @@ class TrainingSession(Session):
         with self.file.alone() if self.file else nullcontext():
             if self.charged:
                 self._begin()
+            else:
+                self.ledger.charge(NonPrivate("the model was trained without noise"), self.plan.neighbours)
             self._open = True
             try:
                 yield

@@ -5,14 +5,17 @@ The public inputs of a PATE run: which are asked about, and how a student gets t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
+from privlearn.runs.result import PrivateDiagnostics
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.teachers.reducers import Reducer
 from privlearn.transforms.modules import Scale
@@ -21,7 +24,7 @@ from privlearn.transforms.modules import Scale
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers:
-    """What a student learns from: public inputs, and what was released for some of them. All of it may be shown.
+    """What a student learns from: public inputs, and what was released for some of them; paid for once, for all students.
 
     Attributes:
         inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the first
@@ -32,6 +35,13 @@ class Answers:
         scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0 where there is no answer;
             None for other targets.
         expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
+        plan: what was asked.
+        pool: the public inputs as they were given.
+        ledger: what was charged; None for answers that were made up.
+        facts: public values of the asking, for certificates.
+        seeded: whether somebody may know the seed of the noise.
+        discrete: whether the noise was on a grid.
+        private_diagnostics: not covered by the guarantee.
     """
 
     inputs: Tensor
@@ -39,6 +49,13 @@ class Answers:
     answered: Tensor
     scores: Tensor | None = None
     expected: float = 1.0
+    plan: PatePlan | None = None
+    pool: Pool | None = None
+    ledger: Ledger | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seeded: bool = False
+    discrete: bool = False
+    private_diagnostics: PrivateDiagnostics = field(default_factory=lambda: PrivateDiagnostics({}))
 
     @classmethod
     def made_up(

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,13 +24,14 @@ from privlearn.mechanisms.release import release
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.sampling import FullBatch, Sample
 from privlearn.streams import Streams
+from privlearn.teachers.answers import Answers, Pool
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import Ball, Box, ConfidentVotes, PatePlan
 from privlearn.teachers.reducers import Reducer
 from privlearn.teachers.sums import CodeSums, VoteCounts
 
 
-def collect(
+def sum_answers(
     plan: PatePlan,
     teachers: Teachers,
     reducer: Reducer | None,
@@ -68,9 +68,9 @@ def collect(
     return sums, silent
 
 
-def ask(
+def release_answers(
     plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> Noisy:
     """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
 
     Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number that is
@@ -153,35 +153,20 @@ def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
 
 
 _ASKING, _ANSWERED = "asking", "answered"
+#: Targets, which queries have one, and for votes the noisy counts.
+Noisy = tuple[Tensor, Tensor, Tensor | None]
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Released:
-    """What was released, and charged.
-
-    Attributes:
-        targets, answered, scores: as of `Answers`.
-        seeded: whether somebody may know the seed of the noise.
-        discrete: whether the noise was on a grid.
-    """
-
-    targets: Tensor
-    answered: Tensor
-    scores: Tensor | None
-    seeded: bool
-    discrete: bool
-
-
-def release_answers(
+def keep_answers(
     plan: PatePlan,
+    pool: Pool,
     sums: Callable[[], CodeSums | VoteCounts],
     reducer: Reducer | None,
     ledger: Ledger,
     streams: Streams,
     file: Checkpoint,
     facts: dict[str, str],
-) -> Released:
+) -> Answers:
     """The answers to the plan's queries: released and kept in `file`, or taken from there.
 
     Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to the same run before an
@@ -189,6 +174,7 @@ def release_answers(
 
     Args:
         plan: what is asked.
+        pool: the public inputs.
         sums: makes the teachers' sums; called only if they are not kept.
         reducer: from codes to targets; None for votes.
         ledger: what is charged.
@@ -215,29 +201,40 @@ def release_answers(
             if saved.plain["state"] == _ANSWERED:
                 ledger.charge(plan.event(), plan.adjacency)
                 ledger.settle()
-                return _taken_up(saved)
+                return _taken_up(saved, plan, pool, ledger)
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             _total(made).copy_(saved.tensors["sums"])
-        targets, answered, scores = ask(plan, made, reducer, ledger, streams)
-        found = Released(targets, answered, scores, streams.seeded, streams.noise.discrete)
-        file.write(_answered(found, facts, ledger.run))
+        answers = of_pool(plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams)
+        file.write(_answered(answers, facts, ledger.run))
         ledger.settle()
-        return found
+        return answers
 
 
-def _answered(found: Released, facts: dict[str, str], run: str | None) -> Saved:
+def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: Streams) -> Answers:
+    """What was released of the first inputs of `pool`."""
+    targets, answered, scores = noisy
+    expected = plan.teachers / plan.noise_std**2
+    return Answers(
+        pool.inputs, targets, answered, scores, expected, plan, pool, ledger,
+        seeded=streams.seeded, discrete=streams.noise.discrete,
+    )  # fmt: skip
+
+
+def _answered(answers: Answers, facts: dict[str, str], run: str | None) -> Saved:
     """What is kept of answers: what was released, and which run it was."""
-    tensors = {"targets": found.targets, "answered": found.answered}
-    tensors |= {} if found.scores is None else {"scores": found.scores}
+    tensors = {"targets": answers.targets, "answered": answers.answered}
+    tensors |= {} if answers.scores is None else {"scores": answers.scores}
     plain: dict[str, Any] = {"state": _ANSWERED, "facts": facts, "run": run}
-    return Saved(tensors, plain | {"seeded": found.seeded, "discrete": found.discrete})
+    return Saved(tensors, plain | {"seeded": answers.seeded, "discrete": answers.discrete})
 
 
-def _taken_up(saved: Saved) -> Released:
+def _taken_up(saved: Saved, plan: PatePlan, pool: Pool, ledger: Ledger) -> Answers:
     """What `_answered` took down."""
-    tensors, plain = saved.tensors, saved.plain
-    scores = tensors.get("scores")
-    return Released(tensors["targets"], tensors["answered"], scores, plain["seeded"], plain["discrete"])
+    tensors, plain, expected = saved.tensors, saved.plain, plan.teachers / plan.noise_std**2
+    return Answers(
+        pool.inputs, tensors["targets"], tensors["answered"], tensors.get("scores"), expected, plan, pool, ledger,
+        seeded=plain["seeded"], discrete=plain["discrete"],
+    )  # fmt: skip
 
 
 def _total(sums: CodeSums | VoteCounts) -> Tensor:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from torch import nn
 
@@ -24,7 +24,7 @@ from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool
-from privlearn.teachers.collection import Released, ask, collect, empty, release_answers
+from privlearn.teachers.collection import empty, keep_answers, of_pool, release_answers, sum_answers
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import PatePlan
 from privlearn.teachers.reducers import PublicPCA, Reducer
@@ -34,30 +34,6 @@ from privlearn.teachers.trained import fingerprint
 from privlearn.world import require_one_process
 
 _REHEARSED = 12  # made-up answers that a student is tried on
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """What `ask_teachers` brought: released answers, and what there is to state of them. Paid for once, for all students.
-
-    Attributes:
-        plan: what was asked.
-        answers: what a student learns from.
-        pool: the public inputs.
-        ledger: what was charged.
-        facts: public values of the asking, for certificates.
-        seeded: whether somebody may know the seed of the noise.
-        private_diagnostics: not covered by the guarantee.
-    """
-
-    plan: PatePlan
-    answers: Answers
-    pool: Pool
-    ledger: Ledger
-    facts: dict[str, Any]
-    seeded: bool
-    private_diagnostics: PrivateDiagnostics
 
 
 def pate(
@@ -94,10 +70,10 @@ def pate(
     if isinstance(student, Student):
         pool, _ = Pool.of(public_inputs, plan.queries), empty(plan, reducer)
         student = student.rehearsed(Answers.made_up(plan, reducer, pool.inputs[:_REHEARSED], queries=_REHEARSED))
-    asked = ask_teachers(
+    answers = ask_teachers(
         plan, teachers, reducer, public_inputs, ledger=ledger, streams=streams, progress=progress, keep=keep
     )
-    return teach_student(asked, student)
+    return teach_student(answers, student)
 
 
 def ask_teachers(
@@ -110,15 +86,14 @@ def ask_teachers(
     streams: Streams | None = None,
     progress: Callable[[int, int], None] | None = None,
     keep: str | Path | None = None,
-) -> Asked:
+) -> Answers:
     """Ask the teachers about public inputs, and release their answers with noise.
 
     Guarantee: the answers, and so all that is made of them, are `plan.guarantee(delta)`-DP for the plan's adjacency and
-    `plan.unit`, if each record is with one teacher. The ledger is charged exactly `plan.event()`: one Gaussian release for
-    each query, before its noise is drawn (for `pv.teachers.ConfidentVotes` the limit that was fixed beforehand).
-    Public inputs, and
-    whatever reducer and student learn from them, are not protected. Teachers are trained, and their answers added up, before
-    anything is charged; a teacher without a usable answer counts as the reducer's `code_centre` (for votes: as none).
+    `plan.unit`, if each record is with one teacher. The ledger is charged exactly `plan.event()`: one Gaussian release
+    for each query, before its noise is drawn (for `pv.teachers.ConfidentVotes` the limit that was fixed beforehand).
+    Public inputs, and what reducer and student learn from them, are not protected. Teachers are trained before anything
+    is charged; one without a usable answer counts as the reducer's `code_centre` (for votes: as none).
 
     Args:
         plan: how many queries, of how many teachers, and what noise.
@@ -143,77 +118,70 @@ def ask_teachers(
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
     _warn_of_noise(plan, reducer)
-    ledger = Ledger(plan.budget) if ledger is None else ledger
-    streams = streams or Streams.new()
+    ledger, streams = Ledger(plan.budget) if ledger is None else ledger, streams or Streams.new()
     queries, silent = pool.raw[: plan.queries], dict[str, int]()
 
     def sums() -> CodeSums | VoteCounts:
-        found, silent["teachers_without_answers"] = collect(plan, teachers, reducer, queries, streams, progress)
-        return found
+        total, silent["teachers_without_answers"] = sum_answers(plan, teachers, reducer, queries, streams, progress)
+        return total
 
     if keep is None:
-        found = _released(plan, sums, reducer, ledger, streams)
+        session, made = Session(plan, ledger, streams), sums()
+        with session.charging():
+            noisy = release_answers(plan, made, reducer, ledger, streams)
+        answers = of_pool(plan, pool, ledger, noisy, streams)
     else:
         teachers.require_same(queries)
-        facts = _facts(plan, teachers, reducer, pool)
-        found = release_answers(plan, sums, reducer, ledger, streams, Checkpoint(keep), facts)
-    answers = Answers(pool.inputs, found.targets, found.answered, found.scores, plan.teachers / plan.noise_std**2)
-    public: dict[str, Any] = {
+        same = _facts(plan, teachers, reducer, pool)
+        answers = keep_answers(plan, pool, sums, reducer, ledger, streams, Checkpoint(keep), same)
+    facts = _stated(plan, teachers, reducer, pool, answers)
+    return replace(answers, facts=facts, private_diagnostics=PrivateDiagnostics(silent))
+
+
+def _stated(
+    plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Pool, answers: Answers
+) -> dict[str, Any]:
+    """Public values of the asking, for certificates."""
+    return {
         **plan.noise_figures(),
-        "answered": int(found.answered.sum()),
+        "answered": int(answers.answered.sum()),
         "public_inputs": len(pool.raw),
         "teacher": teachers.describe(),
         "reducer": None if reducer is None else reducer.describe(),
-        "noise": "on a grid" if found.discrete else "floating point",
+        "noise": "on a grid" if answers.discrete else "floating point",
     }
-    return Asked(plan, answers, pool, ledger, public, found.seeded, PrivateDiagnostics(silent))
 
 
-def teach_student(asked: Asked, student: StudentRecipe) -> Result:
+def teach_student(answers: Answers, student: StudentRecipe) -> Result:
     """Train a student on answers that were released: post-processing, which costs nothing, however often it is done.
 
     Args:
-        asked: what `ask_teachers` returned.
+        answers: what `ask_teachers` returned.
         student: `pv.teachers.Student(...)`, or any function from `pv.teachers.Answers` to a trained module.
 
     Raises:
         BadInput: a student that is none, or that can't learn from such answers. They are not lost.
     """
-    if not isinstance(asked, Asked):
-        raise BadInput(f"asked is a {type(asked).__name__}: expected what pv.teachers.ask_teachers returned")
+    if not isinstance(answers, Answers) or answers.plan is None or answers.pool is None or answers.ledger is None:
+        raise BadInput(f"answers is {repr(answers)[:60]}: expected what pv.teachers.ask_teachers returned")
     _require_student(student)
     if isinstance(student, Student):
-        student = student.settled(asked.answers)
-    network = student(asked.answers)
+        student = student.settled(answers)
+    network = student(answers)
     if not isinstance(network, nn.Module):
         raise BadInput(f"the student is a {type(network).__name__}: expected a trained torch.nn.Module")
-    plan, pool = asked.plan, asked.pool
+    plan, pool = answers.plan, answers.pool
     shapes = {"input_shape": list(pool.raw.shape[1:]), "network_input_shape": list(pool.inputs.shape[1:])}
     return Result(
         model=nn.Sequential(*pool.transforms, network).eval(),
-        ledger=asked.ledger,
+        ledger=answers.ledger,
         plan=plan,
         method="pate",
-        facts=asked.facts | {"student": student.describe() if isinstance(student, Student) else None},
+        facts={**answers.facts, "student": student.describe() if isinstance(student, Student) else None},
         architecture=shapes,
-        seeded=asked.seeded,
-        private_diagnostics=asked.private_diagnostics,
+        seeded=answers.seeded,
+        private_diagnostics=answers.private_diagnostics,
     )
-
-
-def _released(
-    plan: PatePlan,
-    sums: Callable[[], CodeSums | VoteCounts],
-    reducer: Reducer | None,
-    ledger: Ledger,
-    streams: Streams,
-) -> Released:
-    """The answers, kept nowhere."""
-    session = Session(plan, ledger, streams)
-    made = sums()
-    with session.charging():
-        targets, answered, scores = ask(plan, made, reducer, ledger, streams)
-    return Released(targets, answered, scores, streams.seeded, streams.noise.discrete)
 
 
 def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:

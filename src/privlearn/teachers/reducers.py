@@ -202,10 +202,9 @@ class PublicPCA(Reducer):
         best = min(self.best(noise_std), self.size)
         if not best:
             raise BadInput(
-                f"no component has a variance above the noise's: the noise of {noise_std:.4g} is a variance of "
-                f"{noise_std**2:.4g}, and the largest component has {float(self.eigenvalues[0]):.4g}. One component would "
-                f"lose {self.loss(noise_std, 1):.4g}, the public mean alone {self.loss(noise_std, 0):.4g}: asking brings "
-                "nothing. Use more teachers, fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
+                f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest has "
+                f"{float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than answers: use more teachers, "
+                "fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
             )
         return self.kept(best)
 

@@ -166,13 +166,13 @@ class Student:
             raise BadInput(
                 f"the student fails on {len(answers.targets)} made-up answers of the right shape: {type(error).__name__}: "
                 f"{first_line(error)}. Nothing was charged; expected a network of inputs of shape "
-                f"{tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_told(answers)}"
+                f"{tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_wanted(answers)}"
             ) from error
         expected = (len(inputs), answers.classes) if answers.classes else tuple(targets.shape)
         if not isinstance(outputs, Tensor) or (isinstance(ready.loss, str) and tuple(outputs.shape) != expected):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise BadInput(
-                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for {_told(answers)}. "
+                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for {_wanted(answers)}. "
                 "Nothing was charged"
             )
         return replace(ready, make=lambda shape: module)
@@ -220,7 +220,7 @@ class Student:
         }
 
 
-def _told(answers: Answers) -> str:
+def _wanted(answers: Answers) -> str:
     """What the targets are, for messages."""
     if answers.classes is not None:
         return f"classes from 0 to {answers.classes - 1}"

@@ -194,8 +194,8 @@ class Trained(Teachers):
         recipe = described(self._recipe)
         if then != recipe:
             raise BadInput(
-                f"{self._folder} holds teachers of another recipe: theirs is {_told(then)}, and {_told(recipe)} was given. "
-                "Go on with theirs, or give another folder"
+                f"{self._folder} holds teachers of another recipe: theirs is {_in_words(then)}, and {_in_words(recipe)} was "
+                "given. Go on with theirs, or give another folder"
             )
         return place, seeds
 
@@ -247,7 +247,7 @@ class Trained(Teachers):
         return torch.from_numpy(answers) if answers.size else None
 
 
-def _told(recipe: Any) -> str:
+def _in_words(recipe: Any) -> str:
     """A recipe's description in a few words."""
     return ", ".join(f"{name} {value}" for name, value in recipe.items() if value is not None)[:300]
 

@@ -14,7 +14,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.streams import Streams
 from privlearn.teachers import PublicPCA
-from privlearn.teachers.collection import ask, collect
+from privlearn.teachers.collection import release_answers, sum_answers
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn_studies.charts import BLUE, GREY, RED, Across, Curve, Figure, Panel
 from privlearn_studies.data import images
@@ -133,6 +133,6 @@ def measured(plans: Sequence[PatePlan], reducer: PublicPCA, said: Tensor, seed: 
 
     The plans differ in their noise alone; each is priced and charged by itself.
     """
-    sums, _ = collect(plans[0], Kept([said] * plans[0].teachers), reducer, said, Streams.new(seed))
-    released = [ask(plan, sums, reducer, Ledger(plan.budget), Streams.new(seed))[0] for plan in plans]
+    sums, _ = sum_answers(plans[0], Kept([said] * plans[0].teachers), reducer, said, Streams.new(seed))
+    released = [release_answers(plan, sums, reducer, Ledger(plan.budget), Streams.new(seed))[0] for plan in plans]
     return [float((recovered - said).square().sum(1).mean()) for recovered in released]
