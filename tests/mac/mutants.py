@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant("the histogram is left out of the certificate", plan.Plan.event,
            "during.insert(self.clip.learned.after, self.clip.learned.event())", "pass",
            "check_mac_certificates_are_recomputed"),
-    Mutant("a run without noise looks like any other", session.TrainingSession.charging, "ledger.charge(NonPrivate",
+    Mutant("a run without noise looks like any other", session.TrainingSession.charging, "self.ledger.charge(NonPrivate",
            "(lambda *_: None)(NonPrivate",
            "check_runs_without_noise_are_never_published"),
     Mutant("fixed batches priced as sampled ones", sampling.FixedOrder.event, "FixedBatches(mechanism)",

@@ -81,9 +81,9 @@ def test_the_pages_agree_on_what_was_looked_at() -> None:
     account = pages["defaults.md"].split("## What was looked at")[1].split(" ## ")[0]
     for said in (
         "Test figures were seen in between",
-        "**Adult** chose no default",
+        "No default was chosen on **Adult**",
         "least squares",
-        "**USPS** chose nothing",
+        "No default was chosen on **USPS**",
     ):
         assert said in account
     assert "(docs/defaults.md, What was looked at)" in pages["best.md"]

@@ -56,9 +56,9 @@ class Mutant:
 
 def _replace_imports(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
     """Where other modules imported the function by name, they get the mutant too."""
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.startswith(("tests.", "privlearn")) and module is not None:
-            for key, value in list(vars(module).items()):
+            for key, value in vars(module).copy().items():
                 if value is old:
                     patch.setattr(module, key, new)
 
