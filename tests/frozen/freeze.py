@@ -35,7 +35,13 @@ def frozen(section: str) -> dict[str, Any]:
 def machine() -> dict[str, str]:
     """What figures depend on beside the code."""
     versions = {name: version(name) for name in ("torch", "numpy", "scipy", "scikit-learn", "dp-accounting", "kymatio")}
-    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    info = Path("/proc/cpuinfo")
+    models = (
+        [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {''.join(models[:1])}"
     return {"python": platform.python_version(), "processor": kind} | versions
 
 
