@@ -66,7 +66,7 @@ __getattr__, __dir__, __all__ = lazy(
         "dpmac": "mac.dpmac",
         "dpsgd": "descent.dpsgd",
         "load": "data",
-        "load_model": "publishing.loading",
+        "load_model": "publishing.model",
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",

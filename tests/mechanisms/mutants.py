@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant("the last seven numbers after a block without noise", noise.add_gaussian, "while start < flat.numel():",
            "while start < flat.numel() - 7 * (start > 0):", "check_every_number_gets_noise_at_the_ends_of_blocks"),
     Mutant("the last seven numbers after a block of the grid without noise", noise.add_on_grid,
-           "range(0, flat.numel(), _BLOCK)", "range(0, max(flat.numel() - 7, 1), _BLOCK)",
+           "range(0, flat.numel(), _BLOCK_ON_GRID)", "range(0, max(flat.numel() - 7, 1), _BLOCK_ON_GRID)",
            "check_every_number_gets_noise_at_the_ends_of_blocks"),
     Mutant("pi to six digits in double precision", noise._on_circles, "math.pi", "3.14159", DRAWS),
     Mutant("radii 0.05% too small", noise.gaussian, "mul_(-2.0)", "mul_(-1.998)", DRAWS),

@@ -26,7 +26,6 @@ from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLI
 _CONSTANT = 0.25
 #: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into eigenvectors.
 _MOST_FEATURES = 10_000
-_LABELS = ("public", "randomised")
 _FISHER = "A Fisher classifier (features independent within classes), computed from released numbers alone."
 
 
@@ -399,7 +398,7 @@ class RowsPlan(KeptFeaturesPlan):
     kind: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        one_of("labels", self.labels, _LABELS)
+        one_of("labels", self.labels, ("public", "randomised"))
         probability("label_share", self.label_share, open_top=True)
         self._settle(Adjacency.ZERO_OUT)
         if self.neighbours is Adjacency.ADD_REMOVE:
