@@ -114,8 +114,8 @@ def describe(figures: dict[str, float], unit: PrivacyUnit) -> str:
     whom = "a person" if unit != PrivacyUnit() else "an example"
     success, first, second = (_percent(figure) for figure in figures.values())
     return (
-        f"An attacker who is 50 % sure that {whom} took part guesses right at most {success} of the time; an attack with "
-        f"1 % (0.1 %) false positives detects at most {first} ({second}) of those who took part."
+        f"An attacker who is 50 % sure that {whom} took part guesses right at most {success} of the time.\n"
+        f"At 1 % (0.1 %) false positives an attack detects at most {first} ({second}) of those who took part."
     )
 
 

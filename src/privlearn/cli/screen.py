@@ -84,7 +84,7 @@ def meaning(figures: dict[str, Any]) -> str:
     """What the numbers mean, in a sentence each."""
     unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
     change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
-    attack = f" {describe(figures['attack'], unit)}" if figures.get("attack") else ""
+    attack = f"\n{describe(figures['attack'], unit)}" if figures.get("attack") else ""
     return (
         f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
         f"probability of {figures['delta']:g}.{attack}"
