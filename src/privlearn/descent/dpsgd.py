@@ -20,9 +20,16 @@ from privlearn.descent.task import Batch, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, RunArguments
+from privlearn.runs.given import (
+    Compute,
+    Given,
+    OptimizerFactory,
+    RunArguments,
+    optimizer_from,
+    require_callable,
+    require_kinds,
+)
 from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
-from privlearn.runs.refusals import OptimizerFactory, optimizer_from, require_callable, require_kinds
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
