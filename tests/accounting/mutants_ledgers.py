@@ -85,7 +85,7 @@ MUTANTS = [
            "not _among(described, ledger.event if ledger.adaptive else ledger.claim)",
            "False",
            "check_only_what_was_charged_is_published"),
-    Mutant("records are not warned of", verify._warnings, '.get("runs") == claim_module.ALONE',
+    Mutant("records are not warned of", verify._warnings, '.get("runs") == ALONE',
            '.get("runs") == ""', "check_a_run_on_a_record_claims_itself_alone"),
 ]  # fmt: skip
 

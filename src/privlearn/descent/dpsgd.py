@@ -19,16 +19,9 @@ from privlearn.descent.epoch_noise import epoch_noise
 from privlearn.descent.task import Batch, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import (
-    Compute,
-    Given,
-    OptimizerFactory,
-    RunArguments,
-    optimizer_from,
-    require_callable,
-    require_kinds,
-)
+from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
 from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
@@ -71,10 +64,10 @@ class Run:
         streams: Streams | None = None, checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         require_one_process()
-        require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
+        given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
         self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
-        self.optimizer = optimizer_from(optimizer, task.parameters)
+        self.optimizer = given.optimizer_from(optimizer, task.parameters)
         self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
         self._mean = None if average is None else MeanWeights(task.parameters, average)
         self._noise = epoch_noise(task, session)
@@ -146,7 +139,7 @@ def dpsgd(
 
     `progress` is called with (steps done, steps in all) after each step.
     """
-    require_callable("progress", progress)
+    given.require_callable("progress", progress)
     with Run(plan, model, loss, dataset, **arguments) as run:
         for epoch in run:
             for batch in epoch:
