@@ -14,7 +14,7 @@ from privlearn.errors import first_line
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checked:
     """What a look at all rows has shown. It tells of private rows: keep it to yourself.
 
@@ -25,6 +25,9 @@ class Checked:
 
     rows: int
     unusable: tuple[tuple[int, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         if not self.unusable:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from privlearn._display import Described, Summary
 from privlearn.data.rows import Rows, ahead
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, SampleReused
 from privlearn.sampling import Sample
 
 if TYPE_CHECKING:
@@ -35,6 +36,24 @@ class Batch:
     step: int
     number: int
     noise_multiplier: float
+
+    def require_unused(self, session: TrainingSession) -> None:
+        """Raise `BadInput` unless the run is under way, and `SampleReused` if a step was taken on this batch."""
+        session.require_open()
+        if self.sample.used:
+            raise SampleReused(
+                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted for "
+                "once. Take the next batch of the epoch"
+            )
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected batch "
+            "size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
+        )
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier {self.noise_multiplier:.4g})"
@@ -84,6 +103,26 @@ class Epoch:
                     f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
                 )
         self.done = True
+
+
+class DescribedRun(Described):
+    """A run that says how far it is."""
+
+    _session: TrainingSession
+    _task: Task
+
+    def _summary(self) -> Summary:
+        session, plan = self._session, self._session.plan
+        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self._task.steps} steps"
+        rows = plan._summary().rows
+        return Summary(
+            f"Run of DP-SGD, {session.state}: {steps}",
+            [
+                ("plan", "; ".join(" ".join(row) for row in rows[:2])),
+                *rows[-2:],
+                ("use", "for epoch in run: for batch in epoch: run.step(batch); then run.result()"),
+            ],
+        )
 
 
 def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task) -> Iterator[tuple[int, Sample, Rows]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, final
@@ -16,6 +17,7 @@ from privlearn.clipping.losses import BatchShape, Loss, Losses
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows
 from privlearn.descent.epoch_noise import public_rows, require_scores
+from privlearn.descent.rules import learning_rate
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
@@ -23,9 +25,11 @@ from privlearn.runs.diagnostics import Diagnostics, Scalars
 from privlearn.runs.front import Front
 from privlearn.runs.given import Compute, Given, by_index
 from privlearn.runs.refusals import (
+    OptimizerFactory,
     device_of,
     gradient_clip,
     network_from,
+    optimizer_from,
     require_changeable,
     require_finite,
     require_labels_to_select,
@@ -153,6 +157,21 @@ class Task:
         self.accuracies: list[float] = []
         session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
+
+    def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
+        """The optimizer that is given, or SGD at the learning rate that the rules give for a network of one's own.
+
+        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a matrix
+        with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
+
+        Raises:
+            BadInput: it is none, or needs a closure or sparse gradients.
+        """
+        if given is not None:
+            return optimizer_from(given, self.parameters)
+        norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+        rate = learning_rate("SGD", self.plan, self.examples, "a network of one's own", norm)
+        return torch.optim.SGD(self.parameters, lr=rate)
 
     def fit(self, session: TrainingSession) -> None:
         """Make what stands in front of the network by releases on all rows, and take the rows behind it."""
