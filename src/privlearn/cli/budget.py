@@ -99,7 +99,7 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
 def _features(request: Request) -> None:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
     noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
-    answer = screen.guaranteed(plan.guarantees(request.delta)) | {
+    answer = screen.priced(plan, request.delta) | {
         "plan": plan.to_json(),
         **why,
         "class_sum_noise": noise,

@@ -20,9 +20,10 @@ from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -75,10 +76,11 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 
 def meaning(figures: dict[str, Any]) -> str:
-    """One sentence that says what the number means."""
+    """What the numbers mean, in a sentence each."""
     unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
     stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
-    return stated.meaning
+    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
+    return f"{stated.meaning}{attack}"
 
 
 def at_most(plan: Plan) -> str:
@@ -136,7 +138,7 @@ def explanation(settings: Iterable[Setting]) -> None:
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
     return {
-        **guaranteed(plan.guarantees(delta), _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _unclaimed(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -156,6 +158,12 @@ def unspent(plan: Any) -> float | None:
     """The part of its target that a plan leaves unspent; None where it has none."""
     spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
     return None if spent is None else 1 - spent / plan.budget.limit
+
+
+def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can achieve at most."""
+    curve = tradeoff(plan.event(), plan.neighbours, plan.unit.group_size)
+    return guaranteed(plan.guarantees(delta), unclaimed) | {"attack": curve.figures()}
 
 
 def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
