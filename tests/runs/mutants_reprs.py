@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import _display
 from privlearn.accounting import ledger
-from privlearn.descent import batches
+from privlearn.descent import task
 from privlearn.publishing import verify
 from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of
@@ -28,8 +28,8 @@ MUTANTS = [
     Mutant("a folder with problems states a guarantee", verify.Verification._summary,
            '"guarantee" if self.ok else "its events give"', '"guarantee"',
            "check_reprs_of_published_models_say_what_is_certified"),
-    Mutant("a run says that it is over", batches.DescribedRun._summary, "{session.taken}", "{session.taken + 1}", SAYS),
-    Mutant("a batch prints its rows", batches.Batch.__repr__, "Batch(epoch",
+    Mutant("a run says that it is over", task.DescribedRun._summary, "{session.taken}", "{session.taken + 1}", SAYS),
+    Mutant("a batch prints its rows", task.Batch.__repr__, "Batch(epoch",
            "Batch({self.rows.fetch(__import__('torch').arange(12))[0].sum()}, epoch",
            "check_reprs_are_the_same_on_neighbouring_data"),
     Mutant("plans are compared by what their repr says", checkpoint._whole,
