@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.clips import Clip
@@ -70,14 +71,15 @@ def require_kinds(
         ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:
-            raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+            raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
 
 
 def require_callable(name: str, given: Any) -> None:
     """Raise `BadInput` unless `given` is a function or None."""
     if given is not None and not callable(given):
         raise BadInput(
-            f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name
+            f"{name} is {shortened(repr(given), 60)}: expected a function of (steps done, steps in all), or None",
+            name=name,
         )
 
 
@@ -295,7 +297,7 @@ class Compute(TypedDict, total=False):
 class RunArguments(Compute, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
-    optimizer: OptimizerFactory
+    optimizer: OptimizerFactory | None
     learning_rate_schedule: Schedule
     average: float | None
     validation: Dataset | None
