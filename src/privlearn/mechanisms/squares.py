@@ -15,7 +15,7 @@ from privlearn.streams import NoiseStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.clipping.rows import Prepare
+    from privlearn.clipping.row_sums import Prepare
 
 #: Numbers in a row, at most: X'X has their square, and is taken apart into eigenvectors.
 MOST_FEATURES = 10_000
@@ -76,7 +76,7 @@ def release_squares(
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
-    from privlearn.clipping.rows import least_squares_sums, symmetric
+    from privlearn.clipping.row_sums import least_squares_sums, symmetric
     from privlearn.mechanisms.release import release
 
     whole = math.fsum(split)
