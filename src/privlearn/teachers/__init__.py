@@ -14,6 +14,7 @@ from privlearn._lazy import lazy
 if TYPE_CHECKING:
     from privlearn.teachers.answers import Answers as Answers
     from privlearn.teachers.autoencoder import Autoencoder as Autoencoder
+    from privlearn.teachers.collection import KeptFolder as KeptFolder
     from privlearn.teachers.ensemble import Given as Given
     from privlearn.teachers.ensemble import Teachers as Teachers
     from privlearn.teachers.pate import ask_teachers as ask_teachers
@@ -49,6 +50,7 @@ __getattr__, __dir__, __all__ = lazy(
         "Estimator": "recipes",
         "Given": "ensemble",
         "Identity": "reducers",
+        "KeptFolder": "collection",
         "Neighbourhood": "recipes",
         "Network": "recipes",
         "PatePlan": "plan",

@@ -2,16 +2,18 @@
 
 Answers that are kept: what was paid for is neither lost nor paid twice when a run is interrupted.
 
-The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is killed
-from there on draws the same noise for the same sums again, and is as secret as the records until then. Afterwards it
-holds what was released and nothing else.
+The file of answers has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run
+that is killed from there on draws the same noise for the same sums again, and is as secret as the records until then.
+Afterwards it holds what was released and nothing else. `KeptFolder` is a folder with such a file, and all else of a run.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
+from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch, Sample
 from privlearn.streams import Streams
 from privlearn.teachers.answers import Answers, Pool
@@ -29,6 +32,7 @@ from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import Ball, Box, ConfidentVotes, PatePlan
 from privlearn.teachers.reducers import Reducer
 from privlearn.teachers.sums import CodeSums, VoteCounts
+from privlearn.teachers.trained import TEACHERS
 
 
 def sum_answers(
@@ -152,6 +156,54 @@ def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
     return VoteCounts(plan.aggregate, plan.queries)
 
 
+@final
+class KeptFolder:
+    """A folder that keeps a run of PATE: random streams, the teachers' predictions, and then the released answers.
+
+    `Trained(..., folder=kept.folder)` and `pate(..., streams=kept.streams(), keep=kept.answers)`, run again after an
+    interruption, go on where they were and end with the same answers, bit for bit. On a ledger in a file nothing is
+    charged twice. The folder is as secret as the records: `delete` it when the student is published.
+
+    Args:
+        folder: where it is; made when the streams are.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def answers(self) -> Path:
+        """The file of answers, for `keep=`; there once the teachers are asked."""
+        return self.folder / "answers"
+
+    @property
+    def teachers(self) -> Path:
+        """What `Trained` says of its teachers; there once records are given to them."""
+        return self.folder / TEACHERS
+
+    def streams(self, seed: int | None = None, *, discrete: bool = False) -> Streams:
+        """The random streams as they were when the run first began, or new ones, which are kept.
+
+        Args:
+            seed, discrete: as of `Streams.new`; of a run that was begun, its own.
+
+        Raises:
+            BadInput: the folder can't be read or written.
+        """
+        file = Checkpoint(self.folder / "streams")
+        saved = file.read()
+        if saved is not None:
+            return Streams.at(saved.plain["streams"])
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        streams = Streams.new(seed, discrete=discrete)
+        file.write(Saved({}, {"streams": streams.state()}))
+        return streams
+
+    def delete(self) -> None:
+        """Nothing is left to go on from."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 _ASKING, _ANSWERED = "asking", "answered"
 #: Targets, which queries have one, and for votes the noisy counts.
 Noisy = tuple[Tensor, Tensor, Tensor | None]
@@ -199,8 +251,7 @@ def keep_answers(
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
-                ledger.charge(plan.event(), plan.adjacency)
-                ledger.settle()
+                charge_again(ledger, plan)
                 return _taken_up(saved, plan, pool, ledger)
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             _total(made).copy_(saved.tensors["sums"])

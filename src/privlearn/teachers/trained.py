@@ -28,7 +28,8 @@ from privlearn.teachers.recipes import Recipe, described, rehearse, taught
 from privlearn.teachers.sums import Shapes
 from privlearn.transforms.modules import Scale
 
-_FACTS = "teachers.json"
+#: What a folder says of its teachers; there from the moment on that records are given to them.
+TEACHERS = "teachers.json"
 
 
 @final
@@ -125,7 +126,7 @@ class Trained(Teachers):
         Raises:
             BadInput: it is one.
         """
-        if self._folder is not None and (self._folder / _FACTS).exists():
+        if self._folder is not None and (self._folder / TEACHERS).exists():
             x, y, asked = self._scaled(inputs)
             self._resumed(fingerprint(x, y, asked))
 
@@ -159,7 +160,7 @@ class Trained(Teachers):
 
     def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[Places, list[int]]:
         """Each row's teacher and each teacher's seed: those of the folder if it was begun before."""
-        if self._folder is not None and (self._folder / _FACTS).exists():
+        if self._folder is not None and (self._folder / TEACHERS).exists():
             return self._resumed(fingerprint(x, y, asked))
         place = self._place
         if place is None:
@@ -167,25 +168,25 @@ class Trained(Teachers):
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            facts = {
+            kept = {
                 "recipe": described(self._recipe),
                 "digest": fingerprint(x, y, asked),
                 "count": self._count,
                 "place": place.tolist(),
                 "seeds": seeds,
             }
-            write_durably(self._folder / _FACTS, json.dumps(facts).encode(), mode=0o600)
+            write_durably(self._folder / TEACHERS, json.dumps(kept).encode(), mode=0o600)
         return place, seeds
 
     def _resumed(self, digest: str) -> tuple[Places, list[int]]:
         assert self._folder is not None
         try:
-            facts = loads((self._folder / _FACTS).read_bytes())
-            place, seeds = np.asarray(facts["place"], dtype=np.int64), [int(seed) for seed in facts["seeds"]]
-            then = facts["recipe"]
-            same = facts["digest"] == digest and facts["count"] == self._count and len(seeds) == self._count
+            kept = loads((self._folder / TEACHERS).read_bytes())
+            place, seeds = np.asarray(kept["place"], dtype=np.int64), [int(seed) for seed in kept["seeds"]]
+            then = kept["recipe"]
+            same = kept["digest"] == digest and kept["count"] == self._count and len(seeds) == self._count
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{self._folder / _FACTS} can't be read: {error}. Give another folder") from error
+            raise BadInput(f"{self._folder / TEACHERS} can't be read: {error}. Give another folder") from error
         if not same or (self._place is not None and not np.array_equal(place, self._place)):
             raise BadInput(
                 f"{self._folder} holds the teachers of other records, other queries or another number of teachers: give "
