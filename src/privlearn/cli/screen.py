@@ -19,10 +19,11 @@ from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -38,11 +39,6 @@ _METHODS = {
 }
 #: Accuracies closer than this are hardly ever worth telling apart.
 _FINE = 0.005
-_VERBS = {
-    "add_remove": ("added or removed", "added or removed"),
-    "zero_out": ("replaced by an empty one", "replaced by empty ones"),
-    "replace_one": ("replaced by another", "replaced by others"),
-}
 
 
 def plain(text: object) -> str:
@@ -80,13 +76,11 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 
 def meaning(figures: dict[str, Any]) -> str:
-    """One sentence that says what the number means."""
-    unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
-    change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
-    return (
-        f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
-        f"probability of {figures['delta']:g}."
-    )
+    """What the numbers mean, in a sentence each."""
+    unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
+    stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
+    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
+    return f"{stated.meaning}{attack}"
 
 
 def at_most(plan: Plan) -> str:
@@ -144,7 +138,7 @@ def explanation(settings: Iterable[Setting]) -> None:
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
     return {
-        **guaranteed(plan.guarantees(delta), _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _unclaimed(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -164,6 +158,12 @@ def unspent(plan: Any) -> float | None:
     """The part of its target that a plan leaves unspent; None where it has none."""
     spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
     return None if spent is None else 1 - spent / plan.budget.limit
+
+
+def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can achieve at most."""
+    curve = tradeoff(plan.event(), plan.neighbours, plan.unit.group_size)
+    return guaranteed(plan.guarantees(delta), unclaimed) | {"attack": curve.figures()}
 
 
 def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:

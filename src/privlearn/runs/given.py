@@ -52,7 +52,7 @@ class Compute(TypedDict, total=False):
 class RunArguments(Compute, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
-    optimizer: OptimizerFactory
+    optimizer: OptimizerFactory | None
     learning_rate_schedule: Schedule
     average: float | None
     validation: Dataset | None
