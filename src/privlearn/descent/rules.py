@@ -19,6 +19,7 @@ from privlearn.clipping import clips
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
+from privlearn.runs import post_processing
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
@@ -173,9 +174,9 @@ class Settled:
         yield "learning rate", rate, chosen.learning_rate is not None, why
         kind, given = schedules.spec(self.learning_rate_schedule), chosen.learning_rate_schedule is not None
         yield "its schedule", kind.partition(":")[0], given, "falls to 0, so that the last steps' noise hardly counts"
-        last = chosen.average is None
-        average = "of the last step" if last else f"a mean, about the last {chosen.average:g} of the steps"
-        yield "weights", average, not last, "where the rate falls to 0, a mean gains nothing"
+        for name, row in post_processing.ROWS.items():
+            given = name in chosen.post_processing
+            yield row.setting, row.text(chosen.post_processing[name]) if given else row.usual, given, row.why
         smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         made = chosen.augmentation

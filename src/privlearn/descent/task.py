@@ -173,15 +173,13 @@ class Task:
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
-    def facts(
-        self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule, average: float | None
-    ) -> dict[str, Any]:
+    def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
         """Public values of the run, for its certificate; they are also what a resumed run must have in common with it."""
         copies = self.compute.get("augmentation")
         stated = {
             **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
             "precision": self.compute.get("precision", "float32"),
-            **accuracy_facts(copies, average, self.loss),
+            **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file:

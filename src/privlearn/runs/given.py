@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.post_processing import PostProcessed
 from privlearn.runs.refusals import OptimizerFactory
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule, Validation
@@ -30,7 +31,7 @@ from privlearn.world import World
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
-class Compute(TypedDict, total=False):
+class Compute(PostProcessed, total=False):
     """How a run computes; none of it touches the guarantee.
 
     Keys:
@@ -54,7 +55,6 @@ class RunArguments(Compute, total=False):
 
     optimizer: OptimizerFactory
     learning_rate_schedule: Schedule
-    average: float | None
     validation: Dataset | None
     ledger: Ledger | None
     streams: Streams | None

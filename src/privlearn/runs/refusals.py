@@ -19,6 +19,7 @@ from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
+from privlearn.runs import post_processing
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
@@ -26,7 +27,7 @@ from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
 
 #: The other named arguments of a run (`runs.given.RunArguments`).
-ARGUMENTS = ("optimizer", "learning_rate_schedule", "average", "validation", "ledger", "streams", "checkpoint")
+ARGUMENTS = ("optimizer", "learning_rate_schedule", "validation", "ledger", "streams", "checkpoint")
 #: How a run computes (`runs.given.Compute`).
 COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
@@ -42,10 +43,10 @@ def require_kinds(
         BadInput: with the name of the argument.
         TypeError: there is no such argument.
     """
-    unknown = [name for name in compute if name not in COMPUTE]
+    known = (*ARGUMENTS, *post_processing.ROWS, *COMPUTE)
+    unknown = [name for name in compute if name not in known]
     if unknown:
-        known = ", ".join((*ARGUMENTS, *COMPUTE))
-        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {known}")
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     copies = compute.get("augmentation")
