@@ -1,8 +1,8 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
-Made up here: a sampler, a mechanism, a clip, a schedule, the rule of an operation, a transform, a recipe for teachers, a study
-and an option of DP-SGD. All are trained with, priced, published, verified and predicted with. If one of them ever needs a
-second place, this cannot be written.
+Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a recipe
+for teachers, a study and an option of DP-SGD. All are trained with, priced, published, verified and predicted with. If one
+of them ever needs a second place, this cannot be written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, final
@@ -41,7 +42,7 @@ from privlearn.publishing import plans
 from privlearn.runs import post_processing
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.sampling import EpochCharge, Sample, Sampler
-from privlearn.schedules import Schedule
+from privlearn.schedules import ReactingSchedule, Schedule
 from privlearn.teachers import recipes
 from privlearn.transforms import base
 from privlearn.transforms.base import PrivateTransform
@@ -148,6 +149,22 @@ def extensions() -> dict[str, Any]:
         def __call__(self, epoch: float) -> float:
             return self.start / (1 if epoch < self.epoch else 2)
 
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Goal(ReactingSchedule):
+        """Less noise after each epoch whose accuracy is below a goal."""
+
+        k: float
+        goal: float
+        start: float = 10.0
+        noise: float | None = field(default=None, kw_only=True)
+        kind: ClassVar[str] = "goal"
+
+        def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
+            below = accumulate((accuracy < self.goal for accuracy in accuracies), initial=0)
+            return (self.start * self.k**times for times in below)
+
     class Offset:
         """x - p, where p has no dimension for the batch."""
 
@@ -220,6 +237,7 @@ def extensions() -> dict[str, Any]:
 
     return {
         "sampler": Backwards(20), "mechanism": Coin(0.5), "clip": Sign(0.2), "schedule": Halving(1),
+        "reacting": Goal(0.8, 0.9),
         "transform": Flip(0.5), "recipe": nearest_mean, "study": study,
     }  # fmt: skip
 
@@ -270,6 +288,54 @@ def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registere
     stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
     assert stated.noise_multipliers() == (4.0, 2.0)
     assert plans.read(stated.to_json()) == stated
+
+
+def test_a_made_up_schedule_that_reacts(made_up: SimpleNamespace, tmp_path: Path) -> None:
+    x, y = data()
+    rows, own = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), replace(made_up.reacting, noise=20.0)
+    settled = pv.Plan(pv.Poisson(0.5), epochs=6, schedule=own).calibrate(epsilon=8.0, delta=1e-5)
+    assert plans.read(settled.to_json()) == settled
+    make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
+    result = pv.dpsgd(settled, make, LOSS, rows, streams=pv.Streams.new(0))
+    assert result.ledger.event == settled.event()
+    out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=CLASSES)
+    assert pv.verify(out).ok
+    facts = dict(result.facts)
+    assert len(set(facts["noise_multipliers"])) > 1
+    assert not settled.follows(facts)
+    facts["noise_multipliers"] = sorted(facts["noise_multipliers"])
+    assert settled.follows(facts)
+    public = pv.Dataset(x.numpy()[::-1] + 5, y.numpy(), public=True)
+    spec = {"schedule": "goal:k=0.8,goal=0.9", "epsilon": 8.0, "epochs": 3, "streams": pv.Streams.new(0)}
+    assert pv.verify(pv.publish(pv.train(rows, validation=public, **spec), tmp_path / "public")).ok
+    for refused in (
+        lambda: pv.train(rows, **spec),
+        lambda: pv.train(rows, **{**spec, "learning_rate_schedule": spec["schedule"]}, validation=public),
+        lambda: pv.train(rows, schedule=spec["schedule"], noise_multiplier=1.0),
+    ):
+        with pytest.raises(BadInput, match=r"validation|can.t follow"):
+            refused()
+
+
+def test_a_made_up_schedule_that_reacts_on_the_command_line(
+    made_up: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--epsilon", "8", "--epochs", "6", "--schedule", "goal:k=0.8,goal=0.9,noise=20"]
+    assert main(["budget", "--examples", "60", *common, "--plot", str(tmp_path / "plan.png")]) == 0
+    assert "after 3 epochs if it falls" in " ".join(capsys.readouterr().out.split())
+    file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
+    np.savez(file, x=x.numpy(), y=y.numpy())
+    rows = ["--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--seed", "0"]
+    assert main(["train", *rows, *common, "--out", str(out)]) == 0
+    assert "each accuracy is released with standard deviation" in " ".join(capsys.readouterr().err.split())
+    assert main(["verify", str(out)]) == 0
+    assert main(["train", *rows, *common, "--method", "dpmac", "--out", str(tmp_path / "no")]) == 2
+
+
+def test_a_schedule_that_reacts_and_cannot_be_published_is_refused_at_once(made_up: SimpleNamespace) -> None:
+    del _public._KINDS[made_up.reacting.kind]
+    with pytest.raises(BadInput, match="registered"):
+        pv.Plan(pv.Poisson(0.5), schedule=made_up.reacting)
 
 
 def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: SimpleNamespace) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from privlearn.cli.screen import earliest_end
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.schedules import Validation
+from privlearn.schedules import ReactingSchedule
 
 _POINTS = 24
 
@@ -29,7 +29,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
-    if isinstance(plan.schedule, Validation):
+    if isinstance(plan.schedule, ReactingSchedule):
         noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
                    label="never lowered")  # fmt: skip
         fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]

@@ -35,7 +35,7 @@ from privlearn.runs.refusals import (
 )
 from privlearn.runs.result import accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
-from privlearn.schedules import Schedule, Validation
+from privlearn.schedules import Schedule
 from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
@@ -148,7 +148,7 @@ class Task:
         if not self.indexed:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
         self.gradients.prepare(self.rows)
-        if isinstance(self.plan.schedule, Validation):
+        if self.plan.reacts:
             require_scores(self.network, single[0])
         self.accuracies: list[float] = []
         session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,

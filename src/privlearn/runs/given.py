@@ -21,7 +21,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import PostProcessed
 from privlearn.runs.refusals import OptimizerFactory
 from privlearn.sampling import Sampler, Shuffle
-from privlearn.schedules import Schedule, Validation
+from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.world import World
 
@@ -98,7 +98,7 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
     that is paid for computes on all rows.
     """
-    whole, workers = bool(plan.releases) or isinstance(plan.schedule, Validation), 0
+    whole, workers = bool(plan.releases) or plan.reacts, 0
     if isinstance(given, DataLoader):
         workers = given.num_workers
         given = dataset_of(given, plan.sampling)
