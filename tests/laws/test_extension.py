@@ -38,7 +38,7 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense
 from privlearn.errors import BadInput
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 from privlearn.runs import post_processing
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.sampling import EpochCharge, Sample, Sampler
@@ -267,7 +267,7 @@ def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: 
         made_up.sampler, epochs=2, schedule=made_up.schedule, clip=made_up.clip, front=(made_up.transform,)
     ).calibrate(epsilon=4.0, delta=1e-5)
     assert 3.9 < wanted.guarantee(1e-5).epsilon <= 4.0
-    assert plans.read(wanted.to_json()) == wanted
+    assert certificate.read_plan(wanted.to_json()) == wanted
     assert pv.sampling.named("backwards", 20, ROWS) == made_up.sampler
     assert clips.named("same-length", 0.2) == made_up.clip
     x, y = data()
@@ -287,14 +287,14 @@ def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registere
     del _public._KINDS[made.kind]
     stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
     assert stated.noise_multipliers() == (4.0, 2.0)
-    assert plans.read(stated.to_json()) == stated
+    assert certificate.read_plan(stated.to_json()) == stated
 
 
 def test_a_made_up_schedule_that_reacts(made_up: SimpleNamespace, tmp_path: Path) -> None:
     x, y = data()
     rows, own = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), replace(made_up.reacting, noise=20.0)
     settled = pv.Plan(pv.Poisson(0.5), epochs=6, schedule=own).calibrate(epsilon=8.0, delta=1e-5)
-    assert plans.read(settled.to_json()) == settled
+    assert certificate.read_plan(settled.to_json()) == settled
     make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
     result = pv.dpsgd(settled, make, LOSS, rows, streams=pv.Streams.new(0))
     assert result.ledger.event == settled.event()
