@@ -421,6 +421,22 @@ def names_say_what_a_value_is() -> Iterator[str]:
 
 
 @law
+def generated_reprs_print_no_rows() -> Iterator[str]:
+    """A dataclass that holds tensors, arrays, cells or bytes writes its own repr, or none of its fields."""
+    for name, tree in trees().items():
+        for node in tree.body:
+            made = [ast.unparse(own) for own in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(own)]
+            if not isinstance(node, ast.ClassDef) or not made or "repr=False" in made[0]:
+                continue
+            fields = [ast.unparse(own.annotation) for own in node.body if isinstance(own, ast.AnnAssign)]
+            held = any(
+                re.search(r"\b(Tensor|NDArray|bytes|Cell)\b", re.sub(r"Callable\[.*", "", own)) for own in fields
+            )
+            if held and not any(getattr(own, "name", "") == "__repr__" for own in node.body):
+                yield f"{name}: {node.name}"
+
+
+@law
 def no_name_of_a_room_hides_a_module() -> Iterator[str]:
     """A public name and a module of one name would be either, by the order of imports."""
     for name, tree in trees().items():

@@ -21,7 +21,7 @@ _BETWEEN = 1e-6
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Suprema:
     """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, for each unit h; shape (units,).
 

@@ -133,7 +133,7 @@ def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Surrogate:
     """sum_h w_h.b_h + w_h.C_h w_h, with noise in b and C (Harder et al. 2019, eq. 5, times 2N).
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from privlearn._display import Described, Summary
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, from_json
@@ -24,8 +25,8 @@ _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
 @final
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Described):
     """What `verify` found. `ok` is whether the folder agrees with its certificate.
 
     Attributes:
@@ -53,6 +54,20 @@ class Verification:
     signed_by: str | None = None
     runs: str | None = None
     run_epsilon: float | None = None
+
+    def _summary(self) -> Summary:
+        rows = [("problem", problem) for problem in self.problems]
+        if self.epsilon is not None:
+            figures = (
+                f"epsilon {self.epsilon:.6g} at delta {self.delta:g}, {self.adjacency} neighbours, by {self.method}"
+            )
+            rows = [("guarantee" if self.ok else "its events give", figures), *rows]
+        rows += [("protects", self.unit)] if self.ok and self.unit else []
+        rows += [("for", self.runs)] if self.ok and self.runs else []
+        rows += [("signed by", self.signed_by or "no one: nothing says who the publisher is")]
+        rows += [("warning", warning) for warning in self.warnings]
+        agrees = "agrees with its certificate" if self.ok else "does not agree with its certificate"
+        return Summary(f"Verification: the folder {agrees}", rows)
 
 
 def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:

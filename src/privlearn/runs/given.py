@@ -53,7 +53,7 @@ class Compute(PostProcessed, total=False):
 class RunArguments(Compute, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
-    optimizer: OptimizerFactory
+    optimizer: OptimizerFactory | None
     learning_rate_schedule: Schedule
     validation: Dataset | None
     ledger: Ledger | None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privlearn._display import shortened
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
@@ -60,14 +61,15 @@ def require_kinds(
         ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
     ):
         if not fits:
-            raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+            raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
 
 
 def require_callable(name: str, given: Any) -> None:
     """Raise `BadInput` unless `given` is a function or None."""
     if given is not None and not callable(given):
         raise BadInput(
-            f"{name} is {repr(given)[:60]}: expected a function of (steps done, steps in all), or None", name=name
+            f"{name} is {shortened(repr(given), 60)}: expected a function of (steps done, steps in all), or None",
+            name=name,
         )
 
 

@@ -119,7 +119,7 @@ class Answers:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pool:
     """Public inputs.
 

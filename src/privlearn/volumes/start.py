@@ -29,7 +29,7 @@ LEARNING, TUNING = Training(steps=800), Training(steps=200, learning_rate=3e-3)
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Start:
     """What is known before any private volume is met. Made by `learn`.
 
