@@ -46,7 +46,7 @@ from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
-from privlearn.schedules import Constant, Schedule, Validation, spec
+from privlearn.schedules import Constant, Schedule, spec
 from privlearn.streams import Streams
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
@@ -164,7 +164,7 @@ class MacSettings:
             )
         if self.newton is not None:
             positive("newton", self.newton)
-        if isinstance(plan.schedule, Validation):
+        if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:
             raise BadInput(
