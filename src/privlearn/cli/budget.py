@@ -20,7 +20,7 @@ from privlearn.descent import rules
 from privlearn.descent.rules import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.schedules import Constant, Validation, spec
+from privlearn.schedules import Constant, ReactingSchedule, spec
 from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures
@@ -213,7 +213,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
-    if isinstance(plan.schedule, Validation):
+    if isinstance(plan.schedule, ReactingSchedule):
         noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
                    label="never lowered")  # fmt: skip
         fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]

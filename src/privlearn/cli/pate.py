@@ -23,8 +23,7 @@ from privlearn.models import networks
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
-from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
-from privlearn.teachers.collection import KeptFolder
+from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading, Trained
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.teachers.student import Spread, Student
