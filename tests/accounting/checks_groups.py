@@ -32,7 +32,7 @@ from privlearn.accounting.mechanisms import (
 )
 from privlearn.accounting.pld import pairs
 from privlearn.accounting.trees import Filter, GaussianFilter
-from privlearn.clipping import rows as row_sums
+from privlearn.clipping import row_sums
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import dataset
