@@ -35,7 +35,7 @@ class NoiseStream:
     Args:
         key: 16 bytes.
         position: blocks of 16 bytes that were handed out before.
-        discrete: whether releases are to make noise on a grid of it (`mechanisms.grid`).
+        discrete: whether releases are to make noise on a grid of it (`mechanisms.noise`).
     """
 
     def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:

@@ -19,11 +19,11 @@ from privlearn.descent.epoch_noise import epoch_noise
 from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, RunArguments
+from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
 from privlearn.runs.optimizers import RateSchedule, gradients_in
 from privlearn.runs.post_processing import processors
-from privlearn.runs.refusals import OptimizerFactory, require_callable, require_kinds
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -64,7 +64,7 @@ class Run(DescribedRun):
         checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         require_one_process()
-        require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
+        given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
         self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
@@ -139,7 +139,7 @@ def dpsgd(
 
     `progress` is called with (steps done, steps in all) after each step.
     """
-    require_callable("progress", progress)
+    given.require_callable("progress", progress)
     with Run(plan, model, loss, dataset, **arguments) as run:
         for epoch in run:
             for batch in epoch:

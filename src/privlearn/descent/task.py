@@ -28,9 +28,11 @@ from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Compute, Given, by_index
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Compute,
+    Given,
     OptimizerFactory,
+    by_index,
     device_of,
     gradient_clip,
     network_from,
