@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.rows import DatasetRows, Rows
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import Rows
 from privlearn.errors import first_line
 
 

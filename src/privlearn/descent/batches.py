@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privlearn.data.rows import Rows, ahead
 from privlearn.errors import BadInput
 from privlearn.sampling import Sample
@@ -75,7 +78,7 @@ class Epoch:
 
     def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
-        for step, sample, rows in _with_rows(drawn, task):
+        for step, sample, rows in _with_rows(drawn, task, self.number):
             session.keep(step)
             batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
             yield batch
@@ -86,13 +89,23 @@ class Epoch:
         self.done = True
 
 
-def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task) -> Iterator[tuple[int, Sample, Rows]]:
-    """Each sample with its rows, which workers fetch ahead where the data have workers."""
-    if not getattr(task.indexed, "workers", 0) or task.persons is not None:
+def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> Iterator[tuple[int, Sample, Rows]]:
+    """Each sample with its rows, which workers fetch ahead where the data have workers.
+
+    Rows that are made afresh are made from a key of the batch.
+    """
+    workers = getattr(task.indexed, "workers", 0)
+    if not (workers or getattr(task.indexed, "fresh", False)) or task.persons is not None:
         for step, sample in drawn:
             yield step, sample, task.rows
         return
-    samples = list(drawn)
-    fetched = ahead(task.rows, [sample.indices for _, sample in samples])
-    for (step, sample), rows in zip(samples, fetched, strict=True):
-        yield step, sample, rows
+    first: list[tuple[int, Sample]] = []
+
+    def indices() -> Iterator[NDArray[np.int64]]:
+        for step, sample in drawn:
+            first.append((step, sample))
+            yield sample.indices
+
+    fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, first[place][0]))
+    for place, rows in enumerate(fetched):
+        yield *first[place], rows

@@ -60,7 +60,7 @@ def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
+def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss | None) -> dict[str, Any]:
     """What was done for accuracy alone; what was not done is left out.
 
     Args:
