@@ -13,8 +13,8 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.losses import ModelLoss
 from privlearn.data.torch_rows import resampled
-from privlearn.descent.batches import Batch, Epoch
 from privlearn.descent.dpsgd import Run
+from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish

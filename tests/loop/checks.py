@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import privlearn as pv
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.descent.batches import Batch
+from privlearn.descent.task import Batch
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.checkpoint import Checkpoint
 from tests.support.checks import check, must_raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from privlearn import loop, sampling
 from privlearn.clipping import gradients, losses
 from privlearn.data import dataset_rows, torch_rows
-from privlearn.descent import batches, dpsgd, task
-from privlearn.runs import diagnostics, optimizers, result, session
+from privlearn.descent import dpsgd, task
+from privlearn.runs import optimizers, result, session
 from tests.support.mutant import Mutant, suite_of
 
 SAME, MICRO = "check_the_ways_to_write_a_loop_are_one", "check_micro_batches_are_clipped_and_counted_once"
@@ -61,13 +61,13 @@ MUTANTS = [
     Mutant("collate functions are not tried", torch_rows.resampled, "rows.require_apart()", "pass", COMPANY),
     Mutant("a random share excuses mixing", dataset_rows.DatasetRows.require_apart,
            "not all(_close(*pair) for pair in zip(changed, alone, strict=True))", "True", COMPANY),
-    Mutant("a step can be left out", batches.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
+    Mutant("a step can be left out", task.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
            "check_no_batch_is_left_out_or_used_twice"),
     Mutant("a loop left early is a whole one", session.TrainingSession.facts_of_leaving, "if self.complete", "if True",
            "check_a_loop_left_early_claims_its_limit"),
     Mutant("the figures of a batch are shown", result.PrivateDiagnostics.__repr__, "return f", "return str(self._figures) + f",
            "check_what_a_step_returns_is_kept_from_sight"),
-    Mutant("figures of the batch before", diagnostics.Diagnostics.batch, "zip(now, self._before, strict=True)",
+    Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
            "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
 ]  # fmt: skip
 
