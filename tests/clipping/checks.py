@@ -273,7 +273,7 @@ def marked_last(n: Any, x: Tensor) -> Tensor:
 
 
 def marked_beside(n: Any, x: Tensor) -> Tensor:
-    return n.b(n.a(x).tanh() + (x[:, :1] == MISSING) * n.a.bias.sinh())
+    return n.b(n.a(x).tanh() + (x[:, :1] == MISSING) * torch.atan2(n.a.bias, x[:, :4]))
 
 
 BRANCHES: dict[Callable[[Any, Tensor], Tensor], tuple[int, int]] = {

@@ -135,8 +135,8 @@ class Derived:
                 own.append(tensor)
                 flows.append(formed)
         if own:
-            found = backward_by_example(own, list(self._trained.values()), flows)
-            for parameter, gradient in zip(self._trained.values(), found, strict=True):
+            gradients_of = backward_by_example(own, list(self._trained.values()), flows)
+            for parameter, gradient in zip(self._trained.values(), gradients_of, strict=True):
                 if gradient is not None:
                     keep(parameter, None, Dense(gradient))
 
