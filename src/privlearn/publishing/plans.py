@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privlearn._public import from_json
+from privlearn.boosting.plan import BoostingPlan
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
@@ -20,6 +21,7 @@ PLANS: tuple[type[AbstractPlan], ...] = (
     LeastSquaresPlan,
     RowsPlan,
     SelectionPlan,
+    BoostingPlan,
     Blocks,
     RandomStopping,
 )
