@@ -18,7 +18,7 @@ from privlearn.boosting.plan import BoostingPlan, Interval, Levels
 from privlearn.boosting.shrinkage import ShapeFilter
 from privlearn.boosting.targets import Counts, Labels, Values
 from privlearn.errors import BadInput
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 from tests.boosting import checks
 from tests.support.checks import CHECKS
 
@@ -121,7 +121,7 @@ def test_published_models_are_read_back(kind: str, tmp_path: Path) -> None:
     expected = scores[:, 0] if kind in ("values", "counts") else scores.argmax(1)
     assert torch.equal(loaded.predict(x), expected)
     assert "noise multiplier" in (out / "README.md").read_text()
-    assert plans.read(result.plan.to_json()) == result.plan
+    assert certificate.read_plan(result.plan.to_json()) == result.plan
 
 
 def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
