@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privlearn import errors as errors
     from privlearn import mac as mac
     from privlearn import models as models
+    from privlearn import runs as runs
     from privlearn import sampling as sampling
     from privlearn import schedules as schedules
     from privlearn import statistics as statistics
@@ -82,6 +83,7 @@ __getattr__, __dir__, __all__ = lazy(
                 "errors",
                 "mac",
                 "models",
+                "runs",
                 "sampling",
                 "schedules",
                 "statistics",

@@ -93,7 +93,7 @@ Column = Interval | Levels
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Block:
     """One histogram: public columns, and for each the group of each of its bins. A cell is a group of each column.
 

@@ -69,6 +69,12 @@ class Session:
             self.ledger.settle()
 
 
+def charge_again(ledger: Ledger, plan: AbstractPlan) -> None:
+    """Charge a resumed run for all that it released before its interruption; a ledger in a file charges nothing twice."""
+    ledger.charge(plan.event(), plan.neighbours)
+    ledger.settle()
+
+
 @final
 class TrainingSession(Session):
     """The session of a run in many steps, which may be kept in a checkpoint.
@@ -246,6 +252,13 @@ class TrainingSession(Session):
         for step, sample in self.drawn(epoch, noise_multiplier, present):
             self.keep(step)
             yield step, sample
+
+    @property
+    def state(self) -> str:
+        """How far the run is, in words."""
+        if self._open:
+            return "under way"
+        return "over" if self.complete or self._stopped else "not begun"
 
     def require_open(self) -> None:
         """Raise `BadInput` unless the run is under way: what is released after its end is not part of its plan."""
