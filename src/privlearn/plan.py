@@ -364,7 +364,7 @@ class Plan(AbstractPlan):
         fits = 0 <= stated <= most if facts.get("left_early") is True else stated == most
         if steps == self.sampling.steps(10**9) and not fits:  # it does not depend on the rows
             problems.append(f"{str(stated)[:40]} steps are stated, and {epochs} epochs have {most}")
-        if (self.temperature is not None and facts.get("left_early") is not True) != ("temperature" in facts):
+        if (self.temperature is not None and facts.get("left_early") is not True) != ("fitted_temperature" in facts):
             problems.append("a temperature is stated that the plan does not release, or none that it does")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
         named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]

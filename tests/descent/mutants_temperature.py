@@ -19,9 +19,8 @@ MUTANTS = [
            "sum_sensitivity(0.5)", MOVES),
     Mutant("losses at other temperatures", evaluation.Gains._answered, "scored.double()[:, None] / ",
            "scored.double()[:, None] * ", MOVES),
-    Mutant("losses are read free of charge", after_training.AfterTraining.fit,
-           "release(\n            gains, noise_multiplier=plan.noise_multiplier, ledger=session.ledger, stream=session.noise\n        )",
-           "(gains.values,)", CHARGED),
+    Mutant("losses are read free of charge", after_training.AfterTraining.fit, "((noisy,),) = release(",
+           "((noisy,),) = (lambda bounded, **_: (bounded.values,))(", CHARGED),
     Mutant("half the noise", after_training.AfterTraining.fit, "noise_multiplier=plan.noise_multiplier",
            "noise_multiplier=plan.noise_multiplier / 2", CHARGED),
     Mutant("the plan forgets what comes after", plan.Plan._after, "[self.temperature.event()]", "[]", CHARGED),
@@ -30,7 +29,7 @@ MUTANTS = [
     Mutant("a resumed run is not charged again", after_training.AfterTraining.fit,
            "session.ledger.charge(plan.event(), task.plan.neighbours)", "pass", AGAIN),
     Mutant("a resumed run releases again", after_training.AfterTraining.load_state_dict, 'state["value"]', "None", AGAIN),
-    Mutant("a temperature may be left out", plan.Plan.follows, '!= ("temperature" in facts)', "and False", SAID),
+    Mutant("a temperature may be left out", plan.Plan.follows, '!= ("fitted_temperature" in facts)', "and False", SAID),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

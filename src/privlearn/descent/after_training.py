@@ -111,7 +111,7 @@ class AfterTraining:
 
     def facts(self) -> dict[str, Any]:
         """For the certificate."""
-        return {} if self.value is None else {"temperature": self.value}
+        return {} if self.value is None else {"fitted_temperature": self.value}
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: before the weights are divided."""

@@ -98,7 +98,7 @@ def write(
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
-        _SCALED if "temperature" in facts else _NOT_SCALED,
+        _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
@@ -290,6 +290,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
+    "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,
     "teacher": _teacher,
     "answered": lambda stated, facts: iter([("answered", f"{stated} (of {facts['public_inputs']} public inputs)")]),
