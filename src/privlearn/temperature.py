@@ -16,7 +16,7 @@ import numpy as np
 from privlearn._checks import between
 from privlearn._public import registered
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.accounting.pairs import Array
+from privlearn.accounting.rdp import Array
 
 #: The temperatures at which losses are released.
 GRID: Array = np.geomspace(0.5, 16, 11)

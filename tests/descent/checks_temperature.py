@@ -24,7 +24,6 @@ from privlearn.temperature import GRID, NORM, Temperature
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy, one_sample, require_standard_deviation, small_data
 
-
 NOISE = 0.2
 
 

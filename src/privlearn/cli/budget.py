@@ -13,7 +13,7 @@ from rich.table import Table
 
 from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
-from privlearn.cli.options import FEATURES, PATE
+from privlearn.cli.options import DPMAC, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
@@ -51,7 +51,10 @@ def run(request: Request) -> int:
 def _descent(request: Request) -> None:
     releases = request.select is not None or request.normalise not in (None, "none")
     facts = methods.declared_facts(request) if releases else Facts(request.examples)
-    plan = rules.settle(methods.training_request(request), facts).plan
+    if request.method == DPMAC:
+        plan = methods.mac_settled(request, facts).plan
+    else:
+        plan = rules.settle(methods.training_request(request), facts).plan
     answer = screen.figures(plan, request.delta, request.examples)
     if request.plot:
         from privlearn.cli.budget import draw_plan

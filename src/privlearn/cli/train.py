@@ -50,8 +50,8 @@ from privlearn.publishing.publish import publish
 from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
+from privlearn.statistics.features import release_features
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
-from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines

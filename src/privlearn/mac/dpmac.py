@@ -382,10 +382,10 @@ class MacSteps:
 
     def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
         """Release the histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
-        if self.derivatives.learned:  # before an interruption
-            self.ledger.charge(learned.event(), adjacency)
-            return
         (everybody,) = FullBatch().draw(len(x))
+        if self.derivatives.learned:  # released before an interruption
+            everybody.spend(learned.event(), adjacency, self.ledger)
+            return
         parts = self.derivatives.histograms(everybody, x, y, mu)
         self.derivatives.learn(self._released(parts, learned.noise_multiplier))
 
