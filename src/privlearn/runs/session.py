@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
+from privlearn.accounting.events import Event
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.errors import BadInput
@@ -214,6 +215,10 @@ class TrainingSession(Session):
             self._fitted.append(transform)
             self._save(0)
         return transform
+
+    def charge_again(self, event: Event) -> None:
+        """Charge what was released before an interruption."""
+        self.ledger.charge(event, self.plan.neighbours)
 
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
         """The epochs that are still to run, each with its noise multiplier. Those that were released are charged here."""
