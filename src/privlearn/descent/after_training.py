@@ -12,6 +12,7 @@ from privlearn.clipping.evaluation import Gains, evaluating
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.post_processing import processors
+from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class AfterTraining:
         if plan is None:
             return
         if self.value is not None:
-            session.ledger.charge(plan.event(), task.plan.neighbours)
+            charge_again(session.ledger, plan.event(), task.plan.neighbours)
             return
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(
