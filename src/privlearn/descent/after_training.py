@@ -13,6 +13,7 @@ from privlearn.data.rows import TensorRows
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.post_processing import processors
+from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class AfterTraining:
         if plan is None:
             return
         if self.value is not None:
-            session.charge_again(plan.event())
+            charge_again(session.ledger, plan.event(), task.plan.neighbours)
             return
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.errors import BadInput
@@ -70,9 +71,9 @@ class Session:
             self.ledger.settle()
 
 
-def charge_again(ledger: Ledger, plan: AbstractPlan) -> None:
-    """Charge a resumed run for all that it released before its interruption; a ledger in a file charges nothing twice."""
-    ledger.charge(plan.event(), plan.neighbours)
+def charge_again(ledger: Ledger, event: Event, adjacency: Adjacency) -> None:
+    """Charge a resumed run for what it released before its interruption; a ledger in a file charges nothing twice."""
+    ledger.charge(event, adjacency)
     ledger.settle()
 
 
@@ -215,10 +216,6 @@ class TrainingSession(Session):
             self._fitted.append(transform)
             self._save(0)
         return transform
-
-    def charge_again(self, event: Event) -> None:
-        """Charge what was released before an interruption."""
-        self.ledger.charge(event, self.plan.neighbours)
 
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
         """The epochs that are still to run, each with its noise multiplier. Those that were released are charged here."""
