@@ -48,15 +48,17 @@ class Epoch:
         number: from 0.
         noise_multiplier: the noise of its releases.
         steps: how many batches it has.
+        begun: whether batches were asked for.
         done: whether all batches were handed out.
     """
 
     def __init__(self, session: TrainingSession, task: Task, number: int, noise_multiplier: float) -> None:
         self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
-        self.done = False
+        self.begun = self.done = False
         self._batches = self._drawn(session, task)
 
     def __iter__(self) -> Iterator[Batch]:
+        self.begun = True
         return self._batches
 
     def __len__(self) -> int:
