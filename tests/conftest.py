@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from tests.support.changed import pytest_addoption, pytest_collection_modifyitems, pytest_runtest_setup  # noqa: F401
+from tests.support.vision import make_torchvision_importable
 
 torch.set_num_threads(1)
+make_torchvision_importable()  # or transformers would not be, either
 
 ROOT = Path(__file__).parents[1]
 
