@@ -17,7 +17,8 @@ from transformers.trainer_utils import TrainOutput
 from privlearn._checks import positive
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Flat
-from privlearn.data.rows import DatasetRows, nested
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import nested
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput
@@ -177,7 +178,7 @@ class PrivateTrainer(Trainer):
             given.get("max_length"), given.get("max_target_length"),
         )  # fmt: skip
         require_one_length(loader.dataset, padded)
-        rows = DatasetRows(loader.dataset, padded, workers=self.args.dataloader_num_workers)
+        rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
         tokens = given.get("tokens_per_example")
         divisor = tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
@@ -211,7 +212,7 @@ class PrivateTrainer(Trainer):
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
         seen = self.private.step(inputs)
-        loss = seen["loss"] if self._logs_loss and math.isfinite(seen["loss"]) else 0.0
+        loss = float(seen["loss"]) if self._logs_loss else 0.0  # of an empty batch it is no number, which the trainer leaves out
         return torch.tensor(loss, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:

@@ -41,19 +41,17 @@ def require_gradients(model: nn.Module, loss: Loss, rows: Rows) -> None:
         device = next(model.parameters()).device
         shape = BatchShape.of(rows, loss)
         made_up = tuple(leaf.to(device) for leaf in made_up_rows(rows.like, shape.inputs, _EXAMPLES))
-        true = _by_autograd(model, loss, made_up, shape)
-        total = sum(float(own.square().sum()) for own in true.values()) ** 0.5
-        if not 0 < total < float("inf"):
+        true, norm = _by_autograd(model, loss, made_up, shape)
+        if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
-        clip = Flat(2.0 * _EXAMPLES * total)  # which lets all pass, as far as one sum can tell
-        gradients = ClippedGradients(model, loss, clip, Adjacency.ZERO_OUT)
+        gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)  # which lets all pass
         (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
         own = gradients(sample, TensorRows(nested(made_up, rows.structure)))
     finally:
         for module, training in modes:
             module.training = training
     for name, value in zip(gradients.parameters, own.values, strict=True):
-        if float((value - true.pop(name)).norm()) > _AGREE * total:
+        if float((value - true.pop(name)).norm()) > _AGREE * norm:
             raise NotPerExample(
                 f"the clipped sum of {name!r} differs from autograd's on made-up rows: its gradient is not that of the loss. "
                 "Freeze it with requires_grad_(False), or report the model",
@@ -63,22 +61,29 @@ def require_gradients(model: nn.Module, loss: Loss, rows: Rows) -> None:
         raise NotPerExample(f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be protected")
 
 
-def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape) -> dict[str, Tensor]:
-    """The gradient of the sum of the losses of single examples, by name.
+def _by_autograd(
+    model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape
+) -> tuple[dict[str, Tensor], float]:
+    """The sum of the gradients of single examples, by name, and the largest norm of one.
 
     Raises:
         BadInput: a parameter has none.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    with torch.enable_grad():
-        losses = [losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape) for row in range(_EXAMPLES)]
-        gradients = torch.autograd.grad(torch.cat(losses).sum(), list(trained.values()), allow_unused=True)
-    missing = [name for name, own in zip(trained, gradients, strict=True) if own is None]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise BadInput(
-            f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. Freeze it with "
-            "requires_grad_(False), or use it in the loss",
-            parameters=missing,
-        )
-    return dict(zip(trained, gradients, strict=True))
+    sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
+    for row in range(_EXAMPLES):
+        with torch.enable_grad():
+            own = losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape).sum()
+        gradients = dict(zip(trained, torch.autograd.grad(own, list(trained.values()), allow_unused=True), strict=True))
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise BadInput(
+                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. Freeze it "
+                "with requires_grad_(False), or use it in the loss",
+                parameters=missing,
+            )
+        norms.append(sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5)
+        for name, gradient in gradients.items():
+            sums[name] += gradient
+    return sums, max(norms)
