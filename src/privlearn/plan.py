@@ -140,7 +140,7 @@ class AbstractPlan(ABC):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain JSON values, which `privlearn.publishing.plans.read` reads back as an equal plan.
+        """The plan as plain JSON values, which `privlearn.publishing.certificate.read` reads back as an equal plan.
 
         Raises:
             BadInput: it holds an object of a class that was not registered.

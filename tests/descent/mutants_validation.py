@@ -6,7 +6,7 @@ from privlearn import plan, reacting, schedules
 from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
-from privlearn.runs import checkpoint, diagnostics
+from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of
 
 RULE, LIMIT = "check_the_validation_rule_is_the_papers", "check_a_run_that_reacts_is_charged_its_limit"
@@ -106,7 +106,7 @@ MUTANTS = [
            "check_public_validations_are_plain_accuracies"),
     Mutant("the model stays in evaluation mode", evaluation.evaluating, "module.training = training", "pass",
            "check_public_validations_are_plain_accuracies"),
-    Mutant("accuracies are forgotten in an interruption", diagnostics.Scalars.state_dict, "self.values", "[]", AGAIN),
+    Mutant("accuracies are forgotten in an interruption", result.Scalars.state_dict, "self.values", "[]", AGAIN),
     Mutant("other validation rows are welcome", checkpoint.facts, "_digest(*(validation or ()))", '""', AGAIN),
     Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
            "sigmas == follow", "True", CERTIFIED),

@@ -33,7 +33,7 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 from privlearn.sampling import EpochCharge, Sample, Sampler
 from privlearn.schedules import Schedule
 from privlearn.teachers import recipes
@@ -241,7 +241,7 @@ def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: 
         made_up.sampler, epochs=2, schedule=made_up.schedule, clip=made_up.clip, front=(made_up.transform,)
     ).calibrate(epsilon=4.0, delta=1e-5)
     assert 3.9 < wanted.guarantee(1e-5).epsilon <= 4.0
-    assert plans.read(wanted.to_json()) == wanted
+    assert certificate.read_plan(wanted.to_json()) == wanted
     assert pv.sampling.named("backwards", 20, ROWS) == made_up.sampler
     assert clips.named("same-length", 0.2) == made_up.clip
     x, y = data()
@@ -261,7 +261,7 @@ def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registere
     del _public._KINDS[made.kind]
     stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
     assert stated.noise_multipliers() == (4.0, 2.0)
-    assert plans.read(stated.to_json()) == stated
+    assert certificate.read_plan(stated.to_json()) == stated
 
 
 def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: SimpleNamespace) -> None:

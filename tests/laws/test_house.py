@@ -46,7 +46,6 @@ STILL: dict[str, set[str]] = {
         "clipping/gradients.py: ClippedGradients.__init__",
         "clipping/rows.py: class_statistics",
         "descent/dpsgd.py: Run.__init__",
-        "mechanisms/squares.py: release_squares",
         "publishing/card.py: write",
         "teachers/autoencoder.py: Autoencoder.fit",
         "transforms/select.py: release_statistics",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from privlearn import _public, plan, reacting
-from privlearn.publishing import keys, plans, verify
+from privlearn.publishing import certificate, keys, verify
 from privlearn.teachers import plan as teachers_plan
 from privlearn.tuning import blocks
 from tests.publishing import checks_certificates as certificate_checks
@@ -61,8 +61,8 @@ MUTANTS = [
            "PerEpoch(self.noise_multipliers()[:1])", READ),
     Mutant("what is missing is as usual", _public.from_json, "if set(values) != expected:",
            "if set(values) - expected:", REFUSED),
-    Mutant("any kind will do for a plan", plans.read, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
-    Mutant("plans of any size are priced", plans.read, "> _MOST_EPOCHS", "> 10**12", REFUSED),
+    Mutant("any kind will do for a plan", certificate.read_plan, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
+    Mutant("plans of any size are priced", certificate.read_plan, "> _MOST_EPOCHS", "> 10**12", REFUSED),
     Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
     Mutant("errors of types are shown as they are", _public.from_json,
            "except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:",

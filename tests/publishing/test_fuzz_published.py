@@ -37,7 +37,7 @@ from privlearn.accounting.trees import Filter, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.publishing import certificate, keys, plans
+from privlearn.publishing import certificate, keys
 from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
@@ -228,8 +228,8 @@ def test_damaged_plans(total: int, watch: Watch) -> None:
                 except ValueError:
                     continue  # no JSON
                 try:
-                    plan = plans.read(value)
-                    assert plans.read(json.loads(json.dumps(plan.to_json()))) == plan
+                    plan = certificate.read_plan(value)
+                    assert certificate.read_plan(json.loads(json.dumps(plan.to_json()))) == plan
                     assert plan.event() is not None
                 except PrivlearnError:
                     refused += 1

@@ -25,7 +25,7 @@ from privlearn import teachers
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
-from privlearn.publishing import claim, plans, publish
+from privlearn.publishing import certificate, claim, publish
 from privlearn.streams import Streams
 from privlearn.teachers import collection, reducers
 from privlearn.teachers import recipes as recipes_module
@@ -499,7 +499,7 @@ def check_what_is_published_is_what_was_asked() -> None:
                 "teachers_without_answers" not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
             )
             body = json.loads((out / "privacy.json").read_text())
-            assert plans.read(body["plan"]) == result.plan
+            assert certificate.read_plan(body["plan"]) == result.plan
             more = pv.teachers.Votes(3) if isinstance(aggregate, pv.teachers.Votes) else replace(aggregate, answers=20)
             lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": more}
             if isinstance(aggregate, pv.teachers.Votes):

@@ -14,7 +14,7 @@ import privlearn as pv
 from privlearn import cli
 from privlearn.cli import methods
 from privlearn.errors import BadInput
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 
 PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
 
@@ -287,5 +287,5 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     assert "reaches 3 votes; at most 40 times" in card
     assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
     plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
-    assert plans.read(body["plan"]) == plan
+    assert certificate.read_plan(body["plan"]) == plan
     assert f"with noise of {plan.test_noise:.4g}, reaches" in card

@@ -7,7 +7,7 @@ from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import chain, external, made_up_images, random_units, scattering, sources, specs
+from privlearn.transforms import chain, external, made_up_images, scattering, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -81,20 +81,20 @@ MUTANTS = [
     Mutant("directions are left out of the published model", scattering.Scattering.__init__,
            '"components", components)', '"components", components, persistent=False)',
            "check_published_directions_come_back"),
-    Mutant("random units see coefficients that are not whitened", random_units.RandomUnits._seen,
+    Mutant("random units see coefficients that are not whitened", scattering.RandomUnits._seen,
            ' @ self.get_buffer("whitening")', "", "check_random_units_by_hand"),
-    Mutant("places are not brought to one length", random_units.RandomUnits._seen, "_unit(places)", "places",
+    Mutant("places are not brought to one length", scattering.RandomUnits._seen, "_unit(places)", "places",
            "check_random_units_by_hand"),
-    Mutant("places are centred over the batch", random_units.RandomUnits._seen, 'self.get_buffer("local_mean")',
+    Mutant("places are centred over the batch", scattering.RandomUnits._seen, 'self.get_buffer("local_mean")',
            "_logarithms(x, self.scale).mean((0, 1, 2))", "check_features_of_an_example_are_its_own"),
-    Mutant("fully whitened", random_units._local, "-_WHITENED / 2", "-1 / 2", "check_random_units_by_hand"),
-    Mutant("units are longer than 1", random_units._local, "_unit((chosen - mean) @ whitening)",
+    Mutant("fully whitened", scattering._local, "-_WHITENED / 2", "-1 / 2", "check_random_units_by_hand"),
+    Mutant("units are longer than 1", scattering._local, "_unit((chosen - mean) @ whitening)",
            "((chosen - mean) @ whitening)", "check_random_units_by_hand"),
-    Mutant("nothing is mirrored", random_units.RandomUnits.answers, "if self.mirrored", "if False",
+    Mutant("nothing is mirrored", scattering.RandomUnits.answers, "if self.mirrored", "if False",
            "check_mirror_images_have_the_same_features_where_wanted"),
-    Mutant("everything is mirrored", random_units.RandomUnits.answers, "if self.mirrored", "if True",
+    Mutant("everything is mirrored", scattering.RandomUnits.answers, "if self.mirrored", "if True",
            "check_mirror_images_have_the_same_features_where_wanted"),
-    Mutant("upside down counts as mirrored", random_units.RandomUnits.answers, "x.flip(-1)", "x.flip(-2)",
+    Mutant("upside down counts as mirrored", scattering.RandomUnits.answers, "x.flip(-1)", "x.flip(-2)",
            "check_mirror_images_have_the_same_features_where_wanted"),
     Mutant("a published model forgets that it mirrors", specs.ScatterRandom.empty, "own.mirror == 1", "False",
            "check_published_directions_come_back"),

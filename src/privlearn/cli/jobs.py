@@ -21,7 +21,7 @@ from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.catalogue import cache
-from privlearn.data.overlap import are_training_rows
+from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest

@@ -266,7 +266,7 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         for share in _SHARES
     ]
     numbers = plan.to_json() | plan.noise_figures()
-    return screen.guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
+    return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
 
 
 def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:

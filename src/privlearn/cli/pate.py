@@ -255,7 +255,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
     _require_no_votes(request)
     data, labelled, pool = _volumes_apart(request, data)
     plan = _maps_plan(request, len(pool.x), persons=data.groups is not None)
-    answer: dict[str, Any] = screen.guaranteed(plan.guarantees(request.delta))
+    answer: dict[str, Any] = screen.priced(plan, request.delta)
     spec = "unet" if request.model == "linear" else str(request.model)
 
     def run(opened: Opened) -> Result:

@@ -20,9 +20,10 @@ from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -80,12 +81,13 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 
 def meaning(figures: dict[str, Any]) -> str:
-    """One sentence that says what the number means."""
+    """What the numbers mean, in a sentence each."""
     unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
     change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
+    attack = f"\n{describe(figures['attack'], unit)}" if figures.get("attack") else ""
     return (
         f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
-        f"probability of {figures['delta']:g}."
+        f"probability of {figures['delta']:g}.{attack}"
     )
 
 
@@ -144,7 +146,7 @@ def explanation(settings: Iterable[Setting]) -> None:
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
     return {
-        **guaranteed(plan.guarantees(delta), _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _unclaimed(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -164,6 +166,12 @@ def unspent(plan: Any) -> float | None:
     """The part of its target that a plan leaves unspent; None where it has none."""
     spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
     return None if spent is None else 1 - spent / plan.budget.limit
+
+
+def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can achieve at most."""
+    curve = tradeoff(plan.event(), plan.neighbours, plan.unit.group_size)
+    return guaranteed(plan.guarantees(delta), unclaimed) | {"attack": curve.figures()}
 
 
 def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:

@@ -184,8 +184,9 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
-    stated = ledger["epsilon"] if ledger else answer["epsilon"]
-    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
+    # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said beside that.
+    stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
+    screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
 
 
@@ -308,7 +309,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     with featured(request, data) as data:
         facts = facts_of(data, request.examples)
         plan, why = methods.features_plan(request, facts)
-        answer = screen.guaranteed(plan.guarantees(request.delta)) | {"plan": plan.to_json()} | why
+        answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
             streams = opened.streams()

@@ -15,9 +15,8 @@ from torch import nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.batches import Batch, Epoch
 from privlearn.descent.epoch_noise import epoch_noise
-from privlearn.descent.task import Task
+from privlearn.descent.task import Batch, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import final
 
-from privlearn.descent.batches import Batch, Epoch
 from privlearn.descent.dpsgd import Run
+from privlearn.descent.task import Batch, Epoch
 from privlearn.errors import BadInput
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Part
@@ -48,7 +48,7 @@ class Driven:
         self._session.parts |= dict(parts or {})
         self.steps, self.epochs = run._task.steps, self._session.plan.epochs
         self._epoch: Epoch | None = None
-        self.done = 0
+        self.done, self._begun = 0, False
 
     def __len__(self) -> int:
         return self.steps
@@ -69,10 +69,11 @@ class Driven:
 
     def __iter__(self) -> Iterator[DrawnBatch]:
         """The batches of the next epoch that are still to be released."""
-        if self._epoch is not None and self._epoch.begun:
+        if self._epoch is not None and self._begun:
             self._next()
         if self._epoch is None:
             raise BadInput(f"the run has {self.epochs} epochs, and all of them are over: begin another run")
+        self._begun = True
         return map(DrawnBatch, self._epoch)
 
     def _next(self) -> None:
@@ -83,7 +84,7 @@ class Driven:
         """
         assert self._epoch is not None
         next(iter(self._epoch), None)
-        self._epoch = next(iter(self.run), None)
+        self._epoch, self._begun = next(iter(self.run), None), False
 
     def step(self, drawn: object) -> PrivateDiagnostics:
         """Clip, charge, release, and the optimizer's step. What is returned is for the curator's eyes.

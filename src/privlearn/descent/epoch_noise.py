@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
-from privlearn.data.dataset import Dataset, as_tensor
-from privlearn.data.overlap import are_training_rows, overlap
+from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
 from privlearn.plan import LEAST_NOISE, Plan

@@ -1,9 +1,13 @@
-"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made."""
+"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made.
+
+Its epochs and batches, for a run that is driven by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -14,12 +18,12 @@ from privlearn._checks import one_of
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
+from privlearn.errors import BadInput
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
-from privlearn.runs.diagnostics import Diagnostics, Scalars
 from privlearn.runs.front import Front
 from privlearn.runs.given import Compute, Given, by_index
 from privlearn.runs.refusals import (
@@ -33,8 +37,9 @@ from privlearn.runs.refusals import (
     require_same_examples,
     require_usable,
 )
-from privlearn.runs.result import accuracy_facts, choice_facts, training_facts
+from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
+from privlearn.sampling import Sample
 from privlearn.schedules import Schedule, Validation
 from privlearn.world import World
 
@@ -231,3 +236,86 @@ def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tenso
     groups = np.asarray(data.groups)
     require_groups(data.name, groups, rows)
     return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch:
+    """One batch that was sampled, good for one step.
+
+    Attributes:
+        sample: which examples were drawn, private.
+        rows: where they are fetched from.
+        epoch: the number of its epoch.
+        step: its number in the epoch.
+        number: its number in the run.
+        noise_multiplier: the noise of its release.
+    """
+
+    sample: Sample
+    rows: Rows
+    epoch: int
+    step: int
+    number: int
+    noise_multiplier: float
+
+    def __repr__(self) -> str:
+        return f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier {self.noise_multiplier:.4g})"
+
+
+@final
+class Epoch:
+    """One epoch of a run: its batches, each for one step.
+
+    Attributes:
+        number: from 0.
+        noise_multiplier: the noise of its releases.
+        steps: how many batches it has.
+        done: whether all batches were handed out.
+    """
+
+    def __init__(self, session: TrainingSession, task: Task, number: int, noise_multiplier: float) -> None:
+        self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
+        self.done = False
+        self._batches = self._drawn(session, task)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def require_done(self) -> None:
+        """Raise `BadInput` if the next epoch is asked for before all batches of this one were."""
+        if not self.done:
+            raise BadInput(
+                f"epoch {self.number} was left before its last batch: go through all of its batches, or end the run with "
+                "run.result()"
+            )
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}: {self.steps} batches, noise multiplier {self.noise_multiplier:.4g})"
+
+    def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
+        drawn = session.drawn(self.number, self.noise_multiplier, task.present)
+        for step, sample, rows in _with_rows(drawn, task):
+            session.keep(step)
+            batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
+            yield batch
+            if session.taken != batch.number + 1:
+                raise BadInput(
+                    f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
+                )
+        self.done = True
+
+
+def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task) -> Iterator[tuple[int, Sample, Rows]]:
+    """Each sample with its rows, which workers fetch ahead where the data have workers."""
+    if not getattr(task.indexed, "workers", 0) or task.persons is not None:
+        for step, sample in drawn:
+            yield step, sample, task.rows
+        return
+    samples = list(drawn)
+    fetched = ahead(task.rows, [sample.indices for _, sample in samples])
+    for (step, sample), rows in zip(samples, fetched, strict=True):
+        yield step, sample, rows

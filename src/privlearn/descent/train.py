@@ -25,7 +25,7 @@ from privlearn.runs.refusals import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.chain import row_norm, with_features
-from privlearn.transforms.normalised import Normalised
+from privlearn.transforms.modules import Normalised
 
 
 def train(

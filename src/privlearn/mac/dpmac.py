@@ -22,11 +22,9 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import Output, output_named, targets
-from privlearn.mac.layer_diagnostics import LayerDiagnostics
-from privlearn.mac.network import Activations, Layer, layers_of
+from privlearn.mac.expansion import Output, WeightSteps, output_named, targets
+from privlearn.mac.network import Activations, Layer, LayerDiagnostics, layers_of
 from privlearn.mac.sums import BatchDerivatives
-from privlearn.mac.weights import WeightSteps
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, facts

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._checks import printable
+from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.tradeoff import tradeoff
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import claim
@@ -42,6 +44,7 @@ def _protected(unit: PrivacyUnit) -> str:
 
 
 def write(
+    event: Event,
     guarantee: Guarantee,
     plan: AbstractPlan,
     facts: dict[str, Any],
@@ -57,6 +60,7 @@ def write(
     """Return the card's text, Markdown with a YAML header.
 
     Args:
+        event: what the claim is about.
         guarantee: the claim.
         plan: of the run.
         facts: public values that only the run could tell.
@@ -68,7 +72,8 @@ def write(
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
     """
-    lines = _guarantee(guarantee, seeded, others) + _signature(signed_by)
+    attack = tradeoff(event, guarantee.adjacency, guarantee.group_size).describe(guarantee.unit)
+    lines = _guarantee(guarantee, attack, seeded, others) + _signature(signed_by)
     if test_metrics:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         rows = "" if test_rows is None else f" on {test_rows} rows"
@@ -93,7 +98,7 @@ def write(
     )
 
 
-def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None) -> list[str]:
+def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str, Any] | None) -> list[str]:
     """What is guaranteed to whom."""
     lines = [
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
@@ -103,6 +108,8 @@ def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None
         f"Two training sets are neighbours if {_neighbours(guarantee)}. For any such pair, the "
         f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, plus "
         f"{guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
+        "",
+        f"{attack} This holds for attackers who know all other training data.",
         "",
         "`privacy.json` lists every event in which the data took part, and `privlearn verify` recomputes epsilon from "
         "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "

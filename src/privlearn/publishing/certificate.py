@@ -1,5 +1,7 @@
 """The certificate: the plan of a run, which events happened, what they cost, and which files it speaks of.
 
+Plans are read back by a closed table, with every check of their class, and never with torch.
+
 It proves arithmetic: that these events give this epsilon, and that these are the weights. That this was the run is the
 publisher's word.
 """
@@ -9,12 +11,17 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from privlearn._public import from_json
 from privlearn._storage import digest, loads
 from privlearn.accounting.events import Event, to_json
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
+from privlearn.plan import AbstractPlan, Plan
 from privlearn.publishing.folder import CERTIFICATE
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
+from privlearn.teachers.plan import PatePlan
+from privlearn.tuning.blocks import Blocks
+from privlearn.tuning.stopping import RandomStopping
 
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
@@ -99,3 +106,38 @@ def header(epsilon: object, delta: object, adjacency: object, unit: object, sign
     lines += [f"unit: {unit}"] if str(unit) != str(PrivacyUnit()) else []
     lines += [f"signed_by: {signed_by}"] if signed_by else []
     return "\n".join([*lines, "---", "", ""])
+
+
+#: Every plan that there is.
+PLANS: tuple[type[AbstractPlan], ...] = (
+    Plan,
+    PatePlan,
+    FisherPlan,
+    LeastSquaresPlan,
+    RowsPlan,
+    SelectionPlan,
+    Blocks,
+    RandomStopping,
+)
+#: Epochs of all candidates together that are priced: more would take minutes.
+_MOST_EPOCHS = 1_000_000
+
+
+def read_plan(data: Any) -> AbstractPlan:
+    """The plan that `AbstractPlan.to_json` wrote as `data`: what strangers wrote.
+
+    Raises:
+        BadInput: no such plan, or values that no plan has.
+        UnsupportedEvent: it is not priced for its kind of neighbour.
+    """
+    plan = from_json(data)
+    if not isinstance(plan, PLANS):
+        known = ", ".join(each.kind for each in PLANS)
+        raise BadInput(f"the plan is {repr(plan)[:40]}: expected one of the kinds {known}")
+    if isinstance(plan, Blocks | RandomStopping):
+        trainings = [
+            training for each in plan.candidates for training in (each.plan, each.again) if training is not None
+        ]
+        if sum(training.epochs for training in trainings) > _MOST_EPOCHS:
+            raise BadInput(f"the candidates of the plan have more than {_MOST_EPOCHS:,} epochs: expected fewer")
+    return plan

@@ -88,6 +88,7 @@ def publish(
     event, guarantee, others = claim.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result.plan, facts)
     files[CARD] = card.write(
+        event,
         guarantee,
         result.plan,
         facts,

@@ -13,8 +13,7 @@ from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing import claim as claim_module
-from privlearn.publishing import plans
-from privlearn.publishing.certificate import PARTS, header, parse
+from privlearn.publishing.certificate import PARTS, header, parse, read_plan
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
@@ -230,7 +229,7 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
     runs; it must be for the neighbours that are claimed; and what the run told must follow from it.
     """
-    plan = plans.read(certificate["plan"])
+    plan = read_plan(certificate["plan"])
     planned = plan.event()
     problems = claim_module.contradictions(certificate["claim"], event, planned, guarantee)
     if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):

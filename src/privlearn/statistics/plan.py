@@ -19,13 +19,13 @@ from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
-from privlearn.mechanisms.squares import MOST_FEATURES
 from privlearn.plan import AbstractPlan
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25
-_LABELS = ("public", "randomised")
+#: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into eigenvectors.
+_MOST_FEATURES = 10_000
 _FISHER = "A Fisher classifier (features independent within classes), computed from released numbers alone."
 
 
@@ -127,7 +127,7 @@ class LeastSquaresPlan(StatisticsPlan):
 
     def __post_init__(self) -> None:
         self._settle()
-        count("the features of least squares", self.features, most=MOST_FEATURES)
+        count("the features of least squares", self.features, most=_MOST_FEATURES)
         count("classes", self.classes, least=2, most=10**6)
         between("row_norm", self.row_norm, *SIZES)
         if not isinstance(self.split, tuple) or len(self.split) != 2:
@@ -398,7 +398,7 @@ class RowsPlan(KeptFeaturesPlan):
     kind: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        one_of("labels", self.labels, _LABELS)
+        one_of("labels", self.labels, ("public", "randomised"))
         probability("label_share", self.label_share, open_top=True)
         self._settle(Adjacency.ZERO_OUT)
         if self.neighbours is Adjacency.ADD_REMOVE:

@@ -25,11 +25,9 @@ from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform
-from privlearn.transforms.normalised import Normalised
+from privlearn.transforms.modules import Normalised, RowTransform
 from privlearn.transforms.precomputed import FeatureFolder, PrecomputedRows, is_folder
-from privlearn.transforms.random_units import RandomUnits
-from privlearn.transforms.scattering import Scattering
+from privlearn.transforms.scattering import RandomUnits, Scattering
 from privlearn.transforms.sources import EACH_EXAMPLE
 from privlearn.transforms.specs import parse
 

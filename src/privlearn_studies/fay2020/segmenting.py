@@ -16,7 +16,7 @@ from privlearn.clipping.clips import PerLayer
 from privlearn.data.dataset import Dataset
 from privlearn.data.hippocampus import CLASSES
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.models.unets import volume_decoder, volume_encoder
+from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson
 from privlearn.schedules import Constant
