@@ -23,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels
-from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of
+from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
@@ -76,12 +76,7 @@ class Problem:
         Raises:
             NotPerExample: there is not one for each row.
         """
-        if losses.shape != (rows,):
-            raise NotPerExample(
-                f"the loss has shape {tuple(losses.shape)} for a batch of {rows}: expected one value for each example, "
-                f"shape ({rows},). Give a loss with reduction='none', and average over what is not the batch",
-                shape=tuple(losses.shape),
-            )
+        losses = require_one_each(losses, rows)
         return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, *leaves: Tensor) -> Tensor:

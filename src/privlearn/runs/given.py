@@ -13,7 +13,8 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.data.dataset import Dataset
-from privlearn.data.rows import DatasetRows, Rows, TensorRows, TransformedRows
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput
 from privlearn.plan import Plan

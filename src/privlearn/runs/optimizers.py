@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import between
-from privlearn.schedules import Schedule
+from privlearn.schedules import Constant, Schedule
 
 #: A smaller share of a run is hardly more than its last step.
 _LEAST_SHARE = 0.001
@@ -84,7 +84,12 @@ class RateSchedule:
         self.first = self._rates[0]
 
     def at(self, epoch: float) -> None:
-        """Set those of `epoch`, counted from 0, with the part of it that is over."""
+        """Set those of `epoch`, counted from 0, with the part of it that is over.
+
+        A constant schedule leaves them alone: they may be a scheduler's of the caller's.
+        """
+        if isinstance(self._schedule, Constant):
+            return
         factor = self._schedule(epoch) / self._schedule(0)
         for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
