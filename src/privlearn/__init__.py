@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from privlearn import accounting as accounting
     from privlearn import clipping as clipping
     from privlearn import errors as errors
+    from privlearn import huggingface as huggingface
+    from privlearn import lightning as lightning
     from privlearn import mac as mac
     from privlearn import models as models
     from privlearn import sampling as sampling
@@ -80,6 +82,8 @@ __getattr__, __dir__, __all__ = lazy(
                 "accounting",
                 "clipping",
                 "errors",
+                "huggingface",
+                "lightning",
                 "mac",
                 "models",
                 "sampling",

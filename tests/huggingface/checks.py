@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def check_an_empty_batch_is_a_step_of_the_trainer() -> None:
     )  # fmt: skip
     assert trainer.result.ledger.event == trainer.plan.event()
     assert [number for number, _ in steps] == list(range(1, 41))
-    moved = [float((after - before).norm()) for (_, before), (_, after) in zip(steps, steps[1:], strict=False)]
+    moved = [float((after - before).norm()) for (_, before), (_, after) in pairwise(steps)]
     assert min(moved[:-1]) > 0
     assert trainer.result.facts.get("left_early") is None
 

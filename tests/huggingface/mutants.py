@@ -15,7 +15,10 @@ from privlearn.huggingface import example_losses, padding, trainer  # noqa: E402
 from privlearn.runs import gradient_check  # noqa: E402
 
 STEP = "    seen = self.private.step(inputs)\n"
-EMPTY, ADAPTER = "check_an_empty_batch_is_a_step_of_the_trainer", "check_an_adapters_example_moves_the_sum_by_at_most_the_norm"
+EMPTY, ADAPTER = (
+    "check_an_empty_batch_is_a_step_of_the_trainer",
+    "check_an_adapters_example_moves_the_sum_by_at_most_the_norm",
+)
 MUTANTS = [
     Mutant("the trainer skips an empty batch", trainer.PrivateTrainer.training_step, STEP,
            "    if not len(inputs.batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP, EMPTY),
@@ -38,8 +41,8 @@ MUTANTS = [
     Mutant("padding is taken for text", padding.Padded._padded, "fill = _PADDING[name]",
            "fill = 1 if 'mask' in name else _PADDING[name]", "check_masks_leave_padding_out"),
     Mutant("an adapter's weight is left out of the clipping", gradients.ClippedGradients._squares,
-           "for name, own in gradients.items():", "for name, own in gradients.items():\n        if 'lora_A' in name: continue\n",
-           ADAPTER),
+           "for name, own in gradients.items():",
+           "for name, own in gradients.items():\n        if 'lora_A' in name: continue\n", ADAPTER),
     Mutant("an adapter's weight is left out of the sum", gradients.ClippedGradients._add_clipped,
            "if name in gradients:", "if name in gradients and 'lora_A' not in name:",
            "check_the_clipped_sum_is_autograds_for_every_weight"),

@@ -18,11 +18,15 @@ from tests.huggingface.test_trainer import trainer_of  # noqa: E402
 
 def refused(folder: Path, said: str, model: Any = None, changes: Any = None, kind: Any = None, **privacy: Any) -> None:
     ledger = pv.Ledger(pv.Budget(epsilon=8.0, delta=1e-3))
-    with pytest.raises(pv.errors.PrivlearnError, match=said):
+
+    def attempt() -> None:
         if kind is None:
             trainer_of(model or made.gpt2(), folder, changes=changes, ledger=ledger, **privacy).train()
         else:
             kind(model or made.gpt2(), made.arguments(folder), train_dataset=made.texts(), epsilon=8.0, delta=1e-3)
+
+    with pytest.raises(pv.errors.PrivlearnError, match=said):
+        attempt()
     assert ledger.event == pv.Ledger().event
 
 

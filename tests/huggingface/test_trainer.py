@@ -45,7 +45,9 @@ def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
     }
 
     def loss(model: Any, batch: Any) -> torch.Tensor:
-        scores = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].transpose(1, 2)
+        scores = (
+            model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].transpose(1, 2)
+        )
         return F.cross_entropy(scores, batch["labels"][:, 1:], reduction="none").sum(1) / made.LENGTH
 
     model = made.still_gpt2()
@@ -55,7 +57,9 @@ def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
         return torch.optim.SGD(parameters, lr=0.01)
 
     plan = pv.Plan(pv.Poisson(8 / 40), epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=8.0, delta=1e-3)
-    result = pv.dpsgd(plan, model, loss, TensorRows(whole), optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8)
+    result = pv.dpsgd(
+        plan, model, loss, TensorRows(whole), optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8
+    )
     assert trainer.plan == plan
     assert trainer.result.ledger.event == result.ledger.event == plan.event()
     assert same(trainer.model, model)
@@ -132,7 +136,12 @@ def test_logs_have_epsilon_and_nothing_private(tmp_path: Path) -> None:
 def test_authors_are_examples(tmp_path: Path) -> None:
     rows, groups = made.texts(), np.arange(40) // 4
     trainer = trainer_of(
-        made.gpt2(), tmp_path, rows, {"per_device_train_batch_size": 2, "max_steps": 2}, groups=groups, rows_per_person=2
+        made.gpt2(),
+        tmp_path,
+        rows,
+        {"per_device_train_batch_size": 2, "max_steps": 2},
+        groups=groups,
+        rows_per_person=2,
     )
     assert trainer.plan.sampling == pv.Poisson(0.2)
     trainer.train()

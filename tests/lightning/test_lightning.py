@@ -56,7 +56,9 @@ def strategy(**changes: Any) -> Any:
     return pv.lightning.PrivateStrategy(**given)
 
 
-def fitted(folder: Path, module: Any = None, private: Any = None, train: Any = None, **changes: Any) -> tuple[Any, Any, Any]:
+def fitted(
+    folder: Path, module: Any = None, private: Any = None, train: Any = None, **changes: Any
+) -> tuple[Any, Any, Any]:
     private = private or strategy()
     given = {
         "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
@@ -101,7 +103,9 @@ def test_a_loss_of_examples_gives_the_same_bits_as_dpsgd(tmp_path: Path) -> None
         return torch.optim.SGD(parameters, lr=0.1)
 
     plan, streams = private.plan, pv.Streams.new(5)
-    pv.dpsgd(plan, twin.net, nn.CrossEntropyLoss(reduction="none"), rows().tensors, optimizer=optimizer, streams=streams)
+    pv.dpsgd(
+        plan, twin.net, nn.CrossEntropyLoss(reduction="none"), rows().tensors, optimizer=optimizer, streams=streams
+    )
     assert all(torch.equal(own, its) for own, its in zip(module.net.parameters(), twin.net.parameters(), strict=True))
 
 
@@ -149,7 +153,7 @@ def test_tensorboard_gets_epsilon(tmp_path: Path) -> None:
 
 
 def test_a_module_is_published(tmp_path: Path) -> None:
-    _, module, private = fitted(tmp_path)
+    *_, private = fitted(tmp_path)
     folder = private.publish(tmp_path / "model")
     assert pv.verify(folder).ok
     with pytest.raises(pv.errors.BadInput, match="nothing was trained"):
@@ -166,7 +170,7 @@ class Mixing(Classifier):
 
 
 def test_a_step_that_couples_a_batch_is_computed_for_single_examples(tmp_path: Path) -> None:
-    _, module, private = fitted(tmp_path, Mixing())
+    *_, private = fitted(tmp_path, Mixing())
     assert private.result.ledger.event == private.plan.event()
 
 
@@ -207,7 +211,9 @@ class Many(IterableDataset[Any]):
         (Classifier, None, {"precision": "64-true"}, "precision"),
     ],
 )
-def test_what_cannot_be_private_is_refused_by_name(module: Any, train: Any, changes: Any, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_private_is_refused_by_name(
+    module: Any, train: Any, changes: Any, said: str, tmp_path: Path
+) -> None:
     private = strategy(ledger=(ledger := pv.Ledger(pv.Budget(epsilon=4.0, delta=1e-3))))
     with pytest.raises(pv.errors.PrivlearnError, match=said):
         fitted(tmp_path, module(), private, train and train(), **changes)

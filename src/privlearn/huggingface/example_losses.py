@@ -66,8 +66,8 @@ class ExampleLoss:
         missing = [name for name in self._targets if name not in batch]
         if missing:
             raise BadInput(
-                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator that makes them, or rows that "
-                "have them"
+                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator that makes them, or rows "
+                "that have them"
             )
         outputs = model(**{name: leaf for name, leaf in batch.items() if name not in self._targets})
         targets = [batch[name] for name in self._targets]

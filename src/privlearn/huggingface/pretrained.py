@@ -20,8 +20,8 @@ from privlearn.runs.result import Result
 def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Path:
     """Write the result of a run on a model of transformers: weights and configuration as `save_pretrained` writes them.
 
-    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it beside, if
-    it is public.
+    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it beside,
+    if it is public.
 
     Args:
         result: of the run.
@@ -40,7 +40,9 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
         network.save_pretrained(draft, **({} if adapts else {"max_shard_size": "10000GB"}))
         written = {name: (Path(draft) / name).read_bytes() for name in names if (Path(draft) / name).is_file()}
     if set(written) != set(names):
-        raise BadInput(f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: publish it with pv.publish")
+        raise BadInput(
+            f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: publish it with pv.publish"
+        )
     if adapts:
         _require_all_in(network, written[ADAPTER])
     return publish(result, out, weights=written, **arguments)
@@ -54,8 +56,8 @@ def _require_all_in(network: Any, adapter: bytes) -> None:
     saved = sum(own.numel() for own in load(adapter).values())
     if saved < trained:
         raise BadInput(
-            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in modules_to_save, or freeze them "
-            "before training"
+            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in modules_to_save, or freeze "
+            "them before training"
         )
 
 
@@ -83,7 +85,9 @@ def load_pretrained(where: str | Path, model: Any, *, trusted: str | Path | None
         )
     adapts = contents.names == ADAPTER_FILES
     if adapts != isinstance(model, nn.Module):
-        kind, expected = ("an adapter", "the model that it is for") if adapts else ("a model", "a class, AutoModelFor...")
+        kind, expected = (
+            ("an adapter", "the model that it is for") if adapts else ("a model", "a class, AutoModelFor...")
+        )
         raise BadInput(f"{where} holds {kind}: expected {expected}, and model is {str(model)[:60]}")
     with tempfile.TemporaryDirectory() as checked:
         for name in contents.names & set(contents.files):

@@ -76,7 +76,7 @@ class Privacy(TypedDict, total=False):
 
 
 class PrivateTrainer(Trainer):
-    """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, train_dataset=..., epsilon=3, delta=1e-5)`.
+    """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
 
     Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples of
     per_device_train_batch_size x gradient_accumulation_steps examples on average, computed per_device_train_batch_size at a
@@ -120,7 +120,9 @@ class PrivateTrainer(Trainer):
         if given.get("plan") is not None:
             return given["plan"]  # type: ignore[return-value]
         if given.get("epsilon") is None or given.get("delta") is None:
-            raise BadInput("nothing says how much privacy may be spent: give epsilon=E and delta=D, or plan=pv.Plan(...)")
+            raise BadInput(
+                "nothing says how much privacy may be spent: give epsilon=E and delta=D, or plan=pv.Plan(...)"
+            )
         present = len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
         examples = given.get("examples")
         sampling = Poisson(min(1.0, self._expected / (examples or present)))
@@ -151,8 +153,8 @@ class PrivateTrainer(Trainer):
         path = Path(self.args.output_dir) / CHECKPOINT
         if path.exists() and not resume_from_checkpoint:
             raise BadInput(
-                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it and begin "
-                "anew (what it was charged stays charged)"
+                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it and "
+                "begin anew (what it was charged stays charged)"
             )
         if resume_from_checkpoint and not path.exists():
             raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
@@ -172,7 +174,7 @@ class PrivateTrainer(Trainer):
     def _made(self, path: Path) -> Run:
         """The run, checked on made-up rows; nothing is spent."""
         given, model = self._privacy, self.model
-        loader = super().get_train_dataloader()
+        loader = Trainer.get_train_dataloader(self)
         padded = Padded(
             loader.collate_fn, model, padding_token(self.processing_class, model),
             given.get("max_length"), given.get("max_target_length"),
@@ -181,10 +183,16 @@ class PrivateTrainer(Trainer):
         rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
         rows.groups = self._groups
         tokens = given.get("tokens_per_example")
-        divisor = tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
+        divisor = (
+            tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
+        )
         loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
-        if self.args.activation_checkpointing:
-            model.activation_checkpointing_enable(activation_checkpointing_kwargs=self.args.activation_checkpointing_kwargs)
+        for name in (
+            "activation_checkpointing",
+            "gradient_checkpointing",
+        ):  # as transformers calls it since 5, and before
+            if getattr(self.args, name, False):
+                getattr(model, f"{name}_enable")(**{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")})
         self._require_all_trained()
         require_gradients(model, loss, rows)
         saved = self.args.save_strategy != "no"
@@ -212,7 +220,9 @@ class PrivateTrainer(Trainer):
         if callable(switch := getattr(self.optimizer, "train", None)):
             switch()
         seen = self.private.step(inputs)
-        loss = float(seen["loss"]) if self._logs_loss else 0.0  # of an empty batch it is no number, which the trainer leaves out
+        loss = (
+            float(seen["loss"]) if self._logs_loss else 0.0
+        )  # of an empty batch it is no number, which the trainer leaves out
         return torch.tensor(loss, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:

@@ -20,7 +20,10 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "neftune_noise_alpha": (lambda value: value is not None, "it changes the model after it was checked: leave it out"),
     "use_liger_kernel": (bool, "its kernels hide the gradients of single examples: leave it out"),
     "torch_compile": (bool, "compiled models hide the gradients of single examples: leave it out"),
-    "auto_find_batch_size": (bool, "the batch size is part of the plan: set it, and microbatch= for what fits into memory"),
+    "auto_find_batch_size": (
+        bool,
+        "the batch size is part of the plan: set it, and microbatch= for what fits into memory",
+    ),
     "fp16": (bool, "its loss scaling skips steps by what gradients hold: use bf16=True, or neither"),
     "deepspeed": (bool, "privlearn trains in one process: leave it out"),
     "fsdp": (bool, "privlearn trains in one process: leave it out"),

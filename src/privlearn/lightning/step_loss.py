@@ -25,7 +25,9 @@ class StepLoss:
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Shape (batch,)."""
         rows = len(tree_leaves(batch)[0])
-        return torch.stack([self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch)) for n in range(rows)])
+        return torch.stack(
+            [self._of_one(model, tree_map(lambda leaf, n=n: leaf[n : n + 1], batch)) for n in range(rows)]
+        )
 
     def _of_one(self, model: Any, row: Any) -> Tensor:
         with _quiet(model):
@@ -69,8 +71,8 @@ def no_metrics_in(module: nn.Module) -> Iterator[None]:
     for name, own in module.named_modules():
         if _updates(own) != counts.get(name):
             raise BadInput(
-                f"training_step updates the metric {name!r} with private rows: its figures would be logged without noise. Update "
-                "it in validation_step"
+                f"training_step updates the metric {name!r} with private rows: its figures would be logged without noise. "
+                "Update it in validation_step"
             )
 
 

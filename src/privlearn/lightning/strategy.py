@@ -62,7 +62,9 @@ class PrivateStrategy(SingleDeviceStrategy):
     ) -> None:
         super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
         if settings.get("checkpoint") is not None:
-            raise BadInput("checkpoint= is not for Lightning's Trainer, which could not go on from it: use pv.make_private")
+            raise BadInput(
+                "checkpoint= is not for Lightning's Trainer, which could not go on from it: use pv.make_private"
+            )
         self._loss, self._logs_loss, self._settings = loss, log_private_loss, settings
         self.private: Driven | None = None
         self._trainer: Any = None
@@ -81,14 +83,16 @@ class PrivateStrategy(SingleDeviceStrategy):
             if value != expected:
                 raise BadInput(f"Trainer({name}={value!r}) can't be used: {instead}", name=name)
         if trainer.max_epochs is None or trainer.max_epochs < 1:
-            raise BadInput(f"Trainer(max_epochs={trainer.max_epochs}) has no end: give a number, which the noise follows from")
+            raise BadInput(
+                f"Trainer(max_epochs={trainer.max_epochs}) has no end: give a number, which the noise follows from"
+            )
         if trainer.precision not in ("32-true", "bf16-mixed"):
             raise BadInput(f"Trainer(precision={trainer.precision!r}) can't be used: expected 32-true or bf16-mixed")
         module = self.lightning_module
         if not module.automatic_optimization or len(self.optimizers) != 1:
             raise BadInput(
-                f"{type(module).__name__} has {len(self.optimizers)} optimizers, or steps by itself: expected one, and automatic "
-                "optimization; several parameter groups are fine. For other loops there is pv.make_private"
+                f"{type(module).__name__} has {len(self.optimizers)} optimizers, or steps by itself: expected one, and "
+                "automatic optimization; several parameter groups are fine. For other loops there is pv.make_private"
             )
 
     def process_dataloader(self, dataloader: object) -> object:
@@ -97,13 +101,13 @@ class PrivateStrategy(SingleDeviceStrategy):
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
             return super().process_dataloader(dataloader)
         module = self.lightning_module
-        precision = {"precision": "bf16"} if trainer.precision == "bf16-mixed" else {}
+        settings = {**self._settings, "loss": self._loss or StepLoss()}
+        if trainer.precision == "bf16-mixed":
+            settings["precision"] = "bf16"
         with no_metrics_in(module):
-            private = make_private(
-                module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, loss=self._loss or StepLoss(),
-                **precision, **self._settings,
-            )  # fmt: skip
-            require_gradients(module, private.run._task.loss, private.run._task.rows)
+            private = make_private(module, self.optimizers[0], dataloader, epochs=trainer.max_epochs, **settings)
+            task = private.run._task
+            require_gradients(module, task.loss, task.rows)
         self.private = Driven(private.run)
         self.private.begin()
         return self.private
@@ -142,10 +146,11 @@ class PrivateStrategy(SingleDeviceStrategy):
         """A checkpoint, for anything but to go on training: noise would be drawn anew for steps that were taken before."""
         if self.lightning_module.trainer.state.fn == "fit":
             raise BadInput(
-                "ckpt_path can't be used with fit: a private run can't go on from Lightning's checkpoint. Load its weights into "
-                "the module, and begin another run with the same ledger"
+                "ckpt_path can't be used with fit: a private run can't go on from Lightning's checkpoint. Load its weights "
+                "into the module, and begin another run with the same ledger"
             )
-        return super().load_checkpoint(checkpoint_path, weights_only=weights_only)
+        loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=weights_only)
+        return loaded
 
     def on_train_end(self) -> None:
         """The run is over: what was not charged is given back."""

@@ -239,7 +239,9 @@ def load_model(
         )
     config = parse(contents.files[CONFIG])
     if contents.names == ADAPTER_FILES:
-        raise BadInput(f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)")
+        raise BadInput(
+            f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)"
+        )
     spec = model_spec or config["model"]
     if model_spec is None and not networks.is_built_in(spec):
         # A folder must not choose the code that runs here.

@@ -20,7 +20,7 @@ _EXAMPLES = 4
 _AGREE = 1e-3
 
 
-def require_gradients(model: nn.Module, loss: Loss, rows: Rows) -> None:
+def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
     """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every trainable parameter.
 
     That weights moved in training proves nothing: the noise moves them all. Nothing private is looked at, and no release is
@@ -35,6 +35,7 @@ def require_gradients(model: nn.Module, loss: Loss, rows: Rows) -> None:
         BadInput: a parameter is trained to which no gradient flows.
         NotPerExample: the sums differ.
     """
+    assert loss is not None
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()  # without dropout, which two computations would draw differently
@@ -61,9 +62,7 @@ def require_gradients(model: nn.Module, loss: Loss, rows: Rows) -> None:
         raise NotPerExample(f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be protected")
 
 
-def _by_autograd(
-    model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape
-) -> tuple[dict[str, Tensor], float]:
+def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape) -> tuple[dict[str, Tensor], float]:
     """The sum of the gradients of single examples, by name, and the largest norm of one.
 
     Raises:

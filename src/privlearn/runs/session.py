@@ -238,7 +238,7 @@ class TrainingSession(Session):
             yield step, sample
 
     def keep(self, step: int, *, now: bool = False) -> None:
-        """Write a checkpoint if it is time, or `now`: the batches of the epoch before this one were released, and it was not."""
+        """Write a checkpoint if it is time, or `now`: what is before this batch of the epoch was released, and it was not."""
         if self.file and (now or self.file.due):
             self._save(step)
 
