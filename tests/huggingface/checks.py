@@ -110,7 +110,7 @@ def check_an_examples_loss_is_its_own() -> None:
 def check_masks_leave_padding_out() -> None:
     """A text's gradient is the same whatever public length it is padded to, and whatever stands in the padding."""
     made.require_transformers()
-    from privlearn.huggingface.padding import Padded
+    from privlearn.huggingface.fixed_length import Padded
 
     for model in (made.still_gpt2(), made.bert("ForMaskedLM", position_embedding_type="absolute")):
         model.eval()

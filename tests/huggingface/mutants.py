@@ -11,7 +11,7 @@ made.require_transformers()
 pytest.importorskip("peft", reason="peft is not installed")
 
 from privlearn.clipping import gradients  # noqa: E402
-from privlearn.huggingface import example_losses, padding, trainer  # noqa: E402
+from privlearn.huggingface import example_losses, fixed_length, trainer  # noqa: E402
 from privlearn.runs import gradient_check  # noqa: E402
 
 STEP = "    seen = self.private.step(inputs)\n"
@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant("a class's loss is centred over the batch", example_losses.ExampleLoss._of_classes,
            "return F.cross_entropy(scores, labels", "return F.cross_entropy(scores - scores.mean(0), labels",
            "check_an_examples_loss_is_its_own"),
-    Mutant("padding is taken for text", padding.Padded._padded, "fill = _PADDING[name]",
+    Mutant("padding is taken for text", fixed_length.Padded._padded, "fill = _PADDING[name]",
            "fill = 1 if 'mask' in name else _PADDING[name]", "check_masks_leave_padding_out"),
     Mutant("an adapter's weight is left out of the clipping", gradients.ClippedGradients._squares,
            "for name, own in gradients.items():",

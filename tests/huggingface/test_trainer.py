@@ -161,6 +161,7 @@ def test_a_model_is_published_and_loaded_again(tmp_path: Path) -> None:
     trainer.train()
     folder = trainer.publish(tmp_path / "model")
     assert pv.verify(folder).ok
+    assert "schedule linear" in (folder / "README.md").read_text()
     x = torch.arange(3, 11)[None]
     wanted = trainer.model.eval()(x).logits
     assert torch.equal(AutoModelForCausalLM.from_pretrained(folder).eval()(x).logits, wanted)
@@ -220,10 +221,9 @@ class _Killed:
         return Kill()
 
 
-@pytest.mark.parametrize("adapted", [False, True])
-@pytest.mark.parametrize("at", [4, 6])
+@pytest.mark.parametrize(("adapted", "at"), [(False, 4), (True, 6)])
 def test_a_killed_run_goes_on_to_the_same_bits(adapted: bool, at: int, tmp_path: Path) -> None:
-    changes = {"save_strategy": "steps", "save_steps": 5 if at == 6 else 3}
+    changes = {"save_strategy": "steps", "save_steps": 5 if at == 6 else 3, "logging_steps": 5}
 
     def trainer(folder: Path, **more: Any) -> PrivateTrainer:
         model = made.lora(made.gpt2()) if adapted else made.gpt2()

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,7 +24,7 @@ from privlearn.descent.dpsgd import Run
 from privlearn.descent.driven import Driven
 from privlearn.errors import BadInput
 from privlearn.huggingface.example_losses import ExampleLoss
-from privlearn.huggingface.padding import Padded, padding_token, require_one_length, tokens_in
+from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
 from privlearn.huggingface.pretrained import publish_pretrained
 from privlearn.huggingface.unsupported import require_arguments, require_own_loss, require_rows
 from privlearn.plan import Plan
@@ -164,7 +165,8 @@ class PrivateTrainer(Trainer):
             private.begin()
             with tempfile.TemporaryDirectory() as folder:
                 output = super().train(self._state.written(folder), **more)
-            self._result = private.finish()
+            result = private.finish()
+            self._result = replace(result, facts=result.facts | {"learning_rate_schedule": self._rates})
         except BaseException:
             private.close()
             raise
@@ -245,6 +247,12 @@ class PrivateTrainer(Trainer):
         if self.private is not None and self._result is None:
             public["epsilon_spent"] = self.private.spent(self._delta)
         super().log(public, start_time)
+
+    @property
+    def _rates(self) -> str:
+        """What the certificate says of the learning rates: the name of the trainer's schedule, or of a scheduler's class."""
+        named = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
+        return str(named) if self._created_lr_scheduler else type(self.lr_scheduler).__name__
 
     @property
     def _delta(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,10 @@ class PrivateStrategy(SingleDeviceStrategy):
         """The run is over: what was not charged is given back."""
         super().on_train_end()
         if self.private is not None and self._result is None:
-            self._result = self.private.finish()
+            result = self.private.finish()
+            schedulers = [type(own.scheduler).__name__ for own in self._trainer.lr_scheduler_configs]
+            rates = {"learning_rate_schedule": ", ".join(schedulers)} if schedulers else {}
+            self._result = replace(result, facts=result.facts | rates)
 
     def on_exception(self, exception: BaseException) -> None:
         """The same."""
