@@ -33,23 +33,25 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(own, theirs[name]) for name, own in one.named_parameters())
 
 
-def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
-    changes = {"optim": "sgd", "lr_scheduler_type": "constant"}
-    trainer = trainer_of(made.still_gpt2(), tmp_path, changes=changes, max_grad_norm=0.5)
-    trainer.train()
-
+def whole() -> dict[str, torch.Tensor]:
+    """The rows as tensors."""
     rows = [made.padded([row]) for row in made.texts()]
-    whole = {
+    return {
         name: torch.cat([F.pad(row[name], (0, made.LENGTH - row[name].shape[1]), value=fill) for row in rows])
         for name, fill in (("attention_mask", 0), ("input_ids", 0), ("labels", -100))
     }
 
-    def loss(model: Any, batch: Any) -> torch.Tensor:
-        scores = (
-            model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].transpose(1, 2)
-        )
-        return F.cross_entropy(scores, batch["labels"][:, 1:], reduction="none").sum(1) / made.LENGTH
 
+def by_hand(model: Any, batch: Any) -> torch.Tensor:
+    """The loss of single examples, written down."""
+    scores = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1].transpose(1, 2)
+    return F.cross_entropy(scores, batch["labels"][:, 1:], reduction="none").sum(1) / made.LENGTH
+
+
+def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
+    changes = {"optim": "sgd", "lr_scheduler_type": "constant"}
+    trainer = trainer_of(made.still_gpt2(), tmp_path, changes=changes, max_grad_norm=0.5)
+    trainer.train()
     model = made.still_gpt2()
     model.config.use_cache = False
 
@@ -57,13 +59,34 @@ def test_the_weights_and_events_are_those_of_dpsgd(tmp_path: Path) -> None:
         return torch.optim.SGD(parameters, lr=0.01)
 
     plan = pv.Plan(pv.Poisson(8 / 40), epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=8.0, delta=1e-3)
-    result = pv.dpsgd(
-        plan, model, loss, TensorRows(whole), optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8
-    )
+    rows = TensorRows(whole())
+    result = pv.dpsgd(plan, model, by_hand, rows, optimizer=optimizer, streams=pv.Streams.new(5), microbatch=8)
     assert trainer.plan == plan
     assert trainer.result.ledger.event == result.ledger.event == plan.event()
     assert same(trainer.model, model)
     assert not same(trainer.model, made.still_gpt2())
+
+
+def test_the_trainers_optimizer_and_scheduler_step_once_each(tmp_path: Path) -> None:
+    """AdamW with momentum, decay and a falling rate: a second step of the trainer's own would show."""
+    from transformers import get_scheduler
+
+    changes = {"weight_decay": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 2}
+    trainer = trainer_of(made.still_gpt2(), tmp_path, changes=changes)
+    trainer.train()
+    model = made.still_gpt2()
+    model.config.use_cache = False
+    twin = trainer_of(model, tmp_path / "twin", changes=changes)
+    optimizer = twin.create_optimizer()
+    scheduler = get_scheduler("cosine", optimizer, num_warmup_steps=2, num_training_steps=10)
+    rows, streams = TensorRows(whole()), pv.Streams.new(5)
+    with pv.Run(twin.plan, model, by_hand, rows, optimizer=lambda _: optimizer, streams=streams, microbatch=8) as run:
+        for epoch in run:
+            for batch in epoch:
+                run.step(batch)
+                scheduler.step()
+    assert same(trainer.model, model)
+    assert trainer.state.log_history[-2]["learning_rate"] < 0.001
 
 
 @pytest.mark.parametrize(
