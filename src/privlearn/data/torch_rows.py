@@ -130,7 +130,7 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), whose "
             "batch size is the expected number of examples in a batch"
         )
-    loader = getattr(loader, "base_dataloader", loader)
+    prepared, loader = loader, getattr(loader, "base_dataloader", loader)
     dataset, drawn = loader.dataset, loader.batch_sampler
     if isinstance(dataset, IterableDataset):
         rows_of(dataset)
@@ -139,7 +139,7 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             f"the loader is a {type(loader).__name__}, which makes its batches in its own way: give the plain "
             "DataLoader(dataset, batch_size=B, collate_fn=...) that is behind it"
         )
-    if type(drawn) is not BatchSampler:
+    if type(drawn) is not BatchSampler or (loader is prepared and loader.batch_size is None):
         raise BadInput(
             f"the loader has {'no batches' if drawn is None else 'a batch_sampler of its own'}, and batches "
             "are drawn at random here. Give DataLoader(dataset, batch_size=B) without it, and sampling= for other ways"

@@ -34,19 +34,19 @@ class Contents:
 
     Attributes:
         path: the folder.
-        names: the files that are expected beside the certificate: a model's or an adapter's.
         files: the content of certificate, configurations and card, where they could be read.
         digests: SHA-256 of each file that could be read, weights included.
         problems: which files are missing or cannot be read, each a sentence.
         strangers: names of everything else, in order.
+        names: the files that are expected beside the certificate: a model's or an adapter's.
     """
 
     path: Path
-    names: frozenset[str]
     files: dict[str, bytes]
     digests: dict[str, str]
     problems: tuple[str, ...]
     strangers: tuple[str, ...]
+    names: frozenset[str] = MODEL_FILES
 
 
 def read(folder: str | Path) -> Contents:
@@ -74,7 +74,7 @@ def read(folder: str | Path) -> Contents:
             digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
     except _Unreadable as error:
         problems.append(str(error))
-    return Contents(path, names, files, digests, tuple(problems), _strangers(path, names))
+    return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)
 
 
 def weights_in(names: frozenset[str]) -> str:
