@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privlearn import lightning as lightning
     from privlearn import mac as mac
     from privlearn import models as models
+    from privlearn import runs as runs
     from privlearn import sampling as sampling
     from privlearn import schedules as schedules
     from privlearn import statistics as statistics
@@ -86,6 +87,7 @@ __getattr__, __dir__, __all__ = lazy(
                 "lightning",
                 "mac",
                 "models",
+                "runs",
                 "sampling",
                 "schedules",
                 "statistics",

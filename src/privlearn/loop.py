@@ -8,6 +8,7 @@ from typing import Any, Unpack, final
 
 from torch import Tensor, nn
 
+from privlearn._display import Described, Summary
 from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.clips import Clip, Flat
@@ -19,8 +20,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute
-from privlearn.runs.refusals import require_optimizer_of
+from privlearn.runs.given import Compute, require_optimizer_of
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.sampling import Sampler, named
 from privlearn.schedules import Constant, NoiseSchedule
@@ -105,7 +105,7 @@ def make_private(
 
 
 @final
-class PrivateLoop:
+class PrivateLoop(Described):
     """A loop that somebody writes around a run of DP-SGD: `for batch in private.batches(): private.step(batch, loss)`.
 
     As a context manager it ends the run however the block ends.
@@ -200,8 +200,10 @@ class PrivateLoop:
     def __exit__(self, *error: object) -> None:
         self.run.__exit__(*error)
 
-    def __repr__(self) -> str:
-        return f"PrivateLoop({self.taken} of {self.steps} steps taken)"
+    def _summary(self) -> Summary:
+        rows = self.run._summary().rows[:-1]
+        loop = "for batch in private.batches(): private.step(batch, loss); then private.publish(folder)"
+        return Summary(f"A loop of one's own, {self.taken} of {self.steps} steps taken", [*rows, ("use", loop)])
 
 
 def _unwrapped(model: Any) -> nn.Module:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, final, get_args
 
 from privlearn import _public, reacting, solving
 from privlearn._checks import count
+from privlearn._display import Described, plan_summary
 from privlearn._public import registered
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
@@ -48,7 +49,7 @@ _EXAMPLES = {
 }
 
 
-class AbstractPlan(ABC):
+class AbstractPlan(Described, ABC):
     """Public numbers that fix what a run is charged. Concrete plans are final, frozen and registered dataclasses.
 
     Attributes:
@@ -59,6 +60,7 @@ class AbstractPlan(ABC):
 
     kind: ClassVar[str]
     budget: Budget | None
+    _summary = plan_summary
 
     @abstractmethod
     def event(self) -> Composed:
@@ -151,7 +153,7 @@ class AbstractPlan(ABC):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(AbstractPlan):
     """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and equals the ledger's afterwards.
 
@@ -193,11 +195,7 @@ class Plan(AbstractPlan):
     kind: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
-        kinds: dict[str, tuple[type, ...]] = {
-            "sampling": (Sampler,),
-            "schedule": (Schedule, Validation),
-            "clip": get_args(Clip | Layerwise),
-        }
+        kinds = {"sampling": (Sampler,), "schedule": (Schedule, Validation), "clip": get_args(Clip | Layerwise)}
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
@@ -380,7 +378,6 @@ class Plan(AbstractPlan):
         """
         budget = budget.for_group(self.group_size)
         self.require_room(budget)
-
         schedule, limit = self.schedule, None
         if isinstance(schedule, Validation):
             epoch = self.epoch_event(schedule.start)

@@ -7,7 +7,7 @@ from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
 from privlearn.descent import dpsgd, task
 from privlearn.publishing import card
-from privlearn.runs import checkpoint, optimizers, refusals, result, session
+from privlearn.runs import checkpoint, given, optimizers, result, session
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
 
@@ -82,9 +82,9 @@ MUTANTS = [
     Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
     Mutant("the card is silent", card._training, "*_stated_rows(facts)", "", TOLD),
-    Mutant("features are moved as if they were images", refusals.require_no_features,
+    Mutant("features are moved as if they were images", given.require_no_features,
            "spec is not None", "False", REFUSED),
-    Mutant("maps stay where their images leave", refusals.require_changeable, "if y.dim() > 2:", "if False:",
+    Mutant("maps stay where their images leave", given.require_changeable, "if y.dim() > 2:", "if False:",
            REFUSED),
 ]  # fmt: skip
 

@@ -65,8 +65,8 @@ MUTANTS = [
            "check_no_batch_is_left_out_or_used_twice"),
     Mutant("a loop left early is a whole one", session.TrainingSession.facts_of_leaving, "if self.complete", "if True",
            "check_a_loop_left_early_claims_its_limit"),
-    Mutant("the figures of a batch are shown", result.PrivateDiagnostics.__repr__, "return f", "return str(self._figures) + f",
-           "check_what_a_step_returns_is_kept_from_sight"),
+    Mutant("the figures of a batch are shown", result.PrivateDiagnostics._summary,
+           "map(repr, self._figures)", "map(repr, self._figures.items())", "check_what_a_step_returns_is_kept_from_sight"),
     Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
            "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.guarantee import Adjacency, Guarantee
 from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
@@ -39,11 +39,6 @@ _METHODS = {
 }
 #: Accuracies closer than this are hardly ever worth telling apart.
 _FINE = 0.005
-_VERBS = {
-    "add_remove": ("added or removed", "added or removed"),
-    "zero_out": ("replaced by an empty one", "replaced by empty ones"),
-    "replace_one": ("replaced by another", "replaced by others"),
-}
 
 
 def plain(text: object) -> str:
@@ -82,13 +77,10 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 def meaning(figures: dict[str, Any]) -> str:
     """What the numbers mean, in a sentence each."""
-    unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
-    change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
-    attack = f"\n{describe(figures['attack'], unit)}" if figures.get("attack") else ""
-    return (
-        f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
-        f"probability of {figures['delta']:g}.{attack}"
-    )
+    unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
+    stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
+    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
+    return f"{stated.meaning}{attack}"
 
 
 def at_most(plan: Plan) -> str:

@@ -47,8 +47,8 @@ from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
+from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.optimizers import MeanWeights
-from privlearn.runs.refusals import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan

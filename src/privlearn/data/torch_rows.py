@@ -225,7 +225,7 @@ def _described(value: Any) -> str:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checked:
     """What a look at all rows has shown. It tells of private rows: keep it to yourself.
 
@@ -236,6 +236,9 @@ class Checked:
 
     rows: int
     unusable: tuple[tuple[int, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         if not self.unusable:

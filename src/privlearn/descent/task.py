@@ -6,6 +6,7 @@ Its epochs and batches, for a run that is driven by hand.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,22 +18,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
+from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
-from privlearn.errors import BadInput
+from privlearn.descent.rules import learning_rate
+from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example, require_separate
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Compute, Given, by_index
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Compute,
+    Given,
+    OptimizerFactory,
+    by_index,
     device_of,
     gradient_clip,
     network_from,
+    optimizer_from,
     require_changeable,
     require_finite,
     require_labels_to_select,
@@ -213,6 +220,21 @@ class Task:
         session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
 
+    def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
+        """The optimizer that is given, or SGD at the learning rate that the rules give for a network of one's own.
+
+        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a matrix
+        with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
+
+        Raises:
+            BadInput: it is none, or needs a closure or sparse gradients.
+        """
+        if given is not None:
+            return optimizer_from(given, self.parameters)
+        norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+        rate = learning_rate("SGD", self.plan, self.examples, "a network of one's own", norm)
+        return torch.optim.SGD(self.parameters, lr=rate)
+
     def fit(self, session: TrainingSession) -> None:
         """Make what stands in front of the network by releases on all rows, and take the rows behind it."""
         if self.indexed is not None:
@@ -312,6 +334,24 @@ class Batch:
     number: int
     noise_multiplier: float
 
+    def require_unused(self, session: TrainingSession) -> None:
+        """Raise `BadInput` unless the run is under way, and `SampleReused` if a step was taken on this batch."""
+        session.require_open()
+        if self.sample.used:
+            raise SampleReused(
+                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted for "
+                "once. Take the next batch of the epoch"
+            )
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected batch "
+            "size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier {self.noise_multiplier:.4g})"
 
@@ -360,6 +400,26 @@ class Epoch:
                     f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
                 )
         self.done = True
+
+
+class DescribedRun(Described):
+    """A run that says how far it is."""
+
+    _session: TrainingSession
+    _task: Task
+
+    def _summary(self) -> Summary:
+        session, plan = self._session, self._session.plan
+        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self._task.steps} steps"
+        rows = plan._summary().rows
+        return Summary(
+            f"Run of DP-SGD, {session.state}: {steps}",
+            [
+                ("plan", "; ".join(" ".join(row) for row in rows[:2])),
+                *rows[-2:],
+                ("use", "for epoch in run: for batch in epoch: run.step(batch); then run.result()"),
+            ],
+        )
 
 
 def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> Iterator[tuple[int, Sample, Rows]]:

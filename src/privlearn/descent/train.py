@@ -21,7 +21,7 @@ from privlearn.descent.rules import Facts, Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.refusals import require_no_features
+from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.chain import row_norm, with_features

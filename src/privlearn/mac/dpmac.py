@@ -29,9 +29,8 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Given, rows
-from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Given,
     OptimizerFactory,
     device_of,
     network_from,
@@ -41,7 +40,9 @@ from privlearn.runs.refusals import (
     require_kinds,
     require_public_numbers,
     require_same_examples,
+    rows,
 )
+from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample

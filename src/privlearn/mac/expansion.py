@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from privlearn._checks import one_of
 from privlearn.clipping.derivative_bounds import Analytic, Layerwise
 from privlearn.errors import BadInput
-from privlearn.mac.activations import Activation
-from privlearn.mac.network import Layer
+from privlearn.mac.network import Activation, Layer
 
 
 @final
@@ -133,7 +132,7 @@ def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Surrogate:
     """sum_h w_h.b_h + w_h.C_h w_h, with noise in b and C (Harder et al. 2019, eq. 5, times 2N).
 

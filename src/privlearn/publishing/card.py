@@ -12,7 +12,7 @@ from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.accounting.tradeoff import tradeoff
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import claim
+from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
@@ -119,7 +119,7 @@ def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str
         "at the data or at earlier private results, nor figures from test data.",
         "",
     ]
-    lines += claim.card_lines(others) if others else []
+    lines += certificate.card_lines(others) if others else []
     if seeded:
         lines += [
             "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "

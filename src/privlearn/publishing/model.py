@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn._display import Described, Summary
 from privlearn._storage import loads
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.models import networks
@@ -173,7 +174,7 @@ def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
 
 
 @final
-class PublishedModel(nn.Sequential):
+class PublishedModel(Described, nn.Sequential):
     """A published model, its folder verified: the transforms and the network, as in `Result.model`.
 
     It takes raw inputs and gives what the trained model gave: scores of classes.
@@ -191,6 +192,16 @@ class PublishedModel(nn.Sequential):
         self.classes: int | None = config["classes"]
         self.verification, self.config = verification, dict(config)
         self.eval()
+
+    def _summary(self) -> Summary:
+        classes = "" if self.classes is None else f", {self.classes} classes"
+        shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
+        made = f"{', '.join(type(module).__name__ for module in self)}, for rows of shape {shape}{classes}"
+        use = "model.predict(rows) gives classes, model(rows) scores"
+        return Summary(
+            "PublishedModel: its folder agrees with its certificate",
+            [("model", made), guarantee, *more[:2], ("use", use)],
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""

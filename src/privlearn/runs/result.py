@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
+from privlearn._display import Described, Summary
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -101,7 +102,7 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
 
 
 @final
-class PrivateDiagnostics(Mapping[str, Any]):
+class PrivateDiagnostics(Described, Mapping[str, Any]):
     """Figures computed on private data without a release: for the curator's eyes. `publish` refuses them."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
@@ -116,13 +117,16 @@ class PrivateDiagnostics(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._figures)
 
-    def __repr__(self) -> str:
-        return f"PrivateDiagnostics with [{', '.join(map(repr, self._figures))}]: not covered by the guarantee"
+    def _summary(self) -> Summary:
+        """Names alone: what is printed ends up in logs."""
+        names = ", ".join(map(repr, self._figures)) or "no figures"
+        what = "computed on private data without noise, for the curator's eyes"
+        return Summary(f"PrivateDiagnostics with {names}", [("not covered by the guarantee", what)])
 
 
 @final
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Described):
     """A trained model with everything needed to publish it.
 
     Attributes:
@@ -150,6 +154,20 @@ class Result:
     checkpoint: Checkpoint | None = None
     model_spec: str | None = None
     classes: int | None = None
+
+    def _summary(self) -> Summary:
+        """Private diagnostics are left out."""
+        *_, network = self.model.children() if isinstance(self.model, nn.Sequential) else [self.model]
+        plan, weights = self.plan._summary(), sum(parameter.numel() for parameter in self.model.parameters())
+        return Summary(
+            f"Result of {self.method}",
+            [
+                ("model", f"{type(network).__name__} with {weights:,} parameters"),
+                ("plan", "; ".join(" ".join(row) for row in plan.rows[:2])),
+                *plan.rows[-2:],
+                ("next", 'pv.publish(result, "folder"), then pv.verify("folder"); the ledger is result.ledger'),
+            ],
+        )
 
     @property
     def adjacency(self) -> Adjacency:

@@ -97,7 +97,7 @@ class StatisticsPlan(AbstractPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LeastSquaresPlan(StatisticsPlan):
     """A classifier by least squares, from one release of the sums of products of rows, of all features.
 
@@ -173,7 +173,7 @@ class LeastSquaresPlan(StatisticsPlan):
         return self._rows(released, f"{self.features} of {self.features}", f"rows to norm {self.row_norm:g}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChoosingPlan(StatisticsPlan):
     """What plans have in common of which some features may be chosen.
 
@@ -265,7 +265,7 @@ class ChoosingPlan(StatisticsPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SelectionPlan(ChoosingPlan):
     """Which features tell classes apart, and the statistics that tell: one release. Fields as of `ChoosingPlan`."""
 
@@ -286,7 +286,7 @@ class SelectionPlan(ChoosingPlan):
         return "Features chosen by released statistics of the classes."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeptFeaturesPlan(ChoosingPlan):
     """What plans have in common that choose features, and then release something of the kept ones.
 
@@ -341,7 +341,7 @@ class KeptFeaturesPlan(ChoosingPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FisherPlan(KeptFeaturesPlan):
     """A Fisher classifier from released class statistics. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`."""
 
@@ -378,7 +378,7 @@ class FisherPlan(KeptFeaturesPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowsPlan(KeptFeaturesPlan):
     """Noisy rows of the kept features, each once, with labels. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`, and:
 
