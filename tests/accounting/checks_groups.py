@@ -31,7 +31,7 @@ from privlearn.accounting.mechanisms import (
     Selection,
 )
 from privlearn.accounting.trees import Filter, GaussianFilter
-from privlearn.clipping import rows as row_sums
+from privlearn.clipping import row_sums
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import dataset

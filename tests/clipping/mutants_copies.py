@@ -23,7 +23,7 @@ AGAIN, SAME = (
 )
 TOLD, REFUSED = "check_what_was_done_for_accuracy_is_told", "check_copies_of_what_cannot_be_moved_are_refused"
 
-POWER = "2 / require_share(share) - 2"
+POWER = "2 / share - 2"
 
 MUTANTS = [
     Mutant("the sum of the views in place of their mean", backends.Problem.losses,
@@ -63,17 +63,17 @@ MUTANTS = [
     Mutant("steps count alike, early or late", optimizers.MeanWeights.__init__, POWER, "0.0", WANTED),
     Mutant("the steps before the share count as much", optimizers.MeanWeights.__init__, POWER,
            "1 / share - 1", "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are"),
-    Mutant("the initial weights count", optimizers.MeanWeights.add, "self._power + self.steps)",
+    Mutant("the initial weights count", optimizers.MeanWeights.after_step, "self._power + self.steps)",
            "self._power + self.steps + 1)", WANTED),
-    Mutant("the mean is not published", dpsgd.Run.result, "self._mean.put()", "pass", WANTED),
-    Mutant("the last step is published as well", optimizers.MeanWeights.put, "self.means)",
+    Mutant("the mean is not published", dpsgd.Run.result, "processor.after_run()", "pass", WANTED),
+    Mutant("the last step is published as well", optimizers.MeanWeights.after_run, "self.means)",
            "[m.lerp(p, 0.5) for m, p in zip(self.means, "
            "self._parameters)])", WANTED),
-    Mutant("frozen weights and buffers are averaged, too", optimizers.MeanWeights.put,
+    Mutant("frozen weights and buffers are averaged, too", optimizers.MeanWeights.after_run,
            "torch._foreach_copy_(self._parameters, self.means)",
            "[p.fill_(1.0) for p in self._parameters]", WANTED),
     Mutant("the mean is lost", session.TrainingSession._restore, "part.load_state_dict(",
-           "(part.load_state_dict if name != 'mean' else lambda _: None)(", AGAIN),
+           "(part.load_state_dict if name != 'average' else lambda _: None)(", AGAIN),
     Mutant("how many steps were averaged is lost", optimizers.MeanWeights.load_state_dict,
            'self.steps = state["steps"]', "pass", AGAIN),
     Mutant("any copies will do to go on", checkpoint.facts, "_name(transform)", "''", SAME),

@@ -46,7 +46,7 @@ from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
-from privlearn.schedules import Constant, Schedule, Validation, spec
+from privlearn.schedules import Constant, Schedule, spec
 from privlearn.streams import Streams
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
@@ -164,7 +164,7 @@ class MacSettings:
             )
         if self.newton is not None:
             positive("newton", self.newton)
-        if isinstance(plan.schedule, Validation):
+        if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:
             raise BadInput(
@@ -378,10 +378,10 @@ class MacSteps:
 
     def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
         """Release the histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
-        if self.derivatives.learned:  # before an interruption
-            self.ledger.charge(learned.event(), adjacency)
-            return
         (everybody,) = FullBatch().draw(len(x))
+        if self.derivatives.learned:  # released before an interruption
+            everybody.spend(learned.event(), adjacency, self.ledger)
+            return
         parts = self.derivatives.histograms(everybody, x, y, mu)
         self.derivatives.learn(self._released(parts, learned.noise_multiplier))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +29,11 @@ from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
+from privlearn.runs import post_processing
 from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.post_processing import PostProcessed
 from privlearn.sampling import Sampler, Shuffle
-from privlearn.schedules import Schedule, Validation
+from privlearn.schedules import Schedule
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.select import SelectFeatures, require_classes
@@ -39,7 +41,7 @@ from privlearn.transforms.specs import Rescale
 from privlearn.world import World
 
 #: The other named arguments of a run (`RunArguments`).
-ARGUMENTS = ("optimizer", "learning_rate_schedule", "average", "validation", "ledger", "streams", "checkpoint")
+ARGUMENTS = ("optimizer", "learning_rate_schedule", "validation", "ledger", "streams", "checkpoint")
 #: How a run computes (`Compute`).
 COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
@@ -55,10 +57,10 @@ def require_kinds(
         BadInput: with the name of the argument.
         TypeError: there is no such argument.
     """
-    unknown = [name for name in compute if name not in COMPUTE]
+    known = (*ARGUMENTS, *post_processing.ROWS, *COMPUTE)
+    unknown = [name for name in compute if name not in known]
     if unknown:
-        known = ", ".join((*ARGUMENTS, *COMPUTE))
-        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {known}")
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
     makes = callable(model) and not isinstance(model, type)
     account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
     copies = compute.get("augmentation")
@@ -309,7 +311,7 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
-class Compute(TypedDict, total=False):
+class Compute(PostProcessed, total=False):
     """How a run computes; none of it touches the guarantee.
 
     Keys:
@@ -333,7 +335,6 @@ class RunArguments(Compute, total=False):
 
     optimizer: OptimizerFactory | None
     learning_rate_schedule: Schedule
-    average: float | None
     validation: Dataset | None
     ledger: Ledger | None
     streams: Streams | None
@@ -377,7 +378,7 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
     that is paid for computes on all rows.
     """
-    whole, workers = bool(plan.releases) or isinstance(plan.schedule, Validation), 0
+    whole, workers = bool(plan.releases) or plan.reacts, 0
     if isinstance(given, DataLoader):
         workers = given.num_workers
         given = dataset_of(given, plan.sampling)

@@ -69,6 +69,12 @@ class Session:
             self.ledger.settle()
 
 
+def charge_again(ledger: Ledger, plan: AbstractPlan) -> None:
+    """Charge a resumed run for all that it released before its interruption; a ledger in a file charges nothing twice."""
+    ledger.charge(plan.event(), plan.neighbours)
+    ledger.settle()
+
+
 @final
 class TrainingSession(Session):
     """The session of a run in many steps, which may be kept in a checkpoint.

@@ -26,6 +26,7 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.runs.result import PrivateDiagnostics
+from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch, Sample
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Teachers
@@ -345,8 +346,7 @@ def keep_answers(
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
-                ledger.charge(plan.event(), plan.adjacency)
-                ledger.settle()
+                charge_again(ledger, plan)
                 return _taken_up(saved, plan, pool, ledger)
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             _total(made).copy_(saved.tensors["sums"])
