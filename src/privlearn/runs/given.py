@@ -29,9 +29,8 @@ from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
-from privlearn.runs import post_processing
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.post_processing import PostProcessed
+from privlearn.runs.post_processing import ROWS, PostProcessed
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
@@ -40,10 +39,6 @@ from privlearn.transforms.select import SelectFeatures, require_classes
 from privlearn.transforms.specs import Rescale
 from privlearn.world import World
 
-#: The other named arguments of a run (`RunArguments`).
-ARGUMENTS = ("optimizer", "learning_rate_schedule", "validation", "ledger", "streams", "checkpoint")
-#: How a run computes (`Compute`).
-COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
 #: A factory of optimizers: parameters to a torch.optim optimizer.
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -57,7 +52,7 @@ def require_kinds(
         BadInput: with the name of the argument.
         TypeError: there is no such argument.
     """
-    known = (*ARGUMENTS, *post_processing.ROWS, *COMPUTE)
+    known = dict.fromkeys((*RunArguments.__annotations__, *ROWS))
     unknown = [name for name in compute if name not in known]
     if unknown:
         raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
