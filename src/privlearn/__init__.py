@@ -12,6 +12,7 @@ from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
     from privlearn import accounting as accounting
+    from privlearn import boosting as boosting
     from privlearn import clipping as clipping
     from privlearn import errors as errors
     from privlearn import huggingface as huggingface
@@ -81,6 +82,7 @@ __getattr__, __dir__, __all__ = lazy(
         **dict.fromkeys(
             (
                 "accounting",
+                "boosting",
                 "clipping",
                 "errors",
                 "huggingface",
