@@ -212,6 +212,8 @@ class TrainingSession(Session):
             self._fitted.append(transform)
         else:
             transform = release.fit(x, self.plan.neighbours, self.ledger, self.streams.noise, persons, y)
+            # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
+            transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
             self._fitted.append(transform)
             self._save(0)
         return transform
