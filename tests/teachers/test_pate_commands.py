@@ -143,9 +143,9 @@ def test_an_interrupted_student_costs_nothing_more(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--optimizer does not go with --method pate"),
-        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "--tune does not go with"),
-        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "--clip does not go with"),
+        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--method pate does not go with --optimizer"),
+        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "does not go with --tune"),
+        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "does not go with --clip"),
         (["--method", "pate"], "give what may be spent"),
         (["--method", "pate", "--epsilon", "1", "--noise-multiplier", "3"], "one of them"),
         (["--method", "pate", "--epsilon", "1", "--threshold", "3"], "--threshold and --answers go together"),
