@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+from privlearn.boosting.plan import BoostingPlan
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
@@ -31,7 +32,9 @@ class Method:
         settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its noise.
         train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a result.
 
-    The command line has pages of its own for the methods that have neither `settle` nor `train`.
+        python_only: whether the command line does not have it.
+
+    The command line has pages of its own for its methods that have neither `settle` nor `train`.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Method:
     fields: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = ()
     settle: Callable[[Any, Any], AbstractPlan] | None = None
     train: Callable[..., Any] | None = None
+    python_only: bool = False
 
     def suits(self, option: str) -> bool:
         """Whether an option is one of those that not every method takes, and this one does."""
@@ -83,5 +87,6 @@ METHODS = {
             _BOUNDS | {"features", "features_cache", "keep", "mode"},
             "it makes a linear classifier from released statistics in one go",
         ),
+        Method("boosting", (BoostingPlan,), python_only=True),
     )
 }

@@ -253,7 +253,8 @@ _OTHERS = (
 
 
 def _method() -> Option:
-    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=tuple(METHODS), part="plan")
+    named = tuple(name for name, method in METHODS.items() if not method.python_only)
+    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=named, part="plan")
 
 
 def _fields() -> Iterator[Option]:
