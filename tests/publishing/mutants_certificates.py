@@ -61,7 +61,7 @@ MUTANTS = [
            "PerEpoch(self.noise_multipliers()[:1])", READ),
     Mutant("what is missing is as usual", _public.from_json, "if set(values) != expected:",
            "if set(values) - expected:", REFUSED),
-    Mutant("any kind will do for a plan", certificate.read_plan, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
+    Mutant("any kind will do for a plan", certificate.read_plan, "if not isinstance(plan, tuple(plans)):", "if False:", REFUSED),
     Mutant("plans of any size are priced", certificate.read_plan, "> _MOST_EPOCHS", "> 10**12", REFUSED),
     Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
     Mutant("errors of types are shown as they are", _public.from_json,
