@@ -70,7 +70,7 @@ METHODS = {
             _DESCENT
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
-            | {"select", "select_share"},
+            | {"select", "select_share", "temperature"},
             after_steps=True,
         ),
         Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),

@@ -190,7 +190,10 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
     assert "more than the 20 teachers have" in said
     assert "20 teachers share 30 examples" in said
     assert "answered" in said
-    for refused, reason in ((["--pca", "3"], "--pca does not go"), (["--batch-size", "9"], "--batch-size does not go")):
+    for refused, reason in (
+        (["--pca", "3"], "does not go with --pca"),
+        (["--batch-size", "9"], "does not go with --batch-size"),
+    ):
         code, said = command(capsys, *words, *refused)
         assert code == 2
         assert reason in said
