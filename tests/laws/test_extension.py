@@ -414,7 +414,9 @@ def require_rounded(folder: Path) -> None:
 def test_a_made_up_option_of_dpsgd_is_an_argument_a_fact_and_a_line_of_the_card(rounding: None, tmp_path: Path) -> None:
     x, y = data()
     rows = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
-    result = pv.train(rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, streams=pv.Streams.new(0))
+    result = pv.train(
+        rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, temperature=0.0, streams=pv.Streams.new(0)
+    )
     require_rounded(pv.publish(result, tmp_path / "trained"))
     wanted = pv.Plan(pv.Poisson(0.5), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
     make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
@@ -431,7 +433,9 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
     file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
     np.savez(file, x=x.numpy(), y=y.numpy())
     common = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--epsilon", "4", "--seed", "0"]
-    assert main([*common, "--epochs", "2", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+    assert (
+        main([*common, "--epochs", "2", "--temperature", "0", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+    )
     said = " ".join(capsys.readouterr().err.split())
     assert "rounding multiples of 0.5 as given" in said
     require_rounded(out)
