@@ -41,6 +41,7 @@ from privlearn.runs.refusals import (
     require_kinds,
     require_public_numbers,
     require_same_examples,
+    warn_of_absent,
 )
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
@@ -223,6 +224,7 @@ class MacTask:
         self._examples = plan.examples or len(x)
         self._front = Front(plan, data, x)
         self._x, shape = self._front.rows, self._front.shape
+        warn_of_absent(self._x)
         require_public_numbers(self._examples, rates)
         self._network = model if isinstance(model, nn.Module) else network_from(model, shape)
         self._network.to(device_of(settings.device, self._network)).train()

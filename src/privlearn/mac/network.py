@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from privlearn.errors import BadInput
 from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
 from privlearn.models.check import require_shaped
+from privlearn.runs.result import mean, with_nan, without_nan
 
 #: Activation functions by the class of their module.
 Activations = Mapping[type[nn.Module], Activation]
@@ -145,7 +146,8 @@ def with_ones(rows: Tensor, layer: Layer) -> Tensor:
 @final
 class LayerDiagnostics:
     """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and the
-    share that was clipped. How many examples had a layer that was not finite (such layers add nothing) is `left_out`.
+    share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such layers add
+    nothing) is `left_out`.
     """
 
     def __init__(self, layers: int) -> None:
@@ -171,19 +173,18 @@ class LayerDiagnostics:
 
     def end_epoch(self) -> None:
         """Add the epoch to `figures`."""
-        if self._rows and min(self._counted):
-            self.figures["loss"].append(self._loss / self._rows)
-            for name, sums in (("norms", self._norms), ("clipped_shares", self._clipped)):
-                self.figures[name].append([own / number for own, number in zip(sums, self._counted, strict=True)])
+        self.figures["loss"].append(mean(self._loss, self._rows))
+        for name, sums in (("norms", self._norms), ("clipped_shares", self._clipped)):
+            self.figures[name].append(list(map(mean, sums, self._counted)))
         self.figures["left_out"].append(self._left_out)
         self._begin_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         sums = [self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted]
-        return {"figures": self.figures, "epoch": sums}
+        return {"figures": without_nan(self.figures), "epoch": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self.figures = state["figures"]
+        self.figures = with_nan(state["figures"])
         self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]
