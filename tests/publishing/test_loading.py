@@ -55,7 +55,7 @@ def made(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (None, "model=network"),
+        (None, r"model=.*in Python also the network itself"),
         (Own(outputs=3), r"does not fit the model that was given: '1.layer.(bias|weight)' has shape .*model="),
         (lambda shape: 3, "model made a int of the shape \\(2, 3\\): expected a torch.nn.Module"),
         (3, "model is 3: expected a torch.nn.Module, a function that makes one, or a name"),

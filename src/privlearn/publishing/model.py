@@ -292,7 +292,7 @@ def load_model(
         # A folder must not choose the code that runs here.
         raise BadInput(
             f"the network in {where} was built by {config['model'] or 'code that it does not name'}: if you trust that code "
-            "and have it, give the network yourself, model=network, or model='package.module:function'"
+            "and have it, give it yourself with model='package.module:function' (in Python also the network itself)"
         )
     if model is not None and not isinstance(model, str) and not callable(model):
         raise BadInput(
