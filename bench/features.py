@@ -17,7 +17,7 @@ import torch
 from common import Case, Variant
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.rows import box_sums, class_statistics
+from privlearn.clipping.row_sums import box_sums, class_statistics
 from privlearn.sampling import FullBatch
 
 CLASSES = 10

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
-from privlearn.clipping import backends, gradients, rows
+from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, trees
+from privlearn.accounting.pld import pairs
+from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
 from privlearn.publishing import certificate, verify
 from privlearn.runs import session
@@ -68,7 +69,7 @@ MUTANTS = [
            "check_a_person_has_only_their_own_rows"),
     Mutant("rows in the order of the file", dataset.rows_of_persons, "order[turns]", "turns",
            "check_a_person_has_only_their_own_rows"),
-    Mutant("a person's second moment is a sum", rows.second_moment, " / math.sqrt(copies)", "",
+    Mutant("a person's second moment is a sum", row_sums.second_moment, " / math.sqrt(copies)", "",
            "check_a_person_moves_the_second_moment_by_at_most_its_sensitivity"),
     Mutant("rows of several persons are averaged", gradients.ClippedGradients._taken,
            "[rows].flatten()", "[rows].T.flatten()", "check_a_persons_gradient_is_the_mean_of_their_rows"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privlearn.cli import main
@@ -44,7 +46,7 @@ def test_keys_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     found = budget(capsys, "--examples", "60000", "--batch-size", "600", "--noise-multiplier", "6", "--epochs", "400")
     assert set(found) == {
         "adjacency", "delta", "epsilon", "method", "rho", "epochs", "steps", "noise_multipliers", "guarantees",
-        "group_size", "unspent", "plan",
+        "group_size", "unspent", "plan", "attack",
     }  # fmt: skip
     assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
     assert found["rho"] is None
@@ -81,6 +83,22 @@ def test_per_layer_clipping_costs_the_same_for_the_same_multiplier(capsys: pytes
     assert layer.pop("plan")["clip"]["kind"] == "layer"
     assert flat.pop("plan")["clip"]["kind"] == "flat"
     assert layer == flat
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "dpmac"])
+def test_a_run_is_priced_with_the_batches_that_it_takes(
+    method: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """20,000 rows are enough that the two methods have other batches where nobody says how large they are."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", x=rng.random((20_000, 2), np.float32), y=rng.integers(2, size=20_000))
+    options = ("--method", method, "--examples", "20000", "--epsilon", "1", "--epochs", "1")
+    data = ("--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--model", "mlp:2")
+    assert main(["train", *options, *data, "--seed", "0", "--json", "--out", str(tmp_path / "model")]) == 0
+    trained, priced = json.loads(capsys.readouterr().out), budget(capsys, *options)
+    for name in ("epsilon", "steps", "noise_multipliers"):
+        assert priced[name] == trained[name]
+    assert priced["steps"] == {"dpsgd": 16, "dpmac": 61}[method]
 
 
 def test_a_configuration_file_gives_options_and_the_command_line_wins(

@@ -10,7 +10,7 @@ from torch import nn
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import gradients as clipping
 from privlearn.clipping.clips import Flat, PerLayer
-from privlearn.clipping.rows import second_moment, symmetric
+from privlearn.clipping.row_sums import second_moment, symmetric
 from privlearn.errors import (
     NotPerExample,
 )

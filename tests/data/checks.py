@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import privlearn as pv
-from privlearn.data import catalogue, named, recipes, schema, tables
+from privlearn.data import catalogue, formats, named, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
 from privlearn.errors import BadInput
 from tests.support.checks import check, must_raise
@@ -177,8 +177,8 @@ def check_what_is_no_data_is_refused() -> None:
 @check
 def check_declared_ranges_fit_the_data() -> None:
     """Of the data sets that come with scikit-learn: no row is cut, and no range is wider than rounding outward makes it."""
-    for recipe in (recipes.digits, recipes.breast_cancer):
-        data = recipe({})
+    for read in (formats.digits, formats.breast_cancer):
+        data = read({})
         rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])
         low, high = (np.broadcast_to(np.asarray(bound), rows.shape[1:]) for bound in (data.low, data.high))
         assert (rows >= low).all()
@@ -191,8 +191,8 @@ def check_declared_ranges_fit_the_data() -> None:
 def check_splits_do_not_look_at_rows() -> None:
     numbers = np.arange(50)
     made_up = np.random.default_rng(0)
-    first = recipes._split(numbers, numbers % 2)
-    other = recipes._split(numbers, made_up.permutation(numbers))
+    first = formats._split(numbers, numbers % 2)
+    other = formats._split(numbers, made_up.permutation(numbers))
     assert first["x"].tolist() == other["x"].tolist()
     assert sorted([*first["x"], *first["x_test"]]) == numbers.tolist()
     assert len(first["x"]) == 40

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.cli import predict
-from privlearn.data import catalogue, dataset, named, recipes, schema, tables, torch_rows
+from privlearn.data import catalogue, dataset, formats, named, schema, tables, torch_rows
 from privlearn.runs import given
 from tests.support.mutant import Mutant, suite_of
 
@@ -12,9 +12,9 @@ MUTANTS = [
            "check_what_is_no_data_is_refused"),
     Mutant("two rows are a pair", dataset.Dataset.of, "not isinstance(data, tuple | list) or ", "",
            "check_what_is_no_data_is_refused"),
-    Mutant("half of the pixels' range", recipes.digits, "high=16.0", "high=32.0", "check_declared_ranges_fit_the_data"),
-    Mutant("a range twice as wide", recipes.breast_cancer, "0.31", "0.62", "check_declared_ranges_fit_the_data"),
-    Mutant("a range that cuts rows", recipes.breast_cancer, "2510", "2500", "check_declared_ranges_fit_the_data"),
+    Mutant("half of the pixels' range", formats.digits, "high=16.0", "high=32.0", "check_declared_ranges_fit_the_data"),
+    Mutant("a range twice as wide", formats.breast_cancer, "0.31", "0.62", "check_declared_ranges_fit_the_data"),
+    Mutant("a range that cuts rows", formats.breast_cancer, "2510", "2500", "check_declared_ranges_fit_the_data"),
     Mutant("bounds read off the rows", schema._numbers, "clip(column.low, column.high)",
            "clip(max(column.low, values.min()), min(column.high, values.max() - 1))", "check_each_row_is_encoded_by_itself"),
     Mutant("numbers are not clipped", schema._numbers, ".clip(column.low, column.high)",
@@ -44,7 +44,7 @@ MUTANTS = [
            "check_models_predict_by_their_own_schema_only"),
     Mutant("named data may be any bytes", catalogue.File.read, "digest != self.sha256", "False",
            "check_only_published_bytes_are_read"),
-    Mutant("named data are split by label", recipes._split, "np.random.default_rng(0).permutation(len(x))",
+    Mutant("named data are split by label", formats._split, "np.random.default_rng(0).permutation(len(x))",
            'np.argsort(y, kind="stable")', "check_splits_do_not_look_at_rows"),
     Mutant("downloads are not compared with their digest", named._retrieve, 'f"sha256:{source.sha256}"', "None",
            "check_wrong_downloads_are_not_kept"),

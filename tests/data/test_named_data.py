@@ -13,7 +13,7 @@ import pytest
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.data import NAMES, catalogue, recipes
+from privlearn.data import NAMES, catalogue, formats
 from privlearn.data.catalogue import CATALOGUE
 from privlearn.data.named import fetch
 from privlearn.errors import BadInput
@@ -69,7 +69,7 @@ def test_adult_has_the_categories_that_its_documentation_lists(data_dir: Path) -
     documented = dict(
         re.findall(r"^([a-z-]+): (.*)\.$", (data_dir / "adult" / "adult.names").read_text(), re.MULTILINE)
     )
-    schema = recipes._schema("adult")
+    schema = formats._schema("adult")
     assert {column.name for column in schema.features} == {*documented} - {"fnlwgt"}
     for column in schema.features:
         listed = documented[column.name]
@@ -127,7 +127,7 @@ def test_the_binary_form_of_cifar10() -> None:
             info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             info.size = rows.nbytes
             archive.addfile(info, io.BytesIO(rows.tobytes()))
-    data = recipes.cifar10_binary({"cifar-10-binary.tar.gz": file.getvalue()}).checked()
+    data = formats.cifar10_binary({"cifar-10-binary.tar.gz": file.getvalue()}).checked()
     assert data.x.shape == (20, 3, 32, 32)
     assert data.x_test.shape == (4, 3, 32, 32)
     assert data.y[::4].tolist() == [7] * 5

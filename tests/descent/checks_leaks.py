@@ -29,7 +29,7 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms import release as release_module
 from privlearn.plan import Plan
 from privlearn.publishing import publish
-from privlearn.runs import refusals
+from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
 from tests.support.transcripts import require_alike, transcript
@@ -432,10 +432,10 @@ def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> N
     plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
     x, y = data_with("ordinary", Adjacency.ADD_REMOVE)
     said = {row: warned(plan, data_with(row, Adjacency.ADD_REMOVE)) for row in ROWS}
-    assert said["NaN"] == said["one NaN"] == said["infinite"] == [refusals.ABSENT]
-    assert warned(plan, (torch.cat([x, x * math.nan]), torch.cat([y, y]))) == [refusals.ABSENT]
+    assert said["NaN"] == said["one NaN"] == said["infinite"] == [ABSENT]
+    assert warned(plan, (torch.cat([x, x * math.nan]), torch.cat([y, y]))) == [ABSENT]
     assert not any(said[row] for row in ROWS if row not in ("NaN", "one NaN", "infinite"))
-    assert not any(character.isdigit() for character in refusals.ABSENT)
+    assert not any(character.isdigit() for character in ABSENT)
     ledger = pv.Ledger()
     for data in ((x * math.inf, y), (x, y.double() * math.nan)):
         with warnings.catch_warnings():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from privlearn import sampling
-from privlearn.clipping import rows
+from privlearn.clipping import row_sums
 from privlearn.mechanisms.noise import add_gaussian
 from privlearn.mechanisms.release import release
 from privlearn.streams import Streams
@@ -288,13 +288,13 @@ def test_training_with_wrong_noise_is_rejected(name: str) -> None:
 # PCA
 
 
-_SYMMETRIC = rows.symmetric  # as it is before a test replaces it
+_SYMMETRIC = row_sums.symmetric  # as it is before a test replaces it
 
 
 def plain_triangle(vector: torch.Tensor, features: int) -> torch.Tensor:
     """sqrt(2) was forgotten."""
     upper = vector.new_zeros(features, features)
-    i, j = rows._upper_triangle(features)
+    i, j = row_sums._upper_triangle(features)
     upper[i, j] = vector
     return upper.triu(1) + upper.triu(1).T + upper.diag().diag()
 

@@ -28,7 +28,7 @@ import privlearn as pv
 from privlearn import sampling
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import clips, rows
+from privlearn.clipping import clips, row_sums
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.plan import Plan
@@ -290,7 +290,7 @@ def require_pca_noise(patches: dict[str, Any] | None = None) -> None:
         found.append(matrix.double().numpy().copy())
         return real(torch.eye(features, dtype=matrix.dtype))
 
-    with mock.patch.object(torch.linalg, "eigh", seen), _patched((rows, pca), patches):
+    with mock.patch.object(torch.linalg, "eigh", seen), _patched((row_sums, pca), patches):
         for _ in range(60):
             pv.transforms.PrivatePCA(2, multiplier).fit(
                 torch.zeros(3, features), Adjacency.ADD_REMOVE, Ledger(), stream

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 import privlearn as pv
+from privlearn.data import formats, named
 from privlearn.data import hippocampus as hippocampus_module
-from privlearn.data import named, recipes
 from privlearn.transforms import made_up_images
 from privlearn.volumes import Start, Training
 
@@ -74,14 +74,14 @@ def hippocampus() -> pv.Dataset:
 
 def some_digits() -> pv.Dataset:
     """A third of the digits' training rows."""
-    data = recipes.digits({})
+    data = formats.digits({})
     return replace(data, x=data.x[:480], y=data.y[:480])
 
 
 #: The named data sets of the pages, as the tests have them.
 DATA: dict[str, Callable[[], pv.Dataset]] = {
     "digits": some_digits,
-    "breast-cancer": lambda: recipes.breast_cancer({}),
+    "breast-cancer": lambda: formats.breast_cancer({}),
     "mnist": lambda: images("mnist", 28, 28),
     "usps-all": lambda: images("usps-all", 16, 16),
     "adult": lambda: rows("adult", 104, 2, 1.0),

@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant("the configuration is not hashed", verify._changed_files, "for name in (WEIGHTS, CONFIG, CARD)\n",
            "for name in (WEIGHTS, CARD)\n", COMPARED),
     Mutant("events may lack what the plan has", verify._of_the_plan,
-           'claim_module.contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
+           'contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
     Mutant("reacting runs are not followed", plan.Plan.follows, "problems + reacting.contradictions(self, facts)", "problems",
            COMPARED),
     Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])', "problems",

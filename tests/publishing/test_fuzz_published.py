@@ -38,7 +38,6 @@ from privlearn.cli import main
 from privlearn.errors import PrivlearnError
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.publishing import certificate, keys
-from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
@@ -145,7 +144,7 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
     planned = plan.event()
     own = accountant.guarantee(planned, Adjacency(adjacency), 1e-5)
-    others = None if tally(planned) == tally(event) else claim_module.figures(claim_module.FIXED, own)
+    others = None if tally(planned) == tally(event) else certificate.figures(certificate.FIXED, own)
     trained = plan.trained(FACTS)
     steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
     body = certificate.make(event, found, plan, FACTS | steps, False, files, others)

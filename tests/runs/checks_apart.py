@@ -15,7 +15,7 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.accounting.ledger import Ledger
-from privlearn.data import recipes
+from privlearn.data import formats
 from privlearn.data.dataset import overlap
 from privlearn.data.schema import parse_schema
 from privlearn.errors import BadInput
@@ -97,7 +97,7 @@ def check_rows_that_are_often_alike_may_be_tested_on() -> None:
 @check
 def check_named_data_are_compared_with_their_test_rows() -> None:
     """A named data set whose files were mixed up."""
-    digits = recipes.digits({})
+    digits = formats.digits({})
     assert digits.checked() is digits
     must_raise(BadInput, replace(digits, x_test=digits.x[:300], y_test=digits.y[:300]).checked)
 

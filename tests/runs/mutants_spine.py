@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from privlearn import plan, sampling, streams
-from privlearn.accounting import budget, events, guarantee, ledger, ledger_state, pairs
-from privlearn.clipping import clips, gradients, per_example, rows
+from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
+from privlearn.accounting.pld import pairs
+from privlearn.clipping import clips, gradients, per_example, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
@@ -90,11 +91,11 @@ MUTANTS = [
            "squares.sum(0, keepdim=True)", "squares.sum().expand(1, len(losses))", "check_microbatches_change_nothing"),
     Mutant("tokens are not merged before the norm", per_example.SparseRows.__init__, "self.nbytes =",
            "self.squares = row_norms(g).square(); self.nbytes =", "check_rules_agree_with_the_loop"),
-    Mutant("PCA rows are not clipped", rows.second_moment, "rows = clip_rows(",
+    Mutant("PCA rows are not clipped", row_sums.second_moment, "rows = clip_rows(",
            "rows = (lambda rows, _: rows)(", "check_pca_moment_is_bounded"),
-    Mutant("PCA's sensitivity grows like the norm", rows.second_moment, "factor * norm**2", "factor * norm",
+    Mutant("PCA's sensitivity grows like the norm", row_sums.second_moment, "factor * norm**2", "factor * norm",
            "check_pca_moment_is_bounded"),
-    Mutant("PCA adds up in single precision", rows.second_moment, "rows.T, rows)",
+    Mutant("PCA adds up in single precision", row_sums.second_moment, "rows.T, rows)",
            "rows.T, rows).copy_(gram.float())", "check_pca_moment_of_many_rows_is_bounded"),
     Mutant("two threads spend one sample", sampling.Sample.spend, "with _ONE_AT_A_TIME:", "if True:",
            "check_a_sample_is_spent_once_by_two_threads"),
@@ -160,7 +161,7 @@ MUTANTS = [
     Mutant("weights are not hashed", verify._changed_files, "files[name] != contents.digests[name]",
            "False", "check_changes_to_a_published_model_are_found"),
     Mutant("the plan is not compared with the events", verify._of_the_plan,
-           'claim_module.contradictions(certificate["claim"], event, planned, guarantee)', "[]",
+           'contradictions(certificate["claim"], event, planned, guarantee)', "[]",
            "check_changes_to_a_published_model_are_found"),
     Mutant("private figures are published", publish.publish, "isinstance(given, PrivateDiagnostics)",
            "False", "check_private_figures_are_not_published"),

@@ -17,13 +17,13 @@ from privlearn.accounting.events import tally, walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import RandomisedResponse, Selection
-from privlearn.clipping import rows as statistics_module
+from privlearn.clipping import row_sums as statistics_module
 from privlearn.clipping.bounded import kept
-from privlearn.clipping.rows import bounded_rows, box_sums, class_statistics
+from privlearn.clipping.row_sums import bounded_rows, box_sums, class_statistics
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.mechanisms import selection as selection_module
-from privlearn.statistics import release as rows_module
+from privlearn.statistics import features as rows_module
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan, StatisticsPlan
 from privlearn.transforms import select as mechanism
 from tests.support.checks import check, must_raise

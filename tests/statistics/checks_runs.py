@@ -24,7 +24,7 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BudgetExceeded, UnsupportedEvent
 from privlearn.mechanisms import selection as randomised_module
 from privlearn.publishing import publish, verify
-from privlearn.statistics import release as rows_module
+from privlearn.statistics import features as rows_module
 from privlearn.statistics.classifiers import fisher_weights
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan, SelectionPlan, StatisticsPlan
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from privlearn import plan as plan_module
 from privlearn.accounting import budget
-from privlearn.clipping import rows
+from privlearn.clipping import row_sums
 from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.publishing import verify
 from privlearn.runs import result, session
-from privlearn.statistics import classifiers, opening, release, sklearn
+from privlearn.statistics import classifiers, features, opening, sklearn
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
 from privlearn_studies.shen2021 import published
@@ -30,31 +30,31 @@ MET = "check_targets_are_met_to_the_last_digits"
 
 MUTANTS = [
     # Sensitivities
-    Mutant("class sums of rows that are not clipped", rows.class_statistics, "lengths.clamp_(min=limit)",
+    Mutant("class sums of rows that are not clipped", row_sums.class_statistics, "lengths.clamp_(min=limit)",
            "torch.full_like(lengths, limit)", MOVES),
-    Mutant("an exchanged row moves class sums by one norm", rows.class_statistics, "adjacency.sum_sensitivity(norm)",
+    Mutant("an exchanged row moves class sums by one norm", row_sums.class_statistics, "adjacency.sum_sensitivity(norm)",
            "norm", MOVES),
-    Mutant("an exchanged row moves one count", rows.class_statistics, "math.sqrt(2) if replaced else 1.0,", "1.0,",
+    Mutant("an exchanged row moves one count", row_sums.class_statistics, "math.sqrt(2) if replaced else 1.0,", "1.0,",
            MOVES),
-    Mutant("moments are bounded by the norm", rows.class_statistics, "norm**2 *", "norm *", MOVES),
-    Mutant("an exchanged row moves moments by one square", rows.class_statistics,
+    Mutant("moments are bounded by the norm", row_sums.class_statistics, "norm**2 *", "norm *", MOVES),
+    Mutant("an exchanged row moves moments by one square", row_sums.class_statistics,
            "norm**2 * (math.sqrt(2) if replaced else 1.0)", "norm**2", MOVES),
-    Mutant("NaN reaches the statistics", rows._blocks, "torch.linalg.vector_norm(rows, dim=1).isfinite() & ", "",
+    Mutant("NaN reaches the statistics", row_sums._blocks, "torch.linalg.vector_norm(rows, dim=1).isfinite() & ", "",
            MOVES),
-    Mutant("an exchanged row moves a distance by one bound", rows.BoxSums.distances,
+    Mutant("an exchanged row moves a distance by one bound", row_sums.BoxSums.distances,
            "self.adjacency.sum_sensitivity(self.bound)", "self.bound", SCORES),
-    Mutant("a mean of the largest class bounds them all", rows.BoxSums.distances, "counts.min()", "counts.max()",
+    Mutant("a mean of the largest class bounds them all", row_sums.BoxSums.distances, "counts.min()", "counts.max()",
            SCORES),
-    Mutant("numbers are not clipped for selection", rows.box_sums, "rows.clamp_(-limit, limit)", "rows", SCORES),
-    Mutant("distances are divided by private counts", rows.BoxSums.distances, "self.sums / counts[:, None]",
+    Mutant("numbers are not clipped for selection", row_sums.box_sums, "rows.clamp_(-limit, limit)", "rows", SCORES),
+    Mutant("distances are divided by private counts", row_sums.BoxSums.distances, "self.sums / counts[:, None]",
            "self.sums / self.counts.values[0].clamp(min=1)[:, None]", SCORES),
-    Mutant("rows are not clipped", rows.bounded_rows, "lengths.clamp_(min=norm)", "torch.full_like(lengths, norm)",
+    Mutant("rows are not clipped", row_sums.bounded_rows, "lengths.clamp_(min=norm)", "torch.full_like(lengths, norm)",
            ROWS),
-    Mutant("an exchanged row is its norm apart", rows.bounded_rows, "adjacency.sum_sensitivity(norm)", "norm", ROWS),
-    Mutant("statistics of all rows, whoever was drawn", rows._blocks, "own = sample.indices[start : start + step]",
+    Mutant("an exchanged row is its norm apart", row_sums.bounded_rows, "adjacency.sum_sensitivity(norm)", "norm", ROWS),
+    Mutant("statistics of all rows, whoever was drawn", row_sums._blocks, "own = sample.indices[start : start + step]",
            "own = np.arange(len(x))[start : start + step]", "check_blocks_make_no_difference"),
-    Mutant("the data are clipped in place", rows._blocks, "copy=True", "copy=False", "check_blocks_make_no_difference"),
-    Mutant("blocks are counted twice", rows.class_statistics, "totals[part].add_(part_sum)",
+    Mutant("the data are clipped in place", row_sums._blocks, "copy=True", "copy=False", "check_blocks_make_no_difference"),
+    Mutant("blocks are counted twice", row_sums.class_statistics, "totals[part].add_(part_sum)",
            "totals[part].add_(2 * part_sum)",
            "check_blocks_make_no_difference"),
     # Noise and price
@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant("labels take half of what they cost", statistics_plan.RowsPlan.label_epsilon,
            "math.sqrt(self._rest * self._label_part)",
            "math.sqrt(2 * self._rest * self._label_part)", PRICE),
-    Mutant("noise of rows for one norm", release.release_features, "noise_multiplier=plan.rest_noise",
+    Mutant("noise of rows for one norm", features.release_features, "noise_multiplier=plan.rest_noise",
            "noise_multiplier=plan.noise", PRICE),
     Mutant("labels are true too often", selection.truth, "-epsilon)", "-2 * epsilon)",
            "check_randomised_response_has_the_stated_law"),
@@ -98,7 +98,7 @@ MUTANTS = [
            "maximum(self.moment_std / counts)", "maximum(self.moment_std / counts.sum())", WELCH),
     Mutant("pooled variances with the noise of one class", select.Statistics.variances,
            "math.sqrt(len(together)) * self.moment_std", "self.moment_std", WELCH),
-    Mutant("a row is in every class's moments", rows.class_statistics, "member.T @ squares",
+    Mutant("a row is in every class's moments", row_sums.class_statistics, "member.T @ squares",
            "torch.ones_like(member).T @ squares", MOVES),
     Mutant("distances of the first class alone", select.scored, "top.values - bottom.values",
            "(means[0] - means[1]).abs()", "check_distances_and_t_statistics_choose_what_they_say"),

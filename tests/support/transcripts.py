@@ -34,8 +34,8 @@ from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent import epoch_noise
 from privlearn.mac import dpmac
 from privlearn.mechanisms import release as release_module
-from privlearn.runs.refusals import ABSENT
-from privlearn.statistics import release as feature_rows
+from privlearn.runs.given import ABSENT
+from privlearn.statistics import features as feature_rows
 from privlearn.transforms import pca
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.

@@ -23,7 +23,7 @@ from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.streams import Streams
-from privlearn.teachers import collection, recipes
+from privlearn.teachers import answers, recipes, trained
 from privlearn.teachers import pate as pate_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws
@@ -148,7 +148,7 @@ def check_kept_answers_are_paid_for_once() -> None:
 @check
 def check_killed_while_asking_draws_the_same_noise() -> None:
     """In the midst of the releases, or just before the books are closed: the same sums, the same noise, one charge."""
-    release, settle = collection._released, Ledger.settle
+    release, settle = answers._released, Ledger.settle
     for case in CASES:
         whole = go(case)
         for last in (0, 4, 10**9):
@@ -167,7 +167,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
 
             with folder() as here:
                 path, keep = here / "ledger.json", here / "kept"
-                with mock.patch.object(collection, "_released", released), mock.patch.object(Ledger, "settle", settled):
+                with mock.patch.object(answers, "_released", released), mock.patch.object(Ledger, "settle", settled):
                     must_raise(Stopped, lambda: go(case, ledger=Ledger.open(path, case[0].budget), keep=keep))  # type: ignore[arg-type] # noqa: B023
                 assert keep.exists()
                 assert keep.stat().st_mode & 0o077 == 0
@@ -222,6 +222,30 @@ def check_kept_answers_belong_to_their_run() -> None:
         for other in others:
             must_raise(BadInput, lambda o=other: ask(*o))  # type: ignore[misc]
         assert ledger.event == Ledger().event == Ledger.open(here / "two.json").event
+
+
+@check
+def check_a_kept_folder_ends_as_it_would_have() -> None:
+    """Killed in the student, by streams of nobody's seed: streams, teachers and answers come from the folder."""
+    plan = pv.teachers.PatePlan(30, 4, pv.teachers.Votes(3)).calibrate(epsilon=20.0, delta=1e-5)
+    with folder() as here:
+        kept = pv.teachers.KeptFolder(str(here / "kept"))
+        assert not kept.answers.exists()
+        assert not kept.teachers.exists()
+        case = (plan, teachers.Trained(private(), described, 4, folder=kept.folder), None, linear)
+        must_raise(Stopped, lambda: go(case, fails, streams=kept.streams(), keep=kept.answers))
+        assert kept.answers.exists()
+        assert kept.teachers.exists()
+        first = go(case, streams=kept.streams(), keep=kept.answers)
+        with mock.patch.object(trained, "taught", side_effect=AssertionError("a teacher is trained again")):
+            again = go(case, streams=kept.streams(3), keep=kept.answers)
+        assert torch.equal(weights(first), weights(again))
+        assert not again.seeded
+        kept.answers.unlink()  # as if it was killed before they were asked
+        with mock.patch.object(trained, "taught", side_effect=AssertionError("a teacher is trained again")):
+            assert torch.equal(weights(first), weights(go(case, streams=kept.streams(), keep=kept.answers)))
+        kept.delete()
+        assert not kept.folder.exists()
 
 
 # Descriptions

@@ -93,7 +93,7 @@ def test_an_interrupted_student_costs_nothing_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
-    from privlearn.teachers import collection
+    from privlearn.teachers import answers
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -112,8 +112,8 @@ def test_an_interrupted_student_costs_nothing_more(
     assert command(capsys, *words("whole"))[0] == 0
     for name, place, told in (
         ("student", (pv.teachers.Student, "_lesson"), "epsilon 8.0000 is spent"),
-        ("answers", (collection, "_released"), "epsilon 8.0000 is spent"),
-        ("teachers", (collection, "empty"), ""),
+        ("answers", (answers, "_released"), "epsilon 8.0000 is spent"),
+        ("teachers", (answers, "empty"), ""),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(*place, stop)

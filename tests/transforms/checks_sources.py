@@ -21,8 +21,8 @@ from privlearn.accounting import zcdp
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping import rows as statistics_module
-from privlearn.clipping.rows import least_squares_sums, symmetric
+from privlearn.clipping import row_sums as statistics_module
+from privlearn.clipping.row_sums import least_squares_sums, symmetric
 from privlearn.descent import rules
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch

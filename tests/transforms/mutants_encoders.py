@@ -7,7 +7,7 @@ from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import chain, external, made_up_images, scattering, sources, specs
+from privlearn.transforms import chain, made_up_images, modules, scattering, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -33,9 +33,9 @@ MUTANTS = [
            "encoded[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
     Mutant("an encoder may mix rows", chain.Encoding.__call__, "isinstance(self.encoder, ExternalModule)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
-    Mutant("an encoder may be another each time", external.ExternalModule.__init__,
+    Mutant("an encoder may be another each time", modules.ExternalModule.__init__,
            "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
-    Mutant("random numbers begin alike each time", external.ExternalModule.__init__, "seed=1", "seed=0",
+    Mutant("random numbers begin alike each time", modules.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("facts may name other features than the plan", plan.Plan.follows, "if named and", "if False and",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
@@ -50,9 +50,9 @@ MUTANTS = [
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("test rows end a run that was paid for", jobs.test_metrics, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("batch norm of an encoder follows the batch", external.ExternalModule.forward, "self._held[0].eval()",
+    Mutant("batch norm of an encoder follows the batch", modules.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
-    Mutant("an encoder is in the mode that others leave it in", external.ExternalModule.forward, "self._held[0].eval()",
+    Mutant("an encoder is in the mode that others leave it in", modules.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0]", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("batch norm of a network is taken for a fixed map", models_check.require_per_example,
            "fixed and module.track_running_stats", "module.track_running_stats",
@@ -60,13 +60,13 @@ MUTANTS = [
     Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
            "any(_rows_depend_on_others(twin, inputs, size) for size in sizes)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
-    Mutant("weights of one's own encoder are published", external.ExternalModule.__init__, "self._held = (made,)",
+    Mutant("weights of one's own encoder are published", modules.ExternalModule.__init__, "self._held = (made,)",
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),
     Mutant("a file names the code that runs", sources.External.empty, "code != stated[\"spec\"]",
            "not (code := stated[\"spec\"])", "check_a_file_never_names_the_code_that_runs"),
     Mutant("other weights of one's own encoder will do", sources.External.empty, "module.digest != stated[\"digest\"]",
            "False", "check_another_encoder_of_that_name_is_refused"),
-    Mutant("a digest of names alone", external._digest, "digest.update(value.detach()", "(value.detach()",
+    Mutant("a digest of names alone", modules._digest, "digest.update(value.detach()", "(value.detach()",
            "check_another_encoder_of_that_name_is_refused"),
     Mutant("made-up images are others each time", made_up_images.made_up_images, "default_rng(0)", "default_rng()",
            "check_directions_are_of_made_up_images_alone"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import rows
+from privlearn.clipping import row_sums
 from privlearn.descent import rules
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan
@@ -18,19 +18,19 @@ TRAINS = "check_a_folder_trains_what_its_encoder_trains"
 
 MUTANTS = [
     # Least squares
-    Mutant("the constant is not in the bound", rows.least_squares_sums,
+    Mutant("the constant is not in the bound", row_sums.least_squares_sums,
            "math.hypot(positive(\"norm\", norm), positive(\"constant\", constant))",
            "norm", MOVES),
-    Mutant("rows are not clipped", rows.least_squares_sums, ".clamp_(min=limit)", "", MOVES),
-    Mutant("an exchanged row moves X'X by one square", rows.least_squares_sums,
+    Mutant("rows are not clipped", row_sums.least_squares_sums, ".clamp_(min=limit)", "", MOVES),
+    Mutant("an exchanged row moves X'X by one square", row_sums.least_squares_sums,
            "length**2 * (math.sqrt(2) if replaced else 1.0)", "length**2",
            MOVES),
-    Mutant("an exchanged row moves X'Y by one row", rows.least_squares_sums, "adjacency.sum_sensitivity(norm), ", "",
+    Mutant("an exchanged row moves X'Y by one row", row_sums.least_squares_sums, "adjacency.sum_sensitivity(norm), ", "",
            MOVES),
-    Mutant("rows that are none have a constant", rows.least_squares_sums, "follows * member.sum(1, keepdim=True)",
+    Mutant("rows that are none have a constant", row_sums.least_squares_sums, "follows * member.sum(1, keepdim=True)",
            "torch.full((len(rows), 1), follows, dtype=rows.dtype)", MOVES),
-    Mutant("X'X is given without the root of two", rows.isometric, "* math.sqrt(2)", "* 1.0", MOVES),
-    Mutant("blocks but the last are lost", rows.least_squares_sums, "products + longer.T @ member", "longer.T @ member",
+    Mutant("X'X is given without the root of two", row_sums.isometric, "* math.sqrt(2)", "* 1.0", MOVES),
+    Mutant("blocks but the last are lost", row_sums.least_squares_sums, "products + longer.T @ member", "longer.T @ member",
            "check_blocks_make_no_difference_to_least_squares"),
     Mutant("X'X has the noise of the whole", classifiers.release_squares,
            "math.sqrt(part / whole) for part in plan.split", "1.0 / math.sqrt(2) for part in plan.split", NOISE),

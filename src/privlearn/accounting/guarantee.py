@@ -179,7 +179,7 @@ def rounded_up(epsilon: float) -> str:
     if not math.isfinite(epsilon):
         return f"{epsilon:g}"
     if 0 < epsilon < _SMALL:
-        return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(epsilon)):.6g}"
+        return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(epsilon))):.6g}"
     return f"{math.ceil(epsilon * 1000) / 1000:.6g}"
 
 

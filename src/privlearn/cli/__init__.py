@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 #: A Python call, such as Plan(examples=N): what stands in it stays as it is.
 _CALL = re.compile(r"(\w\((?:[^()]|\([^()]*\))*\))")
-_ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\w*)")
+_ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 
 
 def in_options(message: str, command: str) -> str:
@@ -61,7 +61,8 @@ def in_options(message: str, command: str) -> str:
 
     def option_of(argument: re.Match[str]) -> str:
         options = named.get(argument[1], [])
-        return f"--{options[0].name} {argument[2].strip(chr(39))}".rstrip() if len(options) == 1 else argument[0]
+        value = argument[2].strip("'()").replace(", ", ",")
+        return f"--{options[0].name} {value}".rstrip() if len(options) == 1 else argument[0]
 
     start = re.match(r"(?:the )?([a-z_]+(?: [a-z]+)??)(?= is | ')", message)
     first = start[1].replace(" ", "_") if start else ""
@@ -69,6 +70,6 @@ def in_options(message: str, command: str) -> str:
         message = f"--{named[first][0].name}{message[start.end() :]}"
     parts = _CALL.split(message)  # every second one is a call
     message = "".join(part if place % 2 else _ARGUMENT.sub(option_of, part) for place, part in enumerate(parts))
-    left = {first, *re.findall(r"\b([a-z_]+)=", message)}
+    left = {first, *re.findall(r"(?<![\w.])([a-z_]+)=", message)}
     flags = [own.in_words for name in named if name in left for own in named[name] if f"--{own.name}" not in message]
     return f"{message}. On the command line: {', '.join(flags)}" if flags else message

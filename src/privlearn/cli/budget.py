@@ -13,14 +13,14 @@ from rich.table import Table
 
 from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
-from privlearn.cli.options import FEATURES, PATE
+from privlearn.cli.options import DPMAC, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
 from privlearn.descent.rules import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.schedules import Constant, Validation, spec
+from privlearn.schedules import Constant, ReactingSchedule, spec
 from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures
@@ -51,7 +51,10 @@ def run(request: Request) -> int:
 def _descent(request: Request) -> None:
     releases = request.select is not None or request.normalise not in (None, "none")
     facts = methods.declared_facts(request) if releases else Facts(request.examples)
-    plan = rules.settle(methods.training_request(request), facts).plan
+    if request.method == DPMAC:
+        plan = methods.mac_settled(request, facts).plan
+    else:
+        plan = rules.settle(methods.training_request(request), facts).plan
     answer = screen.figures(plan, request.delta, request.examples)
     if request.plot:
         from privlearn.cli.budget import draw_plan
@@ -210,7 +213,7 @@ def draw_plan(plan: Plan, delta: float, path: str) -> None:
 
     figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
     epochs = range(1, plan.epochs + 1)
-    if isinstance(plan.schedule, Validation):
+    if isinstance(plan.schedule, ReactingSchedule):
         noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
                    label="never lowered")  # fmt: skip
         fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]

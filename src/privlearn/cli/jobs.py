@@ -32,7 +32,7 @@ from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.front import front
-from privlearn.runs.refusals import require_no_features
+from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.chain import Encoding, encoder, with_features

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,18 +22,15 @@ from privlearn.descent.train import network
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.verify import verify
-from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
-from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
+from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading, Trained
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.teachers.student import Spread, Student
 from privlearn.transforms.modules import Scale
 from privlearn.volumes import Start
 
-_ANSWERS = "answers"
-_TEACHERS_FILE = "teachers.json"  # there from the moment on that records are given to teachers
 #: Of Adam, that a student takes at least.
 _STEPS = 1000
 #: How many teachers share private volumes, and how many public volumes they are asked about.
@@ -58,30 +54,30 @@ def require_public(request: Request) -> None:
 
 @final
 @dataclass
-class KeptFolder:
-    """A folder beside the published one: streams, teachers' answers, and then the released ones.
+class KeptTeachers:
+    """The folder of a run beside the published one, and what is said of it.
 
     Attributes:
-        folder: where it is; as secret as the records.
+        kept: the folder.
         resumed: whether the run is one that goes on.
         epsilon: what this run's answers cost; None until that is known, and where they were paid for before.
     """
 
-    folder: Path
+    kept: KeptFolder
     resumed: bool
     epsilon: float | None = None
 
     def published(self, out: str) -> bool:
         """Whether the run ended between publishing and deleting its folder; deletes it then."""
-        if not self.folder.exists() or not Path(out).is_dir() or not verify(out).ok:
+        if not self.kept.folder.exists() or not Path(out).is_dir() or not verify(out).ok:
             return False
-        shutil.rmtree(self.folder)
+        self.kept.delete()
         screen.notes.print(f"{out} was published already; what was left of the run is deleted")
         return True
 
     def require_state(self, resume: bool) -> None:
         """Refuse to begin where there is an interrupted run, and to go on where there is none."""
-        folder = self.folder
+        folder = self.kept.folder
         if folder.exists() is not resume:
             raise BadInput(
                 f"there are teachers of an interrupted run in {folder}: go on with --resume, or delete that folder"
@@ -90,37 +86,31 @@ class KeptFolder:
                 "teacher is trained keeps nothing, and has spent nothing: leave out --resume to begin again. Else "
                 "check --out"
             )
-        if resume and not any((folder / name).exists() for name in (_ANSWERS, _TEACHERS_FILE)):
+        if resume and not (self.kept.answers.exists() or self.kept.teachers.exists()):
             screen.notes.print(
                 f"{screen.plain(folder)} keeps no teachers and no answers yet: the run begins from the beginning"
             )
 
     def streams(self, request: Request) -> Streams:
         """The random streams from their beginning, kept: initial weights, too, are what they would have been."""
-        file = Checkpoint(self.folder / "streams")
-        saved = file.read()
-        if saved is not None:
-            return Streams.at(saved.plain["streams"])
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        streams = Streams.new(request.seed, discrete=request.discrete)
-        file.write(Saved({}, {"streams": streams.state()}))
-        return streams
+        return self.kept.streams(request.seed, discrete=request.discrete)
 
     def interrupted(self, error: BaseException) -> None:
         """Say what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
-        if (self.folder / _ANSWERS).exists():
+        folder = screen.plain(self.kept.folder)
+        if self.kept.answers.exists():
             spent = "and paid for" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
             screen.notes.print(
-                f"the teachers were asked, {spent}. Their noisy answers are kept in {screen.plain(self.folder)}, which "
-                "is as secret as the data: go on with --resume, which does not pay again"
+                f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as the "
+                "data: go on with --resume, which does not pay again"
             )
-        elif (self.folder / _TEACHERS_FILE).exists():
+        elif self.kept.teachers.exists():
             screen.notes.print(
-                f"nothing is spent yet. What teachers said so far is kept in {screen.plain(self.folder)}, which is as "
-                "secret as the data: go on with --resume"
+                f"nothing is spent yet. What teachers said so far is kept in {folder}, which is as secret as the data: "
+                "go on with --resume"
             )
         else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.kept.delete()
             if isinstance(error, KeyboardInterrupt):
                 screen.notes.print(
                     "no teacher was trained yet: nothing is kept, and nothing is spent. Begin again, without --resume"
@@ -128,19 +118,19 @@ class KeptFolder:
 
     def done(self) -> None:
         """The model is published: nothing is left to go on from."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.kept.delete()
 
 
-def kept_of(request: Request) -> KeptFolder:
+def kept_of(request: Request) -> KeptTeachers:
     """What an interrupted run goes on from."""
-    return KeptFolder(Path(f"{request.out}.teachers"), request.resume)
+    return KeptTeachers(KeptFolder(f"{request.out}.teachers"), request.resume)
 
 
 def _paid(opened: Opened, answer: dict[str, Any]) -> KeptFolder:
-    """Where the run is kept, which now knows what its answers cost, unless they were paid for before."""
-    kept = cast(KeptFolder, opened.kept)
-    kept.epsilon = None if kept.resumed else answer["epsilon"]
-    return kept
+    """Where the run is kept; what is said of it when it is interrupted knows what its answers cost, if they do."""
+    own = cast(KeptTeachers, opened.kept)
+    own.epsilon = None if own.resumed else answer["epsilon"]
+    return own.kept
 
 
 # Votes on classes
@@ -172,7 +162,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
         with screen.progress_bar("training", "teachers") as progress:
             return pate(
                 plan, teachers, None, pool, student, ledger=opened.ledger, streams=streams, progress=progress,
-                keep=kept.folder / _ANSWERS,
+                keep=kept.answers,
             )  # fmt: skip
 
     def rows(result: Result) -> dict[str, str]:
@@ -273,7 +263,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
             result = pate(
                 settled, start.correcting(start.teachers(data, settled.teachers, folder=kept.folder)), start.reducer,
                 pool, start.student(settled), ledger=opened.ledger, streams=opened.streams(), progress=progress,
-                keep=kept.folder / _ANSWERS,
+                keep=kept.answers,
             )  # fmt: skip
         answer["answered"] = settled.queries
         return _with_start(result, data, start, answer)

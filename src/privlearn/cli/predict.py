@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import as_tensor, require_finite
+from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
-from privlearn.data.recipes import read_inputs
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.model import load_model

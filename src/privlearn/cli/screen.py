@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,8 +36,6 @@ _METHODS = {
     "zcdp-2016": "zCDP, conversion of 2016",
     "moments-2016": "moments accountant of 2016",
 }
-#: Accuracies closer than this are hardly ever worth telling apart.
-_FINE = 0.005
 
 
 def plain(text: object) -> str:
@@ -194,7 +191,8 @@ def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ())
 def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     """What is allowed, and hardly ever meant."""
     yield from delta_warning(delta, examples)
-    yield from _idle(plan)
+    if idle := plan.schedule.idle(plan.epochs):
+        yield idle
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
@@ -210,20 +208,6 @@ def delta_warning(delta: float, examples: int | None) -> Iterator[str]:
         yield (
             f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
             "example and keep to it"
-        )
-
-
-def _idle(plan: Plan) -> Iterator[str]:
-    """Where a schedule is paid for, and does not do what it is for."""
-    schedule = plan.schedule
-    if isinstance(schedule, schedules.Decay) and schedule.from_epoch >= plan.epochs:
-        yield f"the schedule falls from epoch {schedule.from_epoch:g} on (counted from 0), and the run ends before"
-    if not isinstance(schedule, schedules.Validation):
-        return
-    if schedule.period >= plan.epochs:
-        yield (
-            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: "
-            "its noise never falls. Use a smaller period"
         )
 
 
@@ -247,31 +231,16 @@ def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
 def noisy_validations(plan: Plan, examples: int) -> str | None:
     """What whoever pays for validations should know: how exact they are."""
     schedule = plan.schedule
-    if not isinstance(schedule, schedules.Validation) or schedule.noise is None:
+    if not isinstance(schedule, schedules.ReactingSchedule) or schedule.noise is None:
         return None
-    deviation = _deviation(schedule, plan.neighbours, examples)
-    mean = deviation / math.sqrt(schedule.m)
-    exactness = f"each accuracy is released with standard deviation {deviation:.2g}, and the mean of {schedule.m} with "
-    exactness += f"{mean:.2g}"
-    if mean <= max(schedule.threshold, _FINE):
-        return exactness
-    at_most = schedule.noise * max(schedule.threshold, _FINE) / mean
-    return (
-        f"{exactness}, which is more than the threshold of {schedule.threshold:g}: noise will fall by chance. Give "
-        f"noise={at_most:.2g} or less, a larger m (and period), or a larger threshold"
-    )
-
-
-def _deviation(schedule: schedules.Validation, adjacency: Adjacency, examples: int) -> float:
-    """The standard deviation of a released accuracy: noise x sensitivity of the halved count over the examples."""
-    assert schedule.noise is not None
-    return schedule.noise * adjacency.sum_sensitivity(0.5) / examples
+    # Noise x sensitivity of the halved count, over the examples.
+    return schedule.exactness(schedule.noise * plan.neighbours.sum_sensitivity(0.5) / examples)
 
 
 def earliest_end(plan: Plan) -> int:
-    """The epochs that a run under a filter has at least: its noise falls at every check."""
+    """The epochs that a run under a filter has at least: its noise falls as fast as it can."""
     schedule = plan.schedule
-    assert isinstance(schedule, schedules.Validation)
+    assert isinstance(schedule, schedules.ReactingSchedule)
     assert plan.filter is not None
     spent: list[Event] = []
     for epoch in range(plan.epochs):

@@ -47,12 +47,11 @@ from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
-from privlearn.runs.optimizers import MeanWeights
-from privlearn.runs.refusals import require_changeable, require_same_examples
+from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
+from privlearn.statistics.features import release_features
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
-from privlearn.statistics.release import release_features
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.select import choice_lines
@@ -410,5 +409,3 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request.label_smoothing)
         require_changeable(request.augmentation, plan, data, x, y)
-        if request.average is not None:
-            MeanWeights(list(made_up.parameters()), request.average)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from privlearn.data import hippocampus, recipes
-from privlearn.data.recipes import Recipe
+from privlearn.data import formats, hippocampus
+from privlearn.data.formats import Reader
 from privlearn.errors import BadInput
 
 #: Where to look for data directories besides the one given.
@@ -115,7 +115,7 @@ def _mend(dataset: str, source: Source | None) -> str:
 class Form:
     """One way in which a data set may lie on disk: its files, and how rows are made of them."""
 
-    recipe: Recipe
+    read: Reader
     files: tuple[File, ...] = ()
 
 
@@ -182,16 +182,16 @@ def _plain(base: str, name: str, size: int, sha256: str) -> File:
 
 
 CATALOGUE: dict[str, Named] = {
-    "digits": Named("1797 images of digits, 8 x 8, 10 classes", "", (Form(recipes.digits),), "CC BY 4.0 (UCI archive)"),
+    "digits": Named("1797 images of digits, 8 x 8, 10 classes", "", (Form(formats.digits),), "CC BY 4.0 (UCI archive)"),
     "breast-cancer": Named(
-        "569 tumours, 30 measurements, 2 classes", "", (Form(recipes.breast_cancer),), "CC BY 4.0 (UCI archive)"
+        "569 tumours, 30 measurements, 2 classes", "", (Form(formats.breast_cancer),), "CC BY 4.0 (UCI archive)"
     ),
     "mnist": Named(
         "70,000 images of digits, 28 x 28, 10 classes",
         "mnist",
         (
             Form(
-                recipes.idx("mnist"),
+                formats.idx("mnist"),
                 _idx(
                     _MNIST,
                     {
@@ -222,7 +222,7 @@ CATALOGUE: dict[str, Named] = {
         "fashion-mnist",
         (
             Form(
-                recipes.idx("fashion-mnist"),
+                formats.idx("fashion-mnist"),
                 _idx(
                     _FASHION,
                     {
@@ -253,7 +253,7 @@ CATALOGUE: dict[str, Named] = {
         "usps",
         (
             Form(
-                recipes.usps,
+                formats.usps,
                 (
                     File(
                         "usps.npz",
@@ -270,7 +270,7 @@ CATALOGUE: dict[str, Named] = {
         "usps",
         (
             Form(
-                recipes.usps_all,
+                formats.usps_all,
                 (
                     _plain(
                         "https://github.com/mijungi/dp_mac/raw/2baeb81/data/usps/",
@@ -288,7 +288,7 @@ CATALOGUE: dict[str, Named] = {
         "breast-cancer-wisconsin",
         (
             Form(
-                recipes.wisconsin,
+                formats.wisconsin,
                 (
                     _plain(
                         _UCI + "breast-cancer-wisconsin/",
@@ -306,7 +306,7 @@ CATALOGUE: dict[str, Named] = {
         "adult",
         (
             Form(
-                recipes.adult,
+                formats.adult,
                 (
                     _plain(
                         _UCI + "adult/",
@@ -330,7 +330,7 @@ CATALOGUE: dict[str, Named] = {
         "cifar10",
         (
             Form(
-                recipes.cifar10_binary,
+                formats.cifar10_binary,
                 (
                     _plain(
                         "https://www.cs.toronto.edu/~kriz/",
@@ -341,7 +341,7 @@ CATALOGUE: dict[str, Named] = {
                 ),
             ),
             Form(
-                recipes.cifar10_recoded,
+                formats.cifar10_recoded,
                 (
                     File(
                         "train_images.delta.xz",
@@ -364,7 +364,7 @@ CATALOGUE: dict[str, Named] = {
         "cifar10-features",
         (
             Form(
-                recipes.cifar10_features,
+                formats.cifar10_features,
                 (
                     File(
                         "features.u8.xz",

@@ -16,7 +16,7 @@ from privlearn._checks import count
 from privlearn.data import catalogue as files
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
-from privlearn.data.recipes import read_npz
+from privlearn.data.formats import read_npz
 from privlearn.data.schema import (
     Schema,
     encode_features,
@@ -126,7 +126,7 @@ def _load_named(name: str, data_dir: str | Path | None) -> Dataset:
     if located is None:
         raise BadInput(_missing(name, named, places), name=name)
     form, paths = located
-    return form.recipe({file.name: file.read(path, name) for file, path in paths.items()}).checked()
+    return form.read({file.name: file.read(path, name) for file, path in paths.items()}).checked()
 
 
 def _missing(name: str, named: Named, places: Sequence[Path]) -> str:

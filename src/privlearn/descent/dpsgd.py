@@ -19,10 +19,11 @@ from privlearn.descent.epoch_noise import epoch_noise
 from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, RunArguments
-from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
-from privlearn.runs.refusals import OptimizerFactory, require_callable, require_kinds
+from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
+from privlearn.runs.optimizers import RateSchedule, gradients_in
+from privlearn.runs.post_processing import processors
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -46,9 +47,8 @@ class Run(DescribedRun):
         data: rows in memory or fetched by index: see `runs.given.Given`.
         optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers (`Task.optimizer`).
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
-        average: publish the mean of the weights of about this last share of the steps (`runs.optimizers.MeanWeights`).
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
-        compute: see `runs.given.Compute`.
+        compute: see `runs.given.Compute`, and `runs.post_processing.PostProcessed` (`average`).
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -60,20 +60,20 @@ class Run(DescribedRun):
     def __init__(
         self, plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, data: Given, *,
         optimizer: OptimizerFactory | None = None, learning_rate_schedule: Schedule = Constant(),  # noqa: B008
-        average: float | None = None, validation: Dataset | None = None, ledger: Ledger | None = None,
-        streams: Streams | None = None, checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
+        validation: Dataset | None = None, ledger: Ledger | None = None, streams: Streams | None = None,
+        checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         require_one_process()
-        require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
+        given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
         self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
         self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
-        self._mean = None if average is None else MeanWeights(task.parameters, average)
+        self._processors = processors(task.parameters, compute)
         self._noise = epoch_noise(task, session)
         self._sums = task.gradients.buffers()
-        session.parts |= {"optimizer": self.optimizer, **({"mean": self._mean} if self._mean else {})}
-        self._facts = task.facts(session, self.optimizer, learning_rate_schedule, average)
+        session.parts |= {"optimizer": self.optimizer, **self._processors}
+        self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 
     def __iter__(self) -> Iterator[Epoch]:
@@ -107,15 +107,15 @@ class Run(DescribedRun):
             self._rates.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
         session.taken += 1
-        if self._mean:
-            self._mean.add()
+        for processor in self._processors.values():
+            processor.after_step()
 
     def result(self) -> Result:
         """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""
         session, task = self._session, self._task
         session.stop(self._epochs)
-        if self._mean:
-            self._mean.put()
+        for processor in self._processors.values():
+            processor.after_run()
         return Result(
             model=task.model(), ledger=session.ledger, plan=task.plan, method="dpsgd",
             facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen(),
@@ -139,7 +139,7 @@ def dpsgd(
 
     `progress` is called with (steps done, steps in all) after each step.
     """
-    require_callable("progress", progress)
+    given.require_callable("progress", progress)
     with Run(plan, model, loss, dataset, **arguments) as run:
         for epoch in run:
             for batch in epoch:

@@ -28,9 +28,11 @@ from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Compute, Given, by_index
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Compute,
+    Given,
     OptimizerFactory,
+    by_index,
     device_of,
     gradient_clip,
     network_from,
@@ -46,7 +48,7 @@ from privlearn.runs.refusals import (
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import Sample
-from privlearn.schedules import Schedule, Validation
+from privlearn.schedules import Schedule
 from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
@@ -160,7 +162,7 @@ class Task:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
-        if isinstance(self.plan.schedule, Validation):
+        if self.plan.reacts:
             require_scores(self.network, single[0])
         self.accuracies: list[float] = []
         session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
@@ -200,15 +202,13 @@ class Task:
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
-    def facts(
-        self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule, average: float | None
-    ) -> dict[str, Any]:
+    def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
         """Public values of the run, for its certificate; they are also what a resumed run must have in common with it."""
         copies = self.compute.get("augmentation")
         stated = {
             **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
             "precision": self.compute.get("precision", "float32"),
-            **accuracy_facts(copies, average, self.loss),
+            **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file:

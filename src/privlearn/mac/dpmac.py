@@ -29,9 +29,8 @@ from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Given, rows
-from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Given,
     OptimizerFactory,
     device_of,
     network_from,
@@ -41,12 +40,14 @@ from privlearn.runs.refusals import (
     require_kinds,
     require_public_numbers,
     require_same_examples,
+    rows,
     warn_of_absent,
 )
+from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
-from privlearn.schedules import Constant, Schedule, Validation, spec
+from privlearn.schedules import Constant, Schedule, spec
 from privlearn.streams import Streams
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
@@ -164,7 +165,7 @@ class MacSettings:
             )
         if self.newton is not None:
             positive("newton", self.newton)
-        if isinstance(plan.schedule, Validation):
+        if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:
             raise BadInput(
@@ -379,10 +380,10 @@ class MacSteps:
 
     def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
         """Release the histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
-        if self.derivatives.learned:  # before an interruption
-            self.ledger.charge(learned.event(), adjacency)
-            return
         (everybody,) = FullBatch().draw(len(x))
+        if self.derivatives.learned:  # released before an interruption
+            everybody.spend(learned.event(), adjacency, self.ledger)
+            return
         parts = self.derivatives.histograms(everybody, x, y, mu)
         self.derivatives.learn(self._released(parts, learned.noise_multiplier))
 

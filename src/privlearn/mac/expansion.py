@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from privlearn._checks import one_of
 from privlearn.clipping.derivative_bounds import Analytic, Layerwise
 from privlearn.errors import BadInput
-from privlearn.mac.activations import Activation
-from privlearn.mac.network import Layer
+from privlearn.mac.network import Activation, Layer
 
 
 @final

@@ -13,8 +13,7 @@ from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing import claim as claim_module
-from privlearn.publishing.certificate import PARTS, header, parse, read_plan
+from privlearn.publishing.certificate import ADAPTIVE, ALONE, FIXED, PARTS, contradictions, header, parse, read_plan
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
@@ -122,9 +121,9 @@ def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
     """What the claim says of other runs, if that can be read."""
     said = claim.get("ledger")
     if not isinstance(said, dict) or said.get("runs") not in (
-        claim_module.FIXED,
-        claim_module.ADAPTIVE,
-        claim_module.ALONE,
+        FIXED,
+        ADAPTIVE,
+        ALONE,
     ):
         return {}
     return {"runs": said["runs"], "run_epsilon": _number(said.get("run_epsilon"))}
@@ -244,7 +243,7 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     """
     plan = read_plan(certificate["plan"])
     planned = plan.event()
-    problems = claim_module.contradictions(certificate["claim"], event, planned, guarantee)
+    problems = contradictions(certificate["claim"], event, planned, guarantee)
     if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):
         problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
     if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
@@ -283,7 +282,7 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     facts, claim = certificate.get("facts"), certificate.get("claim")
     if not isinstance(facts, dict) or not isinstance(claim, dict) or guarantee is None:
         return warnings
-    if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == claim_module.ALONE:
+    if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == ALONE:
         warnings.append(
             "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
             "results, and nothing limits what they tell together"

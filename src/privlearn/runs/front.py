@@ -15,8 +15,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.transforms.base import PrivateTransform, PublicTransform
 from privlearn.transforms.chain import Encoding
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform, Scale
+from privlearn.transforms.modules import ExternalModule, RowTransform, Scale
 
 if TYPE_CHECKING:
     from privlearn.runs.session import TrainingSession

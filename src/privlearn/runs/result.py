@@ -22,6 +22,7 @@ from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.runs.post_processing import chosen
 from privlearn.schedules import Schedule, spec
 from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
@@ -65,19 +66,19 @@ def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
+def accuracy_facts(compute: Mapping[str, Any], loss: Loss) -> dict[str, Any]:
     """What was done for accuracy alone; what was not done is left out.
 
     Args:
-        augmentation: copies of each example that are averaged before clipping.
-        average: of which last share of the steps the published weights are the mean.
+        compute: the arguments of a run (`runs.given.Compute`): copies of each example, and post-processing.
         loss: PyTorch's cross-entropy may smooth labels.
     """
+    augmentation: Augmentation | None = compute.get("augmentation")
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     return {
         "augmentation_copies": augmentation.copies if augmentation else 1,
         **({"augmentation": augmentation.summary} if augmentation else {}),
-        **({} if average is None else {"average": average}),
+        **chosen(compute),
         **({"label_smoothing": smoothing} if smoothing else {}),
     }
 

@@ -44,7 +44,8 @@ class Session:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        charged: whether there is noise, and the plan is charged; else the ledger is marked as not private.
+        charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private, by a
+            charge that has no price: only sessions of training take that.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -67,6 +68,12 @@ class Session:
             yield
         finally:
             self.ledger.settle()
+
+
+def charge_again(ledger: Ledger, plan: AbstractPlan) -> None:
+    """Charge a resumed run for all that it released before its interruption; a ledger in a file charges nothing twice."""
+    ledger.charge(plan.event(), plan.neighbours)
+    ledger.settle()
 
 
 @final

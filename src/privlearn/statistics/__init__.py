@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from privlearn.statistics.advice import advised as advised
     from privlearn.statistics.classifiers import fisher as fisher
     from privlearn.statistics.classifiers import least_squares as least_squares
+    from privlearn.statistics.features import release_features as release_features
+    from privlearn.statistics.features import select_features as select_features
     from privlearn.statistics.plan import FisherPlan as FisherPlan
     from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
     from privlearn.statistics.plan import RowsPlan as RowsPlan
     from privlearn.statistics.plan import SelectionPlan as SelectionPlan
-    from privlearn.statistics.release import release_features as release_features
-    from privlearn.statistics.release import select_features as select_features
 
 __getattr__, __dir__, __all__ = lazy(
     __name__,
@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = lazy(
         "advised": "advice",
         "fisher": "classifiers",
         "least_squares": "classifiers",
-        "release_features": "release",
-        "select_features": "release",
+        "release_features": "features",
+        "select_features": "features",
     },
 )

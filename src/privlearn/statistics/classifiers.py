@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.ledger import Account, Ledger
-from privlearn.clipping.rows import Prepare, least_squares_sums, symmetric
+from privlearn.clipping.row_sums import Prepare, least_squares_sums, symmetric
 from privlearn.mechanisms.release import release
 from privlearn.runs.result import Result
 from privlearn.sampling import FullBatch

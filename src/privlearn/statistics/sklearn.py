@@ -33,8 +33,8 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, require_finite
 from privlearn.errors import BadInput
 from privlearn.statistics.classifiers import fisher
+from privlearn.statistics.features import select_features
 from privlearn.statistics.plan import ChoosingPlan, FisherPlan, SelectionPlan, StatisticsPlan
-from privlearn.statistics.release import select_features
 from privlearn.streams import Streams
 
 _Plan = TypeVar("_Plan", bound=StatisticsPlan)

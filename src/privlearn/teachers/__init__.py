@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from privlearn.teachers.reducers import unit_ball as unit_ball
     from privlearn.teachers.student import Spread as Spread
     from privlearn.teachers.student import Student as Student
+    from privlearn.teachers.trained import KeptFolder as KeptFolder
     from privlearn.teachers.trained import Trained as Trained
 
 __getattr__, __dir__, __all__ = lazy(
@@ -49,6 +50,7 @@ __getattr__, __dir__, __all__ = lazy(
         "Estimator": "recipes",
         "Given": "ensemble",
         "Identity": "reducers",
+        "KeptFolder": "trained",
         "Neighbourhood": "recipes",
         "Network": "recipes",
         "PatePlan": "plan",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import as_tensor
-from privlearn.data.recipes import read_inputs
+from privlearn.data.formats import read_inputs
 from privlearn.errors import BadInput
 from privlearn.streams import Streams
 from privlearn.teachers.sums import Shapes

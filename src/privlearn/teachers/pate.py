@@ -24,8 +24,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams
-from privlearn.teachers.answers import Answers, Pool
-from privlearn.teachers.collection import empty, keep_answers, of_pool, release_answers, sum_answers
+from privlearn.teachers.answers import Answers, Pool, empty, keep_answers, of_pool, release_answers, sum_answers
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import PatePlan
 from privlearn.teachers.reducers import PublicPCA, Reducer

@@ -1,12 +1,15 @@
 """Teachers that are trained here, each on its own shard, streamed and resumable.
 
 Which teacher learns from which records: each record with one, assigned without a look at any other record.
+
+`KeptFolder` is a folder of all that an interrupted run goes on from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +24,7 @@ from privlearn._storage import loads, write_durably
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.sampling import assign
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
@@ -28,7 +32,8 @@ from privlearn.teachers.recipes import Recipe, described, rehearse, taught
 from privlearn.teachers.sums import Shapes
 from privlearn.transforms.modules import Scale
 
-_FACTS = "teachers.json"
+#: What a folder says of its teachers; there from the moment on that records are given to them.
+TEACHERS = "teachers.json"
 
 
 @final
@@ -125,7 +130,7 @@ class Trained(Teachers):
         Raises:
             BadInput: it is one.
         """
-        if self._folder is not None and (self._folder / _FACTS).exists():
+        if self._folder is not None and (self._folder / TEACHERS).exists():
             x, y, asked = self._scaled(inputs)
             self._resumed(fingerprint(x, y, asked))
 
@@ -159,7 +164,7 @@ class Trained(Teachers):
 
     def _assigned(self, x: Tensor, y: Tensor, asked: Tensor, streams: Streams) -> tuple[Places, list[int]]:
         """Each row's teacher and each teacher's seed: those of the folder if it was begun before."""
-        if self._folder is not None and (self._folder / _FACTS).exists():
+        if self._folder is not None and (self._folder / TEACHERS).exists():
             return self._resumed(fingerprint(x, y, asked))
         place = self._place
         if place is None:
@@ -167,25 +172,25 @@ class Trained(Teachers):
         seeds = [int(seed) for seed in streams.initialisation.integers(2**63, size=self._count)]
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            facts = {
+            kept = {
                 "recipe": described(self._recipe),
                 "digest": fingerprint(x, y, asked),
                 "count": self._count,
                 "place": place.tolist(),
                 "seeds": seeds,
             }
-            write_durably(self._folder / _FACTS, json.dumps(facts).encode(), mode=0o600)
+            write_durably(self._folder / TEACHERS, json.dumps(kept).encode(), mode=0o600)
         return place, seeds
 
     def _resumed(self, digest: str) -> tuple[Places, list[int]]:
         assert self._folder is not None
         try:
-            facts = loads((self._folder / _FACTS).read_bytes())
-            place, seeds = np.asarray(facts["place"], dtype=np.int64), [int(seed) for seed in facts["seeds"]]
-            then = facts["recipe"]
-            same = facts["digest"] == digest and facts["count"] == self._count and len(seeds) == self._count
+            kept = loads((self._folder / TEACHERS).read_bytes())
+            place, seeds = np.asarray(kept["place"], dtype=np.int64), [int(seed) for seed in kept["seeds"]]
+            then = kept["recipe"]
+            same = kept["digest"] == digest and kept["count"] == self._count and len(seeds) == self._count
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{self._folder / _FACTS} can't be read: {error}. Give another folder") from error
+            raise BadInput(f"{self._folder / TEACHERS} can't be read: {error}. Give another folder") from error
         if not same or (self._place is not None and not np.array_equal(place, self._place)):
             raise BadInput(
                 f"{self._folder} holds the teachers of other records, other queries or another number of teachers: give "
@@ -259,6 +264,54 @@ def fingerprint(*values: Tensor) -> str:
         total.update(f"{value.dtype} {tuple(value.shape)} ".encode())
         total.update(np.ascontiguousarray(value.cpu().numpy()).data)
     return total.hexdigest()
+
+
+@final
+class KeptFolder:
+    """A folder that keeps a run of PATE: random streams, the teachers' predictions, and then the released answers.
+
+    `Trained(..., folder=kept.folder)` and `pate(..., streams=kept.streams(), keep=kept.answers)`, run again after an
+    interruption, go on where they were and end with the same answers, bit for bit. On a ledger in a file nothing is
+    charged twice. The folder is as secret as the records: `delete` it when the student is published.
+
+    Args:
+        folder: where it is; made when the streams are.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def answers(self) -> Path:
+        """The file of answers, for `keep=`; there once the teachers are asked."""
+        return self.folder / "answers"
+
+    @property
+    def teachers(self) -> Path:
+        """What `Trained` says of its teachers; there once records are given to them."""
+        return self.folder / TEACHERS
+
+    def streams(self, seed: int | None = None, *, discrete: bool = False) -> Streams:
+        """The random streams as they were when the run first began, or new ones, which are kept.
+
+        Args:
+            seed, discrete: as of `Streams.new`; of a run that was begun, its own.
+
+        Raises:
+            BadInput: the folder can't be read or written.
+        """
+        file = Checkpoint(self.folder / "streams")
+        saved = file.read()
+        if saved is not None:
+            return Streams.at(saved.plain["streams"])
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        streams = Streams.new(seed, discrete=discrete)
+        file.write(Saved({}, {"streams": streams.state()}))
+        return streams
+
+    def delete(self) -> None:
+        """Nothing is left to go on from."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 Places = NDArray[np.int64]

@@ -24,8 +24,7 @@ from privlearn._storage import draft_of
 from privlearn.data import catalogue
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import Normalised, RowTransform
+from privlearn.transforms.modules import ExternalModule, Normalised, RowTransform
 from privlearn.transforms.precomputed import FeatureFolder, PrecomputedRows, is_folder
 from privlearn.transforms.scattering import RandomUnits, Scattering
 from privlearn.transforms.sources import EACH_EXAMPLE

@@ -106,7 +106,7 @@ class PrivatePCA(PrivateTransform):
         """
         import torch
 
-        from privlearn.clipping.rows import second_moment, symmetric
+        from privlearn.clipping.row_sums import second_moment, symmetric
         from privlearn.transforms.modules import Project
 
         rows = x.flatten(1)

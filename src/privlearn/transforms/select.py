@@ -26,7 +26,7 @@ from privlearn.transforms.base import PrivateTransform, Shape
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privlearn.clipping.rows import Prepare
+    from privlearn.clipping.row_sums import Prepare
     from privlearn.transforms.modules import Keep
 
 
@@ -139,7 +139,7 @@ def release_statistics(
     Raises:
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
-    from privlearn.clipping.rows import PARTS, class_statistics
+    from privlearn.clipping.row_sums import PARTS, class_statistics
     from privlearn.mechanisms.release import release
 
     wanted = [counts is None, True, moments]
@@ -327,7 +327,7 @@ class SelectFeatures(PrivateTransform):
     def _by_gumbel(
         self, x: Any, y: Any, adjacency: Adjacency, ledger: Account, stream: NoiseStream, prepare: Prepare | None
     ) -> tuple[Tensor, Tensor]:
-        from privlearn.clipping.rows import box_sums
+        from privlearn.clipping.row_sums import box_sums
         from privlearn.mechanisms.release import release
         from privlearn.mechanisms.selection import select_top
 

@@ -20,7 +20,6 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.schedules import Validation
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000
@@ -204,7 +203,7 @@ class Candidate:
                 raise BadInput(
                     f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected a privlearn Plan"
                 )
-            if isinstance(plan.schedule, Validation):
+            if plan.reacts:
                 raise BadInput(
                     f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates need "
                     "schedules that are, such as exp:k=0.01"

@@ -29,7 +29,7 @@ from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, Privle
 from privlearn.mechanisms import selection as selection_module
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
-from privlearn.runs.refusals import require_same_examples
+from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams

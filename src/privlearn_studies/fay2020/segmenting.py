@@ -26,8 +26,7 @@ from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.volumes import MapStudent, Pairs, Seen, Start, Training, Warp, map_losses, maps_of, probabilities
-from privlearn.volumes.corrections import as_probabilities
-from privlearn.volumes.start import public_maps
+from privlearn.volumes.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
     Public,

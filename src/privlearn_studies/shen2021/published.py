@@ -15,9 +15,9 @@ from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.mechanisms.noise import add_gaussian
+from privlearn.statistics.features import ReleasedRows
 from privlearn.statistics.opening import LabelledRows, Origin
 from privlearn.statistics.plan import RowsPlan
-from privlearn.statistics.release import ReleasedRows
 from privlearn.streams import Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes

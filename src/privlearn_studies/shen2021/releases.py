@@ -16,8 +16,8 @@ from privlearn.data.dataset import Dataset
 from privlearn.data.named import load
 from privlearn.descent.train import train
 from privlearn.statistics.classifiers import fisher
+from privlearn.statistics.features import release_features, select_features
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
-from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
 from privlearn.transforms.modules import Keep, Scale
 from privlearn.transforms.select import SPLIT

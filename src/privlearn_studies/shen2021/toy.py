@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 
 from privlearn.statistics.classifiers import fisher_weights
+from privlearn.statistics.features import release_features, select_features
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
-from privlearn.statistics.release import release_features, select_features
 from privlearn.streams import Streams
 from privlearn.transforms.select import Statistics
 from privlearn_studies.charts import BLUE, CYCLE, GREY, ORANGE, RED, Bars, Curve, Figure, Mark, Panel

@@ -27,7 +27,7 @@ from privlearn.errors import BadInput, first_line
 
 Contents = Mapping[str, bytes]
 #: Makes the rows from the contents of the files, by name.
-Recipe = Callable[[Contents], Dataset]
+Reader = Callable[[Contents], Dataset]
 
 _PIXELS = "pixel values scaled by their public range"
 _SPLIT = "train and test split by row number alone"
@@ -58,7 +58,7 @@ def breast_cancer(files: Contents) -> Dataset:
                    feature_names=tuple(bunch.feature_names))  # fmt: skip
 
 
-def idx(name: str) -> Recipe:
+def idx(name: str) -> Reader:
     """The four files of MNIST and of those that took over its format."""
 
     def read(files: Contents) -> Dataset:

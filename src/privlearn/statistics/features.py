@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privlearn._display import Described, Summary
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.rows import bounded_rows, finite_rows
+from privlearn.clipping.row_sums import bounded_rows, finite_rows
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import randomised, truth
 from privlearn.runs.result import Result
