@@ -166,7 +166,7 @@ def test_code_of_ones_own_is_named_where_it_is_needed(rows: str, tmp_path: Path,
         assert f"privlearn predict . --data DATA --features {spec}\n" in (out / "README.md").read_text()
         capsys.readouterr()
         assert main(["predict", str(out), "--data", rows]) == 2
-        assert f"features={spec}. On the command line: --features SPEC" in capsys.readouterr().err
+        assert f"give it yourself with --features {spec}" in capsys.readouterr().err
         assert main(["predict", str(out), "--data", rows, "--features", spec]) == 0
         assert main(["predict", str(out), "--data", str(made), "--features", spec]) == 2
         assert f"makes features of them itself, by {spec}" in " ".join(capsys.readouterr().err.split())

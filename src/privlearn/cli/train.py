@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from privlearn import schedules
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.guarantee import Adjacency, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, pate, screen, tune
 from privlearn.cli.jobs import (
@@ -159,14 +159,13 @@ def _certified(folder: Path) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
-    rows = {
-        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} "
-        f"({answer['adjacency']}, by {answer['method']})"
-    }
-    if ledger:
-        rows["on the ledger"] = (
-            f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g} is certified, {ledger['runs']}"
-        )
+    at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
+    own = f"epsilon {readable(answer['epsilon'])}[/] {at} {how}"
+    if ledger:  # which other runs share: the certificate is for all of them
+        certified = f"[bold]epsilon {readable(ledger['epsilon'])}[/] {at}, {ledger['runs']}"
+        rows = {"certified": certified, "this run by itself": f"[default]{own}"}
+    else:
+        rows = {"guarantee": f"[bold]{own}"}
     if "dice" in answer["test_metrics"]:
         rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
     else:
@@ -230,7 +229,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             data,
             answer,
             f"{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {rules.noise_text(plan)}, epsilon "
-            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             lambda opened: _descend(settled, data, public, answer, opened),
@@ -346,7 +345,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             data,
             answer,
             f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
-            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.delta_warning(request.delta, facts.examples), *seed_warning(request)),
             "linear",
             release,
@@ -388,7 +387,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     yield Job(
         data,
         answer,
-        f"{tune.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
         lambda opened: _tune(choice.plan, settled, data, opened),

@@ -46,6 +46,7 @@ from privlearn.runs.given import (
     require_public_numbers,
     require_same_examples,
     require_usable,
+    warn_of_absent,
 )
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
@@ -209,11 +210,12 @@ class Task:
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if shape.whole or shape.inputs > 1 or len(like) != 2:
-            require_per_example(Losses(self.network, self.loss, shape), *single)
+            require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss")
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+            warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
         if self.plan.reacts:
             require_scores(self.network, single[0])

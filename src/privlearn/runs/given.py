@@ -7,6 +7,7 @@ whoever holds them, outside the guarantee.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,24 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
             f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below the "
             "number of outputs, and tokens below the size of the embedding"
         ) from error
+
+
+#: What `warn_of_absent` says: nothing of how many rows there are, or which.
+ABSENT = (
+    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts as absent, and from here on "
+    "nothing is said about it. Fill or drop such rows by a rule that looks at no other row; "
+    "privlearn.data.torch_rows.check_rows names them. This warning follows from private rows, and is for their curator"
+)
+
+
+def warn_of_absent(*rows: Tensor) -> None:
+    """Warn if numbers in memory are not finite: a look at the data for whoever holds them, as that of `require_usable` is.
+
+    Such rows are not refused: they are what an example that was taken out leaves among zero-out neighbours.
+    """
+    numbers = [part for part in rows if part.is_floating_point() and part.numel()]
+    if not all(bool(end.isfinite()) for part in numbers for end in part.aminmax()):
+        warnings.warn(ABSENT, stacklevel=2)
 
 
 def _ends(values: Tensor) -> Tensor:
