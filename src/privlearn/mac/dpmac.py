@@ -223,7 +223,7 @@ class MacTask:
         x, y = data.tensors()
         require_same_examples(plan, data)
         self._examples = plan.examples or len(x)
-        self._front = Front(plan, data, x)
+        self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape
         require_public_numbers(self._examples, rates)
         self._network = model if isinstance(model, nn.Module) else network_from(model, shape)

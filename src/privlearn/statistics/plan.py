@@ -21,6 +21,7 @@ from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.mechanisms.squares import MOST_FEATURES
 from privlearn.plan import AbstractPlan
+from privlearn.transforms.base import PublicTransform, other_features, require_chain
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
@@ -42,10 +43,12 @@ class StatisticsPlan(AbstractPlan):
     adjacency: Adjacency | None
     noise_multiplier: float | None
     group_size: int
+    front: tuple[PublicTransform, ...]
 
     def _settle(self, usual: Adjacency = Adjacency.ADD_REMOVE) -> None:
         """Check what all plans have, and settle the kind of neighbour."""
         count("features", self.features, most=10**9)
+        require_chain(self.front, PublicTransform)
         if not isinstance(self.row_norm, int | float):
             raise BadInput(
                 f"row_norm is {self.row_norm!r}: expected a public bound on the L2 norm of rows, which may not be read "
@@ -90,9 +93,9 @@ class StatisticsPlan(AbstractPlan):
         return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Nothing, if no features were chosen."""
+        """Other public features than the plan's, or that features were chosen."""
         check_choices(facts, [])
-        return []
+        return other_features(self.front, facts)
 
 
 @final
@@ -110,6 +113,7 @@ class LeastSquaresPlan(StatisticsPlan):
         noise_multiplier: that of the release; None: `calibrate` solves for it.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most.
+        front: public transforms of rows; `features` counts what they make.
 
     Raises:
         BadInput: a number out of range.
@@ -123,6 +127,7 @@ class LeastSquaresPlan(StatisticsPlan):
     noise_multiplier: float | None = None
     budget: Budget | None = None
     group_size: int = 1
+    front: tuple[PublicTransform, ...] = ()
     kind: ClassVar[str] = "least-squares"
 
     def __post_init__(self) -> None:
@@ -192,6 +197,7 @@ class ChoosingPlan(StatisticsPlan):
         noise_multiplier: that of the one Gaussian release that would cost as much; None: `calibrate` solves for it.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most.
+        front: public transforms of rows; `features` counts what they make.
 
     Raises:
         BadInput: a number out of range, or bounds that are missing.
@@ -210,6 +216,7 @@ class ChoosingPlan(StatisticsPlan):
     noise_multiplier: float | None = None
     budget: Budget | None = None
     group_size: int = 1
+    front: tuple[PublicTransform, ...] = ()
 
     def __post_init__(self) -> None:
         self._settle()
@@ -258,9 +265,9 @@ class ChoosingPlan(StatisticsPlan):
         return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Nothing, if as many features were chosen as are kept."""
+        """Other public features than the plan's, or that another number of features was chosen."""
         check_choices(facts, [self.keep] if self.selects else [])
-        return []
+        return other_features(self.front, facts)
 
 
 @final

@@ -10,11 +10,8 @@ if TYPE_CHECKING:
     from privlearn.transforms.base import PrivateTransform as PrivateTransform
     from privlearn.transforms.base import PublicTransform as PublicTransform
     from privlearn.transforms.base import Transform as Transform
-    from privlearn.transforms.chain import Encoding as Encoding
-    from privlearn.transforms.chain import encoder as encoder
     from privlearn.transforms.chain import feature_cache as feature_cache
-    from privlearn.transforms.chain import row_norm as row_norm
-    from privlearn.transforms.chain import with_features as with_features
+    from privlearn.transforms.chain import read_features as read_features
     from privlearn.transforms.moments import Moments as Moments
     from privlearn.transforms.normalised import Normalised as Normalised
     from privlearn.transforms.pca import PrivatePCA as PrivatePCA
@@ -37,7 +34,6 @@ __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
         "ClipToNorm": "specs",
-        "Encoding": "chain",
         "External": "sources",
         "FeatureFolder": "precomputed",
         "Moments": "moments",
@@ -54,12 +50,10 @@ __getattr__, __dir__, __all__ = lazy(
         "Scattering": "scattering",
         "SelectFeatures": "select",
         "Transform": "base",
-        "encoder": "chain",
         "feature_cache": "chain",
         "parse": "specs",
-        "row_norm": "chain",
+        "read_features": "chain",
         "save_features": "precomputed",
         "usual": "specs",
-        "with_features": "chain",
     },
 )
