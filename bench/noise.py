@@ -17,8 +17,7 @@ from common import Case, Variant
 from randomgen import AESCounter
 from torch import Tensor
 
-from privlearn.mechanisms.grid import add_on_grid
-from privlearn.mechanisms.noise import add_gaussian
+from privlearn.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.streams import Streams
 
 #: Adds standard normal noise to a tensor, in place.

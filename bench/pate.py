@@ -22,7 +22,7 @@ from privlearn import teachers
 from privlearn import teachers as teachers_module
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger
-from privlearn.teachers.collection import release_answers, sum_answers
+from privlearn.teachers.answers import release_answers, sum_answers
 from privlearn.teachers.sums import clip_to_ball
 
 RADIUS = 5.0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from privlearn import errors as errors
     from privlearn import mac as mac
     from privlearn import models as models
+    from privlearn import runs as runs
     from privlearn import sampling as sampling
     from privlearn import schedules as schedules
     from privlearn import statistics as statistics
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from privlearn.mac.dpmac import dpmac as dpmac
     from privlearn.mechanisms.release import release as release
     from privlearn.plan import Plan as Plan
-    from privlearn.publishing.loading import load_model as load_model
+    from privlearn.publishing.model import load_model as load_model
     from privlearn.publishing.publish import publish as publish
     from privlearn.publishing.verify import verify as verify
     from privlearn.runs.result import Result as Result
@@ -66,7 +67,7 @@ __getattr__, __dir__, __all__ = lazy(
         "dpmac": "mac.dpmac",
         "dpsgd": "descent.dpsgd",
         "load": "data",
-        "load_model": "publishing.loading",
+        "load_model": "publishing.model",
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",
@@ -80,6 +81,7 @@ __getattr__, __dir__, __all__ = lazy(
                 "errors",
                 "mac",
                 "models",
+                "runs",
                 "sampling",
                 "schedules",
                 "statistics",

@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, final, get_args
+from typing import Any, ClassVar, Self, final
 
 from privlearn import _public, reacting, solving
 from privlearn._checks import count
+from privlearn._display import Described, plan_summary
 from privlearn._public import registered
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
@@ -23,7 +24,7 @@ from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Sampler
-from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, Schedule, Validation
+from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.transforms.base import PrivateTransform, Transform, other_features, priced, require_chain
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
@@ -46,7 +47,7 @@ _EXAMPLES = {
 }
 
 
-class AbstractPlan(ABC):
+class AbstractPlan(Described, ABC):
     """Public numbers that fix what a run is charged. Concrete plans are final, frozen and registered dataclasses.
 
     Attributes:
@@ -57,6 +58,7 @@ class AbstractPlan(ABC):
 
     kind: ClassVar[str]
     budget: Budget | None
+    _summary = plan_summary
 
     @abstractmethod
     def event(self) -> Composed:
@@ -138,7 +140,7 @@ class AbstractPlan(ABC):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain JSON values, which `privlearn.publishing.plans.read` reads back as an equal plan.
+        """The plan as plain JSON values, which `privlearn.publishing.certificate.read` reads back as an equal plan.
 
         Raises:
             BadInput: it holds an object of a class that was not registered.
@@ -149,7 +151,7 @@ class AbstractPlan(ABC):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(AbstractPlan):
     """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and equals the ledger's afterwards.
 
@@ -191,12 +193,7 @@ class Plan(AbstractPlan):
     kind: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
-        kinds: dict[str, tuple[type, ...]] = {
-            "sampling": (Sampler,),
-            "schedule": (Schedule, Validation),
-            "clip": get_args(Clip | Layerwise),
-        }
-        for name, kind in kinds.items():
+        for name, kind in (("sampling", Sampler), ("schedule", NoiseSchedule), ("clip", Clip | Layerwise)):
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
         require_chain(self.front, Transform)
@@ -216,13 +213,17 @@ class Plan(AbstractPlan):
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
-        if self.filter is not None:
-            reacting.require_filter(self, self.filter)
+        reacting.require_filter(self)
 
     @property
     def releases(self) -> tuple[PrivateTransform, ...]:
         """The transforms in front that are made by a release, in their order."""
         return tuple(transform for transform in self.front if isinstance(transform, PrivateTransform))
+
+    @property
+    def reacts(self) -> bool:
+        """Whether the noise follows accuracies, so that only its limit is known beforehand."""
+        return isinstance(self.schedule, ReactingSchedule)
 
     @property
     def unit(self) -> PrivacyUnit:
@@ -241,7 +242,7 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: the schedule reaches 0 within the epochs, or follows validations, so that nobody knows yet.
         """
-        if isinstance(self.schedule, Validation):
+        if isinstance(self.schedule, ReactingSchedule):
             raise BadInput(
                 "the noise of a validation schedule follows from accuracies that are not known before the run: what is known "
                 "are its start, schedule.start, and its limit, filter"
@@ -259,7 +260,7 @@ class Plan(AbstractPlan):
     def epoch_event(self, noise_multiplier: float) -> Event:
         """What an epoch at this noise costs, with its validation if that is paid for."""
         batches = self.sampling.epoch_event(Gaussian(noise_multiplier))
-        paid = self.schedule.noise if isinstance(self.schedule, Validation) else None
+        paid = self.schedule.noise if isinstance(self.schedule, ReactingSchedule) else None
         return batches if paid is None else compose([batches, Gaussian(paid)])
 
     def event(self) -> Composed:
@@ -268,7 +269,7 @@ class Plan(AbstractPlan):
         Raises:
             BadInput: the noise falls to 0, or follows validations and no limit was settled.
         """
-        if isinstance(self.schedule, Validation):
+        if isinstance(self.schedule, ReactingSchedule):
             if self.filter is None:
                 raise BadInput(
                     "a plan with a validation schedule has no price before it has a limit: settle it with "
@@ -295,7 +296,7 @@ class Plan(AbstractPlan):
             BadInput: a target out of range, or one that the earlier releases alone exceed.
             UnsupportedEvent: a target rho under Poisson sampling.
         """
-        if not isinstance(self.schedule, Validation):
+        if not isinstance(self.schedule, ReactingSchedule):
             return super().calibrate(epsilon=epsilon, delta=delta, rho=rho)
         budget = Budget(epsilon, delta, rho, self.group_size)
         self.require_room(budget)
@@ -327,7 +328,7 @@ class Plan(AbstractPlan):
         number = "the length of the data, not protected"
         return [
             ("batches", f"{self.sampling.kind}{': ' + sampling if sampling else ''}"),
-            *(reacting.rows(self) if isinstance(self.schedule, Validation) else self._noise_rows()),
+            *(reacting.rows(self) if self.reacts else self._noise_rows()),
             ("clipping", f"{self.clip.kind}, norm {self.clip.clip_norm:g}{expansion}"),
             (
                 f"{counted} (divisor of sums)",
@@ -369,22 +370,21 @@ class Plan(AbstractPlan):
         """
         budget = budget.for_group(self.group_size)
         self.require_room(budget)
-
         schedule, limit = self.schedule, None
-        if isinstance(schedule, Validation):
+        if isinstance(schedule, ReactingSchedule):
             epoch = self.epoch_event(schedule.start)
             limit = largest_filter(budget, self.earlier(), epoch, self.neighbours)
 
         def last(epochs: int) -> bool:
             if limit is not None:
                 return fits(limit, Repeated(epoch, epochs))
-            if not isinstance(schedule, Validation) and schedule(epochs - 1) < LEAST_NOISE:
+            if not isinstance(schedule, ReactingSchedule) and schedule(epochs - 1) < LEAST_NOISE:
                 return False
             return budget.covers(budget.spent(replace(self, epochs=epochs).event(), self.neighbours))
 
         epochs = largest(last, count("epochs", most) if most is not None else MOST_EPOCHS)
         if epochs == 0:
-            first = schedule.start if isinstance(schedule, Validation) else schedule(0)
+            first = schedule.start if isinstance(schedule, ReactingSchedule) else schedule(0)
             raise BadInput(
                 f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise or a larger budget",
                 budget=budget,

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from privlearn._public import is_registered
 from privlearn.accounting.budget import Budget, solve_noise
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.filters import Limit, fits, largest_filter, share
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
-from privlearn.schedules import Validation
+from privlearn.schedules import ReactingSchedule
 
 if TYPE_CHECKING:
     from privlearn.plan import Plan
 
 
-def started(plan: Plan, shape: Validation, budget: Budget) -> Plan:
+def started(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
     """`plan` with the widest filter in `budget`, and the start at which all epochs would fit if noise never fell.
 
     Raises:
@@ -31,7 +32,7 @@ def started(plan: Plan, shape: Validation, budget: Budget) -> Plan:
                 "more noise (noise= of the schedule), or use fewer epochs"
             )
 
-    def at(factor: float) -> tuple[Validation, Limit, Event]:
+    def at(factor: float) -> tuple[ReactingSchedule, Limit, Event]:
         schedule = shape.scaled(factor)
         epoch = replace(plan, schedule=schedule, filter=None).epoch_event(schedule.start)
         return schedule, largest_filter(budget, plan.earlier(), epoch, plan.neighbours), Repeated(epoch, plan.epochs)
@@ -44,12 +45,20 @@ def started(plan: Plan, shape: Validation, budget: Budget) -> Plan:
     return replace(plan, schedule=schedule, budget=budget, filter=limit)
 
 
-def require_filter(plan: Plan, limit: Limit) -> None:
-    """Refuse a filter where noise does not react, and one in which not even the first epoch fits."""
-    if not isinstance(limit, Limit) or not isinstance(plan.schedule, Validation):
+def require_filter(plan: Plan) -> None:
+    """Refuse a filter where noise does not react, one in which not even the first epoch fits, and what can't be published."""
+    limit = plan.filter
+    if plan.reacts and not is_registered(plan.schedule):
+        raise BadInput(
+            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, and nobody could check that: give its class a kind, "
+            "and @privlearn.plan.registered"
+        )
+    if limit is None:
+        return
+    if not isinstance(limit, Limit) or not isinstance(plan.schedule, ReactingSchedule):
         raise BadInput(
             f"filter is {repr(limit)[:80]}, and the schedule {repr(plan.schedule)[:80]}: a filter is for "
-            "schedules.Validation alone, and within and calibrate set it. Leave it out"
+            "a schedule that reacts alone, such as schedules.Validation, and within and calibrate set it. Leave it out"
         )
     if not fits(limit, plan.epoch_event(plan.schedule.start)):
         raise BadInput(
@@ -60,7 +69,7 @@ def require_filter(plan: Plan, limit: Limit) -> None:
 
 def rows(plan: Plan) -> list[tuple[str, str]]:
     """What a card says of the epochs and their noise."""
-    assert isinstance(plan.schedule, Validation)
+    assert isinstance(plan.schedule, ReactingSchedule)
     paid = plan.schedule.noise
     on = "rows that the publisher declares public" if paid is None else "the training examples"
     counted = "not protected" if paid is None else f"counted with noise multiplier {paid:g}"
@@ -79,7 +88,7 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
     Raises:
         BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
     """
-    if not isinstance(plan.schedule, Validation):
+    if not isinstance(plan.schedule, ReactingSchedule):
         if {"validation", "noise_multipliers"} & set(facts):
             return ["validations are stated, and noise followed none: the plan's schedule is known beforehand"]
         return []

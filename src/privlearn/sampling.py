@@ -79,6 +79,11 @@ class Sample:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def used(self) -> bool:
+        """Whether it was released: it is good for one release."""
+        return self._used
+
     def spend(self, mechanism: Gaussian, adjacency: Adjacency, account: Account) -> None:
         """Charge `account` for releasing `mechanism` on this sample, and use the sample up.
 

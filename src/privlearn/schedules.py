@@ -1,7 +1,7 @@
 """Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier `schedule(t)`.
 
-The same functions serve for learning rates, relative to their value at t = 0. `Validation` is no function of the epoch: its
-noise follows from the accuracies that were seen.
+The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule` is no function of the
+epoch: its noise follows from the accuracies that were seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,27 @@ from privlearn._checks import between, count, parse_spec, positive
 from privlearn._public import is_registered, kinds, registered
 from privlearn.errors import BadInput
 
+#: Accuracies closer than this are hardly ever worth telling apart.
+_FINE = 0.005
 
-class Schedule:
+
+class _Shape:
+    """What every schedule has: a start, which scales it, and a name."""
+
+    start: float
+    #: What it is called in specs and in certificates.
+    kind: ClassVar[str]
+
+    def scaled(self, factor: float) -> Self:
+        """The same shape, `factor` times as high (its start, and its end if it has one)."""
+        return replace(self, start=self.start * factor)  # type: ignore[type-var]
+
+    def idle(self, epochs: int) -> str | None:
+        """Why it does nothing in a run of so many epochs, where it doesn't: a warning."""
+        return None
+
+
+class Schedule(_Shape):
     """A decreasing, data-independent function of the epoch.
 
     `start` is its value at epoch 0. Without a noise multiplier of its own a plan reads a schedule as a shape and
@@ -25,17 +44,41 @@ class Schedule:
     without is published as the values that it gave.
     """
 
-    start: float
-    #: What it is called in specs and in certificates.
-    kind: ClassVar[str]
-
     @abstractmethod
     def __call__(self, epoch: float) -> float:
         """The value at `epoch`, counted from 0."""
 
-    def scaled(self, factor: float) -> Self:
-        """The same shape, `factor` times as high (its start, and its end if it has one)."""
-        return replace(self, start=self.start * factor)  # type: ignore[type-var]
+
+class ReactingSchedule(_Shape):
+    """Noise that follows accuracies: an interface for registered, final dataclasses (`Validation`).
+
+    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`. Either
+    way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`), which holds
+    whatever the schedule makes of the accuracies.
+
+    Attributes:
+        start: the noise multiplier of the first epoch, which no later one is to exceed.
+        noise: None for public validation rows. Else in each epoch the number of training examples that the model gets
+            right is released with this noise multiplier.
+    """
+
+    noise: float | None
+
+    @abstractmethod
+    def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
+        """The noise multiplier of the first epoch, and of the one after each of `accuracies`.
+
+        It falls the fastest if these are all 0.
+        """
+
+    def after(self, accuracies: Sequence[float]) -> float:
+        """The noise multiplier of the epoch that follows these validations, one for each epoch so far."""
+        *_, noise = self.noise_multipliers(accuracies)
+        return noise
+
+    def exactness(self, deviation: float) -> str:
+        """What to know of accuracies that are released with this standard deviation."""
+        return f"each accuracy is released with standard deviation {deviation:.2g}"
 
 
 @final
@@ -75,6 +118,12 @@ class Decay(Schedule):
             raise BadInput(
                 f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: expected the second to be later"
             )
+
+    def idle(self, epochs: int) -> str | None:
+        """Where it begins to fall after the end."""
+        if self.from_epoch < epochs:
+            return None
+        return f"the schedule falls from epoch {self.from_epoch:g} on (counted from 0), and the run ends before"
 
     def _t(self, epoch: float) -> float:
         """Epochs of decay up to `epoch`."""
@@ -207,23 +256,18 @@ class PerEpoch(Schedule):
 @final
 @registered
 @dataclass(frozen=True)
-class Validation:
+class Validation(ReactingSchedule):
     """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
 
     After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at first:
     unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
-
-    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`. Either
-    way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`).
 
     Attributes:
         k: the factor of the decay, 0 < k < 1.
         m: accuracies that are averaged, at most `period`.
         threshold: the improvement, between -1 and 1, up to which the noise decays.
         period: epochs from one check to the next.
-        start: the noise multiplier of the first epochs.
-        noise: None for public validation rows. Else in each epoch the number of training examples that the model gets
-            right is released with this noise multiplier.
+        start, noise: as of every `ReactingSchedule`.
     """
 
     k: float
@@ -249,13 +293,8 @@ class Validation:
         if self.noise is not None:
             between("the noise multiplier of the validations (noise)", self.noise, 1e-6, 1e12)
 
-    def after(self, accuracies: Sequence[float]) -> float:
-        """The noise multiplier of the epoch that follows these validations, one for each epoch so far."""
-        *_, noise = self.noise_multipliers(accuracies)
-        return noise
-
     def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
-        """The noise multiplier of the first epoch, and of the one after each of `accuracies`."""
+        """As of every `ReactingSchedule`."""
         decays, previous = 0, 0.0
         yield self.start
         for seen in range(1, len(accuracies) + 1):
@@ -265,13 +304,29 @@ class Validation:
                 previous = average
             yield self.start * self.k**decays
 
-    def scaled(self, factor: float) -> Validation:
-        """The same with a start `factor` times as high."""
-        return replace(self, start=self.start * factor)
+    def idle(self, epochs: int) -> str | None:
+        """Where the first check would come after the end."""
+        if self.period < epochs:
+            return None
+        return (
+            f"the validation schedule checks every {self.period} epochs, and the run has at most {epochs}: "
+            "its noise never falls. Use a smaller period"
+        )
+
+    def exactness(self, deviation: float) -> str:
+        """That of the mean of `m` accuracies beside the threshold, and what would be more exact."""
+        mean, needed = deviation / math.sqrt(self.m), max(self.threshold, _FINE)
+        text = f"{super().exactness(deviation)}, and the mean of {self.m} with {mean:.2g}"
+        if mean <= needed or self.noise is None:
+            return text
+        return (
+            f"{text}, which is more than the threshold of {self.threshold:g}: noise will fall by chance. Give "
+            f"noise={self.noise * needed / mean:.2g} or less, a larger m (and period), or a larger threshold"
+        )
 
 
 #: What a plan's noise may follow.
-NoiseSchedule = Schedule | Validation
+NoiseSchedule = Schedule | ReactingSchedule
 
 
 def _specs() -> dict[str, type[NoiseSchedule]]:
@@ -307,7 +362,7 @@ def parse(text: str, *, free_rate: bool = False) -> NoiseSchedule:
     for key in whole & set(numbers):
         if numbers[key].is_integer():
             numbers[key] = int(numbers[key])
-    return kind(**{known[key]: value for key, value in numbers.items()})  # type: ignore[arg-type]
+    return kind(**{known[key]: value for key, value in numbers.items()})
 
 
 def parse_rates(text: str) -> Schedule:
@@ -317,7 +372,7 @@ def parse_rates(text: str) -> Schedule:
         BadInput: as `parse`, or it is none that is known beforehand.
     """
     schedule = parse(text)
-    if isinstance(schedule, Validation):
+    if isinstance(schedule, ReactingSchedule):
         raise BadInput(
             f"the learning rate can't follow {text!r}: expected constant, time, exp, step or poly", spec=text
         )

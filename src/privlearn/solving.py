@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from privlearn.accounting.budget import Budget, largest, solve_rate
 from privlearn.errors import BadInput
 from privlearn.sampling import Partition, Poisson
-from privlearn.schedules import Constant, Polynomial, Step, Validation
+from privlearn.schedules import Constant, Polynomial, Step
 
 if TYPE_CHECKING:
     from privlearn.plan import Plan
@@ -30,7 +30,7 @@ def with_rate(plan: Plan, budget: Budget) -> Plan:
     schedule = plan.schedule
     if isinstance(schedule, Constant):
         raise BadInput("a constant schedule has no rate to solve for: give another schedule=: time, exp, step or poly")
-    if isinstance(schedule, Validation):
+    if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("k", "time, exp, step or poly"))
 
     def at(k: float) -> Plan:
@@ -58,7 +58,7 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
             f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or the "
             "epochs, or use poisson or partition sampling"
         )
-    if isinstance(plan.schedule, Validation):
+    if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))
     budget = budget.for_group(plan.group_size)
     plan.require_room(budget)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from randomgen import AESCounter
 
 from privlearn._checks import count
+from privlearn._display import Described, Summary
 from privlearn.errors import BadInput
 
 _BLOCK = 16  # bytes that AES makes at once
@@ -34,7 +35,7 @@ class NoiseStream:
     Args:
         key: 16 bytes.
         position: blocks of 16 bytes that were handed out before.
-        discrete: whether releases are to make noise on a grid of it (`mechanisms.grid`).
+        discrete: whether releases are to make noise on a grid of it (`mechanisms.noise`).
     """
 
     def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:
@@ -89,8 +90,8 @@ class RandomStream(np.random.Generator):
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Streams:
+@dataclass(frozen=True, eq=False, repr=False)
+class Streams(Described):
     """The random streams of one run.
 
     Each stream by itself goes on with a fresh key in a forked process, so that no two processes draw the same numbers.
@@ -115,6 +116,14 @@ class Streams:
         streams = (self.sampling, self.noise, self.initialisation, self.views)
         secret = all(getattr(stream, "from_system", False) for stream in streams)
         object.__setattr__(self, "seeded", self.seeded or not secret)
+
+    def _summary(self) -> Summary:
+        if self.seeded:
+            said = "whoever knows the seed can take the noise off: for trying out, and stated in the certificate"
+            return Summary("Streams from a seed", [("a run can be repeated", said)])
+        return Summary(
+            "Streams with keys from the operating system", [("used", "by one run; no other draws the same noise")]
+        )
 
     def __copy__(self) -> Streams:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.accounting import filters, ledger, ledger_file, ledger_state
-from privlearn.publishing import claim, verify
+from privlearn.publishing import certificate, verify
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.support.mutant import Mutant, suite_of
 
@@ -72,20 +72,20 @@ MUTANTS = [
     Mutant("an approved charge comes on top", ledger_file.LedgerRun.charge,
            "if ahead is not None and state.adjacency is adjacency:",
            "if False:", "check_a_charge_takes_up_its_approval"),
-    Mutant("chosen runs claim their own price", claim.stated, "if ledger.adaptive and ledger.budget is None:",
+    Mutant("chosen runs claim their own price", certificate.stated, "if ledger.adaptive and ledger.budget is None:",
            "if ledger.adaptive:", "check_a_run_that_was_chosen_later_claims_the_limit"),
-    Mutant("chosen runs pass for fixed", claim.stated, "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
+    Mutant("chosen runs pass for fixed", certificate.stated, "ADAPTIVE if ledger.adaptive else FIXED", "FIXED",
            "check_a_run_that_was_chosen_later_claims_the_limit"),
-    Mutant("other runs are not spoken of", claim.contradictions, "if tally(event) == tally(described):",
+    Mutant("other runs are not spoken of", certificate.contradictions, "if tally(event) == tally(described):",
            "if True:", SAID),
-    Mutant("a run's own price is not compared", claim.contradictions, "if _matches(said, own) else",
+    Mutant("a run's own price is not compared", certificate.contradictions, "if _matches(said, own) else",
            "if True else", SAID),
-    Mutant("a limit lets any run through", claim.contradictions, "and fits(limit, described)", "", SAID),
-    Mutant("a run that was not charged is published", claim.stated,
+    Mutant("a limit lets any run through", certificate.contradictions, "and fits(limit, described)", "", SAID),
+    Mutant("a run that was not charged is published", certificate.stated,
            "not _among(described, ledger.event if ledger.adaptive else ledger.claim)",
            "False",
            "check_only_what_was_charged_is_published"),
-    Mutant("records are not warned of", verify._warnings, '.get("runs") == claim_module.ALONE',
+    Mutant("records are not warned of", verify._warnings, '.get("runs") == ALONE',
            '.get("runs") == ""', "check_a_run_on_a_record_claims_itself_alone"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privlearn import schedules
 from privlearn.cli import methods, screen
 from privlearn.publishing import keys, verify
 from privlearn.teachers import pate
@@ -15,9 +16,10 @@ MUTANTS = [
     Mutant("verify passes over other files", verify.verify_contents, " + _strangers(contents)", "", GIVEN),
     Mutant("commands never warn of delta", screen.delta_warning, "delta * examples >= 1", "False", GIVEN),
     Mutant("commands warn of any delta", screen.delta_warning, "delta * examples >= 1", "True", CAUSE),
-    Mutant("plans are not looked at", screen.warnings, "yield from _idle(plan)", "pass", GIVEN),
-    Mutant("a last epoch that falls is warned of", screen._idle, "schedule.from_epoch >= plan.epochs",
-           "schedule.from_epoch >= plan.epochs - 1", CAUSE),
+    Mutant("plans are not looked at", screen.warnings, "idle := plan.schedule.idle(plan.epochs)",
+           "idle := None", GIVEN),
+    Mutant("a last epoch that falls is warned of", schedules.Decay.idle, "self.from_epoch < epochs",
+           "self.from_epoch < epochs - 1", CAUSE),
     Mutant("any threshold is too high", methods.votes_warnings, "aggregate.threshold > plan.teachers",
            "aggregate.threshold >= plan.teachers", CAUSE),
     Mutant("half of the examples are a crowd of teachers", methods.crowded, "teachers * 2 > examples",

@@ -46,7 +46,7 @@ def test_keys_and_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     found = budget(capsys, "--examples", "60000", "--batch-size", "600", "--noise-multiplier", "6", "--epochs", "400")
     assert set(found) == {
         "adjacency", "delta", "epsilon", "method", "rho", "epochs", "steps", "noise_multipliers", "guarantees",
-        "group_size", "unspent", "plan",
+        "group_size", "unspent", "plan", "attack",
     }  # fmt: skip
     assert found["epsilon"] == pytest.approx(1.283, abs=2e-3)
     assert found["rho"] is None

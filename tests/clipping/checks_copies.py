@@ -345,7 +345,7 @@ def check_a_mean_over_a_share_is_as_old_as_the_last_steps_are() -> None:
         mean = MeanWeights(values, share)
         for step in range(1, steps + 1):
             values[0].data.fill_(step / steps)
-            mean.add()
+            mean.after_step()
         assert abs(float(mean.means[0]) - (1 - share / 2)) < 1e-3
         if many:
             factors = np.array(coefficients(share, steps))

@@ -7,7 +7,7 @@ from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
 from privlearn.descent import dpsgd, task
 from privlearn.publishing import card
-from privlearn.runs import checkpoint, optimizers, refusals, result, session
+from privlearn.runs import checkpoint, given, optimizers, result, session
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
 
@@ -23,7 +23,7 @@ AGAIN, SAME = (
 )
 TOLD, REFUSED = "check_what_was_done_for_accuracy_is_told", "check_copies_of_what_cannot_be_moved_are_refused"
 
-POWER = "2 / require_share(share) - 2"
+POWER = "2 / share - 2"
 
 MUTANTS = [
     Mutant("the sum of the views in place of their mean", backends.Problem.losses,
@@ -63,17 +63,17 @@ MUTANTS = [
     Mutant("steps count alike, early or late", optimizers.MeanWeights.__init__, POWER, "0.0", WANTED),
     Mutant("the steps before the share count as much", optimizers.MeanWeights.__init__, POWER,
            "1 / share - 1", "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are"),
-    Mutant("the initial weights count", optimizers.MeanWeights.add, "self._power + self.steps)",
+    Mutant("the initial weights count", optimizers.MeanWeights.after_step, "self._power + self.steps)",
            "self._power + self.steps + 1)", WANTED),
-    Mutant("the mean is not published", dpsgd.Run.result, "self._mean.put()", "pass", WANTED),
-    Mutant("the last step is published as well", optimizers.MeanWeights.put, "self.means)",
+    Mutant("the mean is not published", dpsgd.Run.result, "processor.after_run()", "pass", WANTED),
+    Mutant("the last step is published as well", optimizers.MeanWeights.after_run, "self.means)",
            "[m.lerp(p, 0.5) for m, p in zip(self.means, "
            "self._parameters)])", WANTED),
-    Mutant("frozen weights and buffers are averaged, too", optimizers.MeanWeights.put,
+    Mutant("frozen weights and buffers are averaged, too", optimizers.MeanWeights.after_run,
            "torch._foreach_copy_(self._parameters, self.means)",
            "[p.fill_(1.0) for p in self._parameters]", WANTED),
     Mutant("the mean is lost", session.TrainingSession._restore, "part.load_state_dict(",
-           "(part.load_state_dict if name != 'mean' else lambda _: None)(", AGAIN),
+           "(part.load_state_dict if name != 'average' else lambda _: None)(", AGAIN),
     Mutant("how many steps were averaged is lost", optimizers.MeanWeights.load_state_dict,
            'self.steps = state["steps"]', "pass", AGAIN),
     Mutant("any copies will do to go on", checkpoint.facts, "_name(transform)", "''", SAME),
@@ -82,9 +82,9 @@ MUTANTS = [
     Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
     Mutant("the card is silent", card._training, "*_stated_rows(facts)", "", TOLD),
-    Mutant("features are moved as if they were images", refusals.require_no_features,
+    Mutant("features are moved as if they were images", given.require_no_features,
            "spec is not None", "False", REFUSED),
-    Mutant("maps stay where their images leave", refusals.require_changeable, "if y.dim() > 2:", "if False:",
+    Mutant("maps stay where their images leave", given.require_changeable, "if y.dim() > 2:", "if False:",
            REFUSED),
 ]  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_a_run_without_a_step_leaves_the_weights() -> None:
     value = nn.Parameter(torch.ones(2))
     mean = MeanWeights([value], 0.5)
     mean.means[0].fill_(7.0)
-    mean.put()
+    mean.after_run()
     assert value.tolist() == [1.0, 1.0]
 
 

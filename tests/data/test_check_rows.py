@@ -12,8 +12,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 import privlearn as pv
 from privlearn.cli import main
-from privlearn.data.row_check import check_rows
 from privlearn.data.rows import TensorRows
+from privlearn.data.torch_rows import check_rows
 from privlearn.errors import BadInput
 
 

@@ -701,7 +701,7 @@ def _certified(result: pv.Result, out: Path) -> pv.Verification:
     ledger = Ledger()
     ledger.charge(result.plan.event(), result.adjacency)
 
-    def head(found: Any, *_: Any, **__: Any) -> str:
+    def head(event: Any, found: Any, *_: Any, **__: Any) -> str:
         return certificate.header(found.epsilon, found.delta, found.adjacency.value, str(found.unit), None)
 
     with mock.patch.object(card, "write", head), mock.patch.object(publish, "_require_own_facts"):

@@ -8,7 +8,7 @@ from privlearn.descent import dpsgd, task
 from privlearn.descent import train as descent
 from privlearn.mechanisms import release
 from privlearn.publishing import publish
-from privlearn.runs import optimizers, refusals, session
+from privlearn.runs import given, optimizers, session
 from tests.support.mutant import Mutant, suite_of
 
 ALIKE = "check_neighbouring_runs_look_the_same"
@@ -54,7 +54,7 @@ MUTANTS = [
            "check_no_sum_without_noise_is_left_behind"),
     Mutant("PyTorch's generator is left where the last batch put it", session.TrainingSession.generators,
            "_set_generators(held)", "pass", "check_generators_do_not_tell_batch_sizes"),
-    Mutant("weights that are no numbers are handed out", refusals.require_finite, "if not all(",
+    Mutant("weights that are no numbers are handed out", given.require_finite, "if not all(",
            "if False and not all(", "check_steps_that_are_too_long_end_with_a_message"),
     Mutant("the real number of rows is printed", train.descent_job,
            "examples if plan.neighbours is Adjacency.ADD_REMOVE else data.examples", "data.examples", COMMANDS),

@@ -6,7 +6,7 @@ from privlearn import plan, reacting, schedules
 from privlearn.accounting import budget, filters, trees
 from privlearn.clipping import evaluation
 from privlearn.descent import epoch_noise
-from privlearn.runs import checkpoint, diagnostics
+from privlearn.runs import checkpoint, result
 from tests.support.mutant import Mutant, suite_of
 
 RULE, LIMIT = "check_the_validation_rule_is_the_papers", "check_a_run_that_reacts_is_charged_its_limit"
@@ -106,18 +106,18 @@ MUTANTS = [
            "check_public_validations_are_plain_accuracies"),
     Mutant("the model stays in evaluation mode", evaluation.evaluating, "module.training = training", "pass",
            "check_public_validations_are_plain_accuracies"),
-    Mutant("accuracies are forgotten in an interruption", diagnostics.Scalars.state_dict, "self.values", "[]", AGAIN),
+    Mutant("accuracies are forgotten in an interruption", result.Scalars.state_dict, "self.values", "[]", AGAIN),
     Mutant("other validation rows are welcome", checkpoint.facts, "_digest(*(validation or ()))", '""', AGAIN),
     Mutant("the noise of a certificate is not recomputed", reacting.contradictions,
            "sigmas == follow", "True", CERTIFIED),
     Mutant("a certificate may leave its filter", reacting.contradictions,
            "and fits(plan.filter, compose(map(plan.epoch_event, follow)))", "", CERTIFIED),
     Mutant("a plain run may have had a filter", reacting.require_filter,
-           "or not isinstance(plan.schedule, Validation)", "", REACTED),
+           "or not isinstance(plan.schedule, ReactingSchedule)", "", REACTED),
     Mutant("a plain run may have had validations", reacting.contradictions,
            'if {"validation", "noise_multipliers"} & set(facts):', "if False:", REACTED),
     Mutant("the facts tell whether a run reacted", reacting.contradictions,
-           'if not isinstance(plan.schedule, Validation):\n        if {"validation", "noise_multipliers"} & set(facts):',
+           'if not isinstance(plan.schedule, ReactingSchedule):\n        if {"validation", "noise_multipliers"} & set(facts):',
            'if "validation" not in facts:\n        if False:', REACTED),
     Mutant("paid validations may be said to be free", reacting.contradictions,
            'stated["noise"] != plan.schedule.noise or', "", REACTED),

@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a filter without reacting": (
         lambda: plan(Constant(), filter=Filter(rho=1.0)),
-        ("for schedules.Validation alone",),
+        ("for a schedule that reacts alone",),
     ),
     "something else as filter": (lambda: plan(filter=1.0), ("filter is 1.0",)),
     "a filter too narrow": (lambda: plan(filter=Filter(rho=1e-3)), ("not one epoch at noise multiplier 10 fits into",)),

@@ -1,15 +1,17 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
-Made up here: a sampler, a mechanism, a clip, a schedule, the rule of an operation, a transform, a recipe for teachers and a
-study. All are trained with, priced, published, verified and predicted with. If one of them ever needs a second place, this
-cannot be written.
+Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a recipe
+for teachers, a study and an option of DP-SGD. All are trained with, priced, published, verified and predicted with. If one
+of them ever needs a second place, this cannot be written.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, final
@@ -22,21 +24,27 @@ from torch import Tensor, nn
 
 import privlearn as pv
 from privlearn import _public, plan
+from privlearn._checks import positive
 from privlearn.accounting import events, rdp
 from privlearn.accounting.events import Event, Mechanism
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.accounting.pairs import ATOMS, PairBuilder, pure_pair
+from privlearn.cli import main
 from privlearn.clipping import clips
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense
-from privlearn.publishing import plans
+from privlearn.errors import BadInput
+from privlearn.publishing import certificate
+from privlearn.runs import post_processing
+from privlearn.runs.post_processing import PostProcessing
 from privlearn.sampling import EpochCharge, Sample, Sampler
-from privlearn.schedules import Schedule
+from privlearn.schedules import ReactingSchedule, Schedule
 from privlearn.teachers import recipes
+from privlearn.transforms import base
 from privlearn.transforms.base import PrivateTransform
 from privlearn.transforms.modules import RowTransform
 from privlearn_studies import registry
@@ -49,6 +57,7 @@ ROWS, FEATURES, CLASSES = 60, 5, 3
 @pytest.fixture
 def made_up() -> Iterator[SimpleNamespace]:
     """One new kind of each, known only as long as the test runs."""
+    base.kinds()  # those that are there are entered when they are first asked for
     tables = (_public._KINDS, events._KINDS, events._NAMES, events._FIELDS, RULES)
     patches = [mock.patch.dict(table) for table in tables]
     for patch in patches:
@@ -140,6 +149,22 @@ def extensions() -> dict[str, Any]:
         def __call__(self, epoch: float) -> float:
             return self.start / (1 if epoch < self.epoch else 2)
 
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Goal(ReactingSchedule):
+        """Less noise after each epoch whose accuracy is below a goal."""
+
+        k: float
+        goal: float
+        start: float = 10.0
+        noise: float | None = field(default=None, kw_only=True)
+        kind: ClassVar[str] = "goal"
+
+        def noise_multipliers(self, accuracies: Sequence[float]) -> Iterator[float]:
+            below = accumulate((accuracy < self.goal for accuracy in accuracies), initial=0)
+            return (self.start * self.k**times for times in below)
+
     class Offset:
         """x - p, where p has no dimension for the batch."""
 
@@ -212,6 +237,7 @@ def extensions() -> dict[str, Any]:
 
     return {
         "sampler": Backwards(20), "mechanism": Coin(0.5), "clip": Sign(0.2), "schedule": Halving(1),
+        "reacting": Goal(0.8, 0.9),
         "transform": Flip(0.5), "recipe": nearest_mean, "study": study,
     }  # fmt: skip
 
@@ -241,7 +267,7 @@ def test_a_run_of_nothing_but_made_up_kinds(made_up: SimpleNamespace, tmp_path: 
         made_up.sampler, epochs=2, schedule=made_up.schedule, clip=made_up.clip, front=(made_up.transform,)
     ).calibrate(epsilon=4.0, delta=1e-5)
     assert 3.9 < wanted.guarantee(1e-5).epsilon <= 4.0
-    assert plans.read(wanted.to_json()) == wanted
+    assert certificate.read_plan(wanted.to_json()) == wanted
     assert pv.sampling.named("backwards", 20, ROWS) == made_up.sampler
     assert clips.named("same-length", 0.2) == made_up.clip
     x, y = data()
@@ -261,7 +287,55 @@ def test_a_made_up_schedule_is_published_by_its_values_where_it_is_not_registere
     del _public._KINDS[made.kind]
     stated = pv.Plan(made_up.sampler, epochs=2, schedule=made(1, 4.0), clip=made_up.clip).stated()
     assert stated.noise_multipliers() == (4.0, 2.0)
-    assert plans.read(stated.to_json()) == stated
+    assert certificate.read_plan(stated.to_json()) == stated
+
+
+def test_a_made_up_schedule_that_reacts(made_up: SimpleNamespace, tmp_path: Path) -> None:
+    x, y = data()
+    rows, own = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES), replace(made_up.reacting, noise=20.0)
+    settled = pv.Plan(pv.Poisson(0.5), epochs=6, schedule=own).calibrate(epsilon=8.0, delta=1e-5)
+    assert certificate.read_plan(settled.to_json()) == settled
+    make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
+    result = pv.dpsgd(settled, make, LOSS, rows, streams=pv.Streams.new(0))
+    assert result.ledger.event == settled.event()
+    out = pv.publish(result, tmp_path / "model", model_spec="linear", classes=CLASSES)
+    assert pv.verify(out).ok
+    facts = dict(result.facts)
+    assert len(set(facts["noise_multipliers"])) > 1
+    assert not settled.follows(facts)
+    facts["noise_multipliers"] = sorted(facts["noise_multipliers"])
+    assert settled.follows(facts)
+    public = pv.Dataset(x.numpy()[::-1] + 5, y.numpy(), public=True)
+    spec = {"schedule": "goal:k=0.8,goal=0.9", "epsilon": 8.0, "epochs": 3, "streams": pv.Streams.new(0)}
+    assert pv.verify(pv.publish(pv.train(rows, validation=public, **spec), tmp_path / "public")).ok
+    for refused in (
+        lambda: pv.train(rows, **spec),
+        lambda: pv.train(rows, **{**spec, "learning_rate_schedule": spec["schedule"]}, validation=public),
+        lambda: pv.train(rows, schedule=spec["schedule"], noise_multiplier=1.0),
+    ):
+        with pytest.raises(BadInput, match=r"validation|can.t follow"):
+            refused()
+
+
+def test_a_made_up_schedule_that_reacts_on_the_command_line(
+    made_up: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--epsilon", "8", "--epochs", "6", "--schedule", "goal:k=0.8,goal=0.9,noise=20"]
+    assert main(["budget", "--examples", "60", *common, "--plot", str(tmp_path / "plan.png")]) == 0
+    assert "after 3 epochs if it falls" in " ".join(capsys.readouterr().out.split())
+    file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
+    np.savez(file, x=x.numpy(), y=y.numpy())
+    rows = ["--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--seed", "0"]
+    assert main(["train", *rows, *common, "--out", str(out)]) == 0
+    assert "each accuracy is released with standard deviation" in " ".join(capsys.readouterr().err.split())
+    assert main(["verify", str(out)]) == 0
+    assert main(["train", *rows, *common, "--method", "dpmac", "--out", str(tmp_path / "no")]) == 2
+
+
+def test_a_schedule_that_reacts_and_cannot_be_published_is_refused_at_once(made_up: SimpleNamespace) -> None:
+    del _public._KINDS[made_up.reacting.kind]
+    with pytest.raises(BadInput, match="registered"):
+        pv.Plan(pv.Poisson(0.5), schedule=made_up.reacting)
 
 
 def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: SimpleNamespace) -> None:
@@ -280,6 +354,89 @@ def test_the_rule_of_an_operation_gives_the_gradients_that_torch_gives(made_up: 
     assert sums[0].sensitivity == sums[1].sensitivity
     for one, other in zip(sums[0].values, sums[1].values, strict=True):
         torch.testing.assert_close(one, other)
+
+
+class Rounding:
+    """Weights on a grid after each step: post-processing."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], cell: float) -> None:
+        self._parameters, self._cell, self.steps = parameters, cell, 0
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        self.steps += 1
+        for parameter in self._parameters:
+            parameter.copy_((parameter / self._cell).round() * self._cell)
+
+    def after_run(self) -> None:
+        assert self.steps
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+ROUNDING = PostProcessing(
+    name="rounding",
+    make=Rounding,
+    check=lambda cell: positive("rounding", cell),
+    metavar="C",
+    help="weights on a grid of this cell",
+    read=float,
+    label="weights are rounded to",
+    text=lambda cell: f"multiples of {cell:g}",
+    setting="rounding",
+    usual="none",
+    why="it brings nothing",
+)
+
+
+@pytest.fixture
+def rounding() -> Iterator[None]:
+    with mock.patch.dict(post_processing.ROWS, rounding=ROUNDING):
+        yield
+
+
+def require_rounded(folder: Path) -> None:
+    assert pv.verify(folder).ok
+    assert json.loads((folder / "privacy.json").read_text())["facts"]["rounding"] == 0.5
+    assert "| weights are rounded to | multiples of 0.5 |" in (folder / "README.md").read_text()
+    for weights in pv.load_model(folder).parameters():
+        assert (2 * weights == (2 * weights).round()).all()
+
+
+def test_a_made_up_option_of_dpsgd_is_an_argument_a_fact_and_a_line_of_the_card(rounding: None, tmp_path: Path) -> None:
+    x, y = data()
+    rows = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
+    result = pv.train(rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, streams=pv.Streams.new(0))
+    require_rounded(pv.publish(result, tmp_path / "trained"))
+    wanted = pv.Plan(pv.Poisson(0.5), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
+    make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
+    result = pv.dpsgd(wanted, make, LOSS, rows, rounding=0.5, streams=pv.Streams.new(0))  # type: ignore[call-arg]
+    require_rounded(pv.publish(result, tmp_path / "model", model_spec="linear", classes=CLASSES))
+    for wrong in ({"rounding": -1.0}, {"average": 0.0}):
+        with pytest.raises(BadInput, match=f"{next(iter(wrong))} is"):
+            pv.train(rows, epsilon=4.0, **wrong)
+
+
+def test_a_made_up_option_of_dpsgd_on_the_command_line(
+    rounding: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
+    np.savez(file, x=x.numpy(), y=y.numpy())
+    common = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--epsilon", "4", "--seed", "0"]
+    assert main([*common, "--epochs", "2", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rounding multiples of 0.5 as given" in said
+    require_rounded(out)
+    assert main([*common, "--method", "dpmac", "--rounding", "0.5", "--out", str(tmp_path / "no")]) == 2
+    assert "--method dpmac does not go with --rounding" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "tune.toml").write_text('[[candidate]]\nrounding = 0.5\n[[candidate]]\nname = "b"\nrounding = 1\n')
+    tuned = [*common, "--batch-size", "20", "--epochs", "1", "--tune", str(tmp_path / "tune.toml")]
+    assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
+    assert pv.verify(tmp_path / "tuned").ok
 
 
 def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ STILL: dict[str, set[str]] = {
         "clipping/gradients.py: ClippedGradients.__init__",
         "clipping/row_sums.py: class_statistics",
         "descent/dpsgd.py: Run.__init__",
-        "mechanisms/squares.py: release_squares",
         "publishing/card.py: write",
         "teachers/autoencoder.py: Autoencoder.fit",
         "transforms/select.py: release_statistics",
@@ -407,6 +406,22 @@ def names_say_what_a_value_is() -> Iterator[str]:
         used |= {node.name for node in nodes(name, ast.FunctionDef, ast.ClassDef)} | {Path(name).stem}
         if {own.strip("_").lower() for own in used} & BANNED:
             yield name
+
+
+@law
+def generated_reprs_print_no_rows() -> Iterator[str]:
+    """A dataclass that holds tensors, arrays, cells or bytes writes its own repr, or none of its fields."""
+    for name, tree in trees().items():
+        for node in tree.body:
+            made = [ast.unparse(own) for own in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(own)]
+            if not isinstance(node, ast.ClassDef) or not made or "repr=False" in made[0]:
+                continue
+            fields = [ast.unparse(own.annotation) for own in node.body if isinstance(own, ast.AnnAssign)]
+            held = any(
+                re.search(r"\b(Tensor|NDArray|bytes|Cell)\b", re.sub(r"Callable\[.*", "", own)) for own in fields
+            )
+            if held and not any(getattr(own, "name", "") == "__repr__" for own in node.body):
+                yield f"{name}: {node.name}"
 
 
 @law

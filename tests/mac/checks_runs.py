@@ -28,7 +28,7 @@ from privlearn.mac.expansion import BINARY
 from privlearn.mac.network import layers_of, with_ones
 from privlearn.mac.sums import DerivativeSums, histogram
 from privlearn.mechanisms import release as release_module
-from privlearn.publishing import plans, publish, verify
+from privlearn.publishing import certificate, publish, verify
 from privlearn.runs.checkpoint import Checkpoint
 from tests.descent.checks_leaks import PRICED, ROWS, data_with
 from tests.mac.nets import ADD, REPLACE, derivatives, made_up, net, sample_of
@@ -270,7 +270,7 @@ def check_mac_certificates_are_recomputed() -> None:
         assert verify.verify(out).ok
         assert "histogram" in (out / "README.md").read_text()
         body = json.loads((out / "privacy.json").read_text())
-        assert plans.read(body["plan"]) == plan
+        assert certificate.read_plan(body["plan"]) == plan
         assert list(walk(plan.event())) == list(walk(result.ledger.event))
         body["plan"]["clip"]["learned"]["noise_multiplier"] = 0.5
         body["digests"]["plan"] = digest(body["plan"])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import privlearn as pv
 from privlearn.clipping.derivative_bounds import Layerwise
 from privlearn.mac import analytic
-from privlearn.mac.activations import IDENTITY, RELU, SOFTPLUS, Activation
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY, OUTPUTS, SOFTMAX, SQUARED, hidden_first, hidden_second
+from privlearn.mac.network import IDENTITY, RELU, SOFTPLUS, Activation
 from privlearn.mac.sums import DerivativeSums, Products
 from tests.descent.checks_leaks import ROWS
 from tests.mac.nets import ADD, REPLACE, TANH, derivatives, made_up, net, sample_of, values
@@ -253,14 +253,14 @@ def check_softmax_derivatives_are_bounded() -> None:
 @check
 def check_suprema_of_softplus_are_above_every_value() -> None:
     """On points that are not the table's, up to each of many radii, tiny and huge ones included; to a relative 2e-6."""
-    from privlearn.mac import activations
+    from privlearn.mac import network
 
     radii = torch.cat([torch.tensor([0.0, 1e-9, 39.9995, 41.0, 1e3]), torch.logspace(-4, 2, 40)]).double()
-    found = activations._softplus_suprema(radii)
+    found = network._softplus_suprema(radii)
     for name in ("product", "slope", "curvature", "rest", "tilt", "bend", "cross", "constant"):
         for radius, bound in zip(radii, getattr(found, name), strict=True):
             points = torch.linspace(-1, 1, 20_011, dtype=torch.float64) * radius
-            largest = float(activations._softplus_term(name, points).max())
+            largest = float(network._softplus_term(name, points).max())
             assert largest <= float(bound), (name, float(radius))
             assert float(bound) <= largest * (1 + 5e-6), (name, float(radius))
 

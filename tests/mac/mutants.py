@@ -6,7 +6,7 @@ import pytest
 
 from privlearn import plan, sampling
 from privlearn.clipping import derivative_bounds
-from privlearn.mac import activations, analytic, coordinates, dpmac, expansion, sums
+from privlearn.mac import analytic, coordinates, dpmac, expansion, network, sums
 from privlearn.mechanisms import release
 from privlearn.runs import session
 from tests.mac.checks_coefficients import STILL, ZSTEPS, _moved
@@ -101,7 +101,7 @@ MUTANTS = [
            "product", "check_analytic_sensitivities_hold_for_the_worst_example"),
     Mutant("a bound on cross-entropy for targets of 0 only", analytic.binary, "linear=inputs * _norm(tilt)",
            "linear=inputs * _norm(tilt) / 2", "check_analytic_sensitivities_hold_for_the_worst_example"),
-    Mutant("suprema end at the table's last point", activations._softplus_suprema,
+    Mutant("suprema end at the table's last point", network._softplus_suprema,
            "torch.maximum(tabulated[below], ends)", "tabulated[below]", "check_suprema_of_softplus_are_above_every_value"),
     Mutant("derivatives are not clipped", sums.DerivativeSums._lengths,
            "norms.clamp(max=kept(limit, [self._dtype]))",

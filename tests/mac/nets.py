@@ -13,10 +13,9 @@ from privlearn import sampling
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.derivative_bounds import Layerwise
 from privlearn.mac import sums as batch_module
-from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY, Output
-from privlearn.mac.network import layers_of
+from privlearn.mac.network import RELU, SOFTPLUS, TANH, Activation, layers_of
 from tests.support.nets import one_sample
 
 ADD, REPLACE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE

@@ -20,8 +20,7 @@ from privlearn.accounting.events import walk
 from privlearn.accounting.mechanisms import NonPrivate
 from privlearn.clipping.derivative_bounds import shares_of_parts
 from privlearn.errors import BadInput, BudgetExceeded
-from privlearn.mac.activations import SOFTPLUS
-from privlearn.mac.network import layers_of
+from privlearn.mac.network import SOFTPLUS, layers_of
 from tests.mac import checks_sensitivities as mac_sensitivity_checks
 from tests.mac import nets as mac_nets
 from tests.mac.checks_runs import settled

@@ -13,7 +13,7 @@ from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.clipping.derivative_bounds import shares_of_parts
-from privlearn.mac import activations, analytic
+from privlearn.mac import analytic, network
 
 DELTA = 1e-5
 
@@ -61,7 +61,7 @@ def test_fixed_batches_cost_what_they_cost(sigma: float, epochs: int, pca: float
 
 def test_sensitivities_at_zero_weights() -> None:
     """Softplus, 3 units, T = 1, no bias [maths]: Da 4.842491, Db 2.200566, dT 2.200566, DC 0.983154."""
-    found = analytic.hidden(torch.zeros(3, 4), activations.SOFTPLUS, 1.0, 1.0)
+    found = analytic.hidden(torch.zeros(3, 4), network.SOFTPLUS, 1.0, 1.0)
     assert found.constant == pytest.approx(4.842491, abs=1e-5)
     assert found.linear == pytest.approx(2.200566, abs=1e-5)
     assert found.gradient == pytest.approx(2.200566, abs=1e-5)
@@ -71,7 +71,7 @@ def test_sensitivities_at_zero_weights() -> None:
 def test_sensitivities_at_half_weights() -> None:
     """Softplus and binary cross-entropy, 4 inputs, 3 units, all weights 1/2, T = 1 [maths]."""
     weight = torch.full((3, 4), 0.5)
-    found = analytic.hidden(weight, activations.SOFTPLUS, 1.0, 1.0)
+    found = analytic.hidden(weight, network.SOFTPLUS, 1.0, 1.0)
     expected = (5.192622, 2.269459, 4.787901, 1.622909)
     for own, figure in zip((found.constant, found.linear, found.gradient, found.curvature), expected, strict=True):
         assert own == pytest.approx(figure, abs=1e-5)
@@ -83,14 +83,14 @@ def test_sensitivities_at_half_weights() -> None:
 
 def test_softplus_constants() -> None:
     """Suprema over all arguments [maths]: of g^2 + k u^2 f, |s g - k u f|, s^2 + k f, and k u^2."""
-    everywhere = activations._softplus_suprema(torch.tensor([1e3], dtype=torch.float64))
+    everywhere = network._softplus_suprema(torch.tensor([1e3], dtype=torch.float64))
     assert float(everywhere.constant) == pytest.approx(1.277894, abs=3e-6)
     assert float(everywhere.rest) == pytest.approx(0.346574, abs=1e-6)
     assert float(everywhere.bend) == pytest.approx(1.045334, abs=3e-6)
     assert float(everywhere.cross) == pytest.approx(2 * math.log(2), abs=3e-6)
     assert float(everywhere.tilt) == pytest.approx(1.0, abs=3e-6)
     u = torch.linspace(-40, 40, 800_001, dtype=torch.float64)
-    assert float((activations.SOFTPLUS.curvature(u) * u * u).max()) == pytest.approx(0.439229, abs=1e-6)
+    assert float((network.SOFTPLUS.curvature(u) * u * u).max()) == pytest.approx(0.439229, abs=1e-6)
 
 
 def test_noise_of_the_joint_release() -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from privlearn import streams as streams_module
 from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms import grid, noise, selection
+from privlearn.mechanisms import noise, selection
 from privlearn.mechanisms.release import release
 from tests.support.checks import check
 from tests.support.nets import bounded, require_standard_deviation
@@ -55,7 +55,7 @@ def check_noise_on_a_grid_has_the_stated_scale() -> None:
 def check_noise_pays_for_the_rounding_to_the_grid() -> None:
     """The noise is that of the sensitivity of rounded values, of which every number may be half a step off."""
     for numbers in (1, 1000):
-        with mock.patch.object(grid, "rounded_gaussian", side_effect=grid.rounded_gaussian) as drawn:
+        with mock.patch.object(noise, "rounded_gaussian", side_effect=noise.rounded_gaussian) as drawn:
             noisy = on_grid(torch.full((numbers,), 0.3, dtype=torch.float64), multiplier=2.0, sensitivity=0.7)
         scale = drawn.call_args.args[1]
         found = noisy.numpy()
@@ -72,7 +72,7 @@ def check_all_numbers_of_a_release_share_one_grid() -> None:
         values = tuple(torch.full((size,), 0.3, dtype=torch.float64) for size in sizes)
         part = type(part)(values, 0.7, part.adjacency, part.sample)
         stream = streams_module.Streams.new(0, discrete=True).noise
-        with mock.patch.object(grid, "rounded_gaussian", side_effect=grid.rounded_gaussian) as drawn:
+        with mock.patch.object(noise, "rounded_gaussian", side_effect=noise.rounded_gaussian) as drawn:
             release(part, noise_multiplier=2.0, ledger=Ledger(), stream=stream)
         step = 2.0 ** math.floor(math.log2(0.7 * 2**-10 / math.sqrt(1000)))
         for call in drawn.call_args_list:
@@ -161,7 +161,7 @@ def check_rounded_draws_are_exact() -> None:
     words[:4] = [-(2**63), 2**63 - 1, 0, -(2**63) + 1]
     for scale in (0.3, 2.0**12, 2.0**30, 2.0**45):  # at the last, most draws need more bits
         stream = Script(list(words))
-        found = grid.rounded_gaussian(len(words), scale, stream)  # type: ignore[arg-type]
+        found = noise.rounded_gaussian(len(words), scale, stream)  # type: ignore[arg-type]
         if scale > 2.0**40:
             assert stream.asked > len(words) // 4
         pairs = len(words) // 2

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.mechanisms import grid, noise, selection
+from privlearn.mechanisms import noise, selection
 from tests.support.mutant import Mutant, suite_of
 
 DRAWS = "check_draws_are_those_that_the_words_make"
 
 MUTANTS = [
-    Mutant("grid noise 3% too small", grid.add_on_grid, "scale = noise_multiplier", "scale = 0.97 * noise_multiplier",
+    Mutant("grid noise 3% too small", noise.add_on_grid, "scale = noise_multiplier", "scale = 0.97 * noise_multiplier",
            "check_noise_on_a_grid_has_the_stated_scale"),
-    Mutant("grid noise ignores the sensitivity", grid.add_on_grid, "noise_multiplier * bound", "noise_multiplier * 1.0",
+    Mutant("grid noise ignores the sensitivity", noise.add_on_grid, "noise_multiplier * bound", "noise_multiplier * 1.0",
            "check_noise_on_a_grid_has_the_stated_scale"),
-    Mutant("rounding costs nothing", grid.add_on_grid, "sensitivity + step * math.sqrt(numbers)", "sensitivity",
+    Mutant("rounding costs nothing", noise.add_on_grid, "sensitivity + step * math.sqrt(numbers)", "sensitivity",
            "check_noise_pays_for_the_rounding_to_the_grid"),
-    Mutant("rounding costs one step whatever the size", grid.add_on_grid, "step * math.sqrt(numbers)", "step",
+    Mutant("rounding costs one step whatever the size", noise.add_on_grid, "step * math.sqrt(numbers)", "step",
            "check_noise_pays_for_the_rounding_to_the_grid"),
-    Mutant("the grid's step from the first tensor only", grid.add_on_grid, "sum(value.numel() for value in values)",
+    Mutant("the grid's step from the first tensor only", noise.add_on_grid, "sum(value.numel() for value in values)",
            "values[0].numel()", "check_all_numbers_of_a_release_share_one_grid"),
     Mutant("the last seven numbers after a block without noise", noise.add_gaussian, "while start < flat.numel():",
            "while start < flat.numel() - 7 * (start > 0):", "check_every_number_gets_noise_at_the_ends_of_blocks"),
-    Mutant("the last seven numbers after a block of the grid without noise", grid.add_on_grid,
-           "range(0, flat.numel(), _BLOCK)", "range(0, max(flat.numel() - 7, 1), _BLOCK)",
+    Mutant("the last seven numbers after a block of the grid without noise", noise.add_on_grid,
+           "range(0, flat.numel(), _BLOCK_ON_GRID)", "range(0, max(flat.numel() - 7, 1), _BLOCK_ON_GRID)",
            "check_every_number_gets_noise_at_the_ends_of_blocks"),
     Mutant("pi to six digits in double precision", noise._on_circles, "math.pi", "3.14159", DRAWS),
     Mutant("radii 0.05% too small", noise.gaussian, "mul_(-2.0)", "mul_(-1.998)", DRAWS),
@@ -34,14 +34,14 @@ MUTANTS = [
         for place in range(5)
     ),
     Mutant("Gumbel noise has no far tail", selection.gumbel, "2.0**-65", "2.0**-16", "check_gumbel_draws_reach_the_far_tail"),
-    Mutant("values are not rounded", grid.add_on_grid, ".div_(step).round_()", ".div_(step)",
+    Mutant("values are not rounded", noise.add_on_grid, ".div_(step).round_()", ".div_(step)",
            "check_everything_lies_on_the_grid"),
-    Mutant("noise is not rounded", grid.rounded_gaussian, "whole = exact.round()", "whole = exact.clone()",
+    Mutant("noise is not rounded", noise.rounded_gaussian, "whole = exact.round()", "whole = exact.clone()",
            "check_everything_lies_on_the_grid"),
-    Mutant("double precision is trusted", grid.rounded_gaussian, "+ error < 0.5", "< 0.51",
+    Mutant("double precision is trusted", noise.rounded_gaussian, "+ error < 0.5", "< 0.51",
            "check_rounded_draws_are_exact"),
-    Mutant("refined draws start anew", grid._refined, "radius << 64", "0 << 64", "check_rounded_draws_are_exact"),
-    Mutant("refined angles make two turns", grid._refined, "mpmath.ldexp(angle, 1 - bits)",
+    Mutant("refined draws start anew", noise._refined, "radius << 64", "0 << 64", "check_rounded_draws_are_exact"),
+    Mutant("refined angles make two turns", noise._refined, "mpmath.ldexp(angle, 1 - bits)",
            "mpmath.ldexp(angle, 2 - bits)", "check_rounded_draws_are_exact"),
     Mutant("the noise stream starts over", streams.Streams.at, "position, discrete", "0, discrete",
            "check_streams_go_on_where_they_were"),

@@ -30,8 +30,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping import clips, row_sums
 from privlearn.descent import dpsgd as dpsgd_module
-from privlearn.mechanisms.grid import add_on_grid
-from privlearn.mechanisms.noise import add_gaussian
+from privlearn.mechanisms.noise import add_gaussian, add_on_grid
 from privlearn.plan import Plan
 from privlearn.streams import Streams
 from privlearn.transforms import pca

@@ -24,7 +24,7 @@ from privlearn import sampling, streams
 from privlearn._storage import canonical
 from privlearn.errors import BadInput, CertificateMismatch, PrivlearnError
 from privlearn.models import networks
-from privlearn.publishing import certificate, folder, keys, loading, publish
+from privlearn.publishing import certificate, folder, keys, model, publish
 from privlearn.publishing import model as published_model
 from privlearn.publishing.verify import Verification, verify
 from tests.publishing import edwards
@@ -342,14 +342,14 @@ def body_of_text(text: str) -> dict[str, Any]:
 
 def _swapped_after_the_check(change: Callable[[], None]) -> Any:
     """Let `change` happen right after a folder was checked, before it is used."""
-    true_check = loading.verify_contents
+    true_check = model.verify_contents
 
     def late(*arguments: Any) -> Verification:
         found = true_check(*arguments)
         change()
         return found
 
-    return mock.patch.object(loading, "verify_contents", late)
+    return mock.patch.object(model, "verify_contents", late)
 
 
 @check

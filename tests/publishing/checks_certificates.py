@@ -19,7 +19,7 @@ from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.expansion import BINARY
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import certificate, folder, keys, plans, publish, verify
+from privlearn.publishing import certificate, folder, keys, publish, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
 from tests.descent import checks_validation as validation_checks
@@ -255,7 +255,7 @@ def check_every_plan_reads_itself_back() -> None:
         assert 4.0 * (1 - 0.003) <= plan.budget.spent(plan.event(), plan.neighbours) <= 4.0, plan
         assert plan.guarantee(1e-5).epsilon <= 4.0
         text = json.dumps(plan.to_json(), allow_nan=False)
-        again = plans.read(json.loads(text))
+        again = certificate.read_plan(json.loads(text))
         assert again == plan.stated(), plan
         assert again.event() == plan.event()
         assert (again.neighbours, again.unit, again.rows()) == (plan.neighbours, plan.unit, plan.rows())
@@ -278,14 +278,14 @@ def check_plans_of_strangers_are_refused() -> None:
             if isinstance(part, dict) and "kind" in part:
                 whole = dict(part)
                 part["more"] = 1
-                must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                must_raise(BadInput, lambda body=body: certificate.read_plan(body))  # type: ignore[misc]
                 for name in whole:
                     part.clear()
                     part.update({key: value for key, value in whole.items() if key != name})
-                    must_raise(BadInput, lambda body=body: plans.read(body))  # type: ignore[misc]
+                    must_raise(BadInput, lambda body=body: certificate.read_plan(body))  # type: ignore[misc]
                 part.clear()
                 part.update(whole)
-        assert plans.read(body)
+        assert certificate.read_plan(body)
     plan = every_plan()[0].to_json()
     deep: Any = 1
     for _ in range(5000):
@@ -301,7 +301,7 @@ def check_plans_of_strangers_are_refused() -> None:
         pv.tuning.Blocks(many).to_json(),
         {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},
     ):  # fmt: skip
-        must_raise(BadInput, lambda wrong=wrong: plans.read(wrong))  # type: ignore[misc]
+        must_raise(BadInput, lambda wrong=wrong: certificate.read_plan(wrong))  # type: ignore[misc]
     bare = {"kind": "table", "values": {}}
     must_raise(BadInput, lambda: _public.registered(type("Flat", (), {"kind": "flat"})))
     assert _public.from_json(bare) == {}

@@ -18,7 +18,6 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing import certificate, folder, publish, verify
-from privlearn.publishing import claim as claim_module
 from privlearn.publishing.folder import CARD, CERTIFICATE
 from privlearn.publishing.verify import Verification
 from tests.support.checks import check, must_raise
@@ -67,8 +66,8 @@ def check_a_run_that_was_chosen_later_claims_the_limit() -> None:
     own = SECOND.guarantee(1e-5)
     assert found.ok, found.problems
     assert math.isclose(claim["epsilon"], 5.0, rel_tol=1e-9)
-    assert found.runs == claim_module.ADAPTIVE
-    assert "may have been chosen after earlier results" in claim_module.ADAPTIVE
+    assert found.runs == certificate.ADAPTIVE
+    assert "may have been chosen after earlier results" in certificate.ADAPTIVE
     assert found.run_epsilon == claim["ledger"]["run_epsilon"] == own.epsilon < 5.0
     assert "may have been chosen after earlier results" in card and "by itself costs" in card  # noqa: PT018
     assert found.warnings == ["the run used a fixed seed: whoever knows the seed can take the noise off the weights, and "
@@ -81,7 +80,7 @@ def check_runs_that_were_approved_beforehand_are_claimed_as_fixed() -> None:
     both = accountant.guarantee(compose([FIRST.event(), SECOND.event()]), FIRST.neighbours, 1e-5)
     assert found.ok, found.problems
     assert claim["epsilon"] == both.epsilon < 5.0
-    assert found.runs == claim_module.FIXED
+    assert found.runs == certificate.FIXED
     assert found.run_epsilon == SECOND.guarantee(1e-5).epsilon
     assert "all fixed before the first release" in card
 
@@ -91,7 +90,7 @@ def check_a_run_on_a_record_claims_itself_alone() -> None:
     claim, found, card = published("on a record")
     assert found.ok, found.problems
     assert claim["epsilon"] == SECOND.guarantee(1e-5).epsilon
-    assert found.runs == claim_module.ALONE
+    assert found.runs == certificate.ALONE
     assert any("for this run alone" in warning for warning in found.warnings)
     assert "there is none for all of them together" in card
 
@@ -117,19 +116,19 @@ def check_what_is_said_of_other_runs_is_compared() -> None:
     """A careful forger, who mends all digests."""
     edits: dict[str, list[Any]] = {
         "chosen later": [
-            ("runs", claim_module.FIXED),
-            ("runs", claim_module.ALONE),
+            ("runs", certificate.FIXED),
+            ("runs", certificate.ALONE),
             ("runs", "none"),
             ("run_epsilon", 0.1),
             None,
         ],
         "approved beforehand": [
-            ("runs", claim_module.ADAPTIVE),
-            ("runs", claim_module.ALONE),
+            ("runs", certificate.ADAPTIVE),
+            ("runs", certificate.ALONE),
             ("run_epsilon", 0.1),
             None,
         ],
-        "on a record": [("runs", claim_module.ADAPTIVE), ("run_method", "rdp")],
+        "on a record": [("runs", certificate.ADAPTIVE), ("run_method", "rdp")],
     }
     for name, changes in edits.items():
         with tempfile.TemporaryDirectory() as place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import _storage
-from privlearn.publishing import certificate, folder, keys, loading, model, verify
+from privlearn.publishing import certificate, folder, keys, model, verify
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -26,7 +26,7 @@ MUTANTS = [
            'if not certificate.get("signature"):', "check_a_stripped_signature_is_found"),
     Mutant("any key is the one that was given", verify._signature, "signer.raw != trusted.raw", "False",
            "check_another_key_is_found"),
-    Mutant("loading does not ask for the key", loading.load_model, "verify_contents(contents, key)",
+    Mutant("loading does not ask for the key", model.load_model, "verify_contents(contents, key)",
            "verify_contents(contents)", "check_another_key_is_found"),
     Mutant("keys of small order pass", keys.PublicKey.__post_init__, "height in _SMALL_ORDER", "height == 1",
            "check_keys_of_small_order_are_refused"),
@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant("weights are read again unchecked", folder.weights,
            "hashlib.sha256(content).hexdigest() != contents.digests.get(WEIGHTS)", "False",
            "check_what_is_loaded_is_what_was_checked"),
-    Mutant("the configuration is read again", loading.load_model, "model.parse(contents.files[CONFIG])",
-           "model.parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
+    Mutant("the configuration is read again", model.load_model, "parse(contents.files[CONFIG])",
+           "parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),
     Mutant("networks are built before they fit", model.rebuild, '"meta" if known else "cpu"', '"cpu"',
            "check_a_network_gets_no_memory_before_it_fits"),
     Mutant("drafts stay behind", folder.write, "shutil.rmtree(draft, ignore_errors=True)", "pass",

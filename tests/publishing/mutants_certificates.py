@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from privlearn import _public, plan, reacting
-from privlearn.publishing import keys, plans, verify
+from privlearn.publishing import certificate, keys, verify
 from privlearn.teachers import plan as teachers_plan
 from privlearn.tuning import blocks
 from tests.publishing import checks_certificates as certificate_checks
@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant("the configuration is not hashed", verify._changed_files, "for name in (WEIGHTS, CONFIG, CARD)\n",
            "for name in (WEIGHTS, CARD)\n", COMPARED),
     Mutant("events may lack what the plan has", verify._of_the_plan,
-           'claim_module.contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
+           'contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
     Mutant("reacting runs are not followed", plan.Plan.follows, "problems + reacting.contradictions(self, facts)", "problems",
            COMPARED),
     Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])', "problems",
@@ -61,8 +61,8 @@ MUTANTS = [
            "PerEpoch(self.noise_multipliers()[:1])", READ),
     Mutant("what is missing is as usual", _public.from_json, "if set(values) != expected:",
            "if set(values) - expected:", REFUSED),
-    Mutant("any kind will do for a plan", plans.read, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
-    Mutant("plans of any size are priced", plans.read, "> _MOST_EPOCHS", "> 10**12", REFUSED),
+    Mutant("any kind will do for a plan", certificate.read_plan, "if not isinstance(plan, PLANS):", "if False:", REFUSED),
+    Mutant("plans of any size are priced", certificate.read_plan, "> _MOST_EPOCHS", "> 10**12", REFUSED),
     Mutant("plans of any depth are read", _public.from_json, "_depth > _DEEPEST or", "", REFUSED),
     Mutant("errors of types are shown as they are", _public.from_json,
            "except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:",

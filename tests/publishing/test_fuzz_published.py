@@ -37,8 +37,7 @@ from privlearn.accounting.trees import Filter, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import PrivlearnError
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.publishing import certificate, keys, plans
-from privlearn.publishing import claim as claim_module
+from privlearn.publishing import certificate, keys
 from privlearn.publishing.folder import Contents
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.sampling import FullBatch, Partition, Poisson, Shuffle
@@ -145,7 +144,7 @@ def certified(name: str, key: keys.SigningKey | None = None) -> tuple[dict[str, 
     files = {"model.safetensors": b"weights", "config.json": b"{}", "README.md": card}
     planned = plan.event()
     own = accountant.guarantee(planned, Adjacency(adjacency), 1e-5)
-    others = None if tally(planned) == tally(event) else claim_module.figures(claim_module.FIXED, own)
+    others = None if tally(planned) == tally(event) else certificate.figures(certificate.FIXED, own)
     trained = plan.trained(FACTS)
     steps = {"steps": trained.epochs * trained.sampling.steps(100)} if isinstance(trained, Plan) else {}
     body = certificate.make(event, found, plan, FACTS | steps, False, files, others)
@@ -228,8 +227,8 @@ def test_damaged_plans(total: int, watch: Watch) -> None:
                 except ValueError:
                     continue  # no JSON
                 try:
-                    plan = plans.read(value)
-                    assert plans.read(json.loads(json.dumps(plan.to_json()))) == plan
+                    plan = certificate.read_plan(value)
+                    assert certificate.read_plan(json.loads(json.dumps(plan.to_json()))) == plan
                     assert plan.event() is not None
                 except PrivlearnError:
                     refused += 1

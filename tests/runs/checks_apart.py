@@ -16,7 +16,7 @@ from torch import nn
 import privlearn as pv
 from privlearn.accounting.ledger import Ledger
 from privlearn.data import formats
-from privlearn.data.overlap import overlap
+from privlearn.data.dataset import overlap
 from privlearn.data.schema import parse_schema
 from privlearn.errors import BadInput
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan

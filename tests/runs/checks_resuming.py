@@ -280,6 +280,7 @@ def check_a_checkpoint_of_another_run_is_refused() -> None:
         "more epochs": lambda path: Run(epochs=4).go(path),
         "another schedule": lambda path: Run(schedule=pv.schedules.Exponential(k=0.1, start=1.6)).go(path),
         "another clip": lambda path: Run(clip=pv.Flat(0.2)).go(path),
+        "another clip in the last digits": lambda path: Run(clip=pv.Flat(0.1 + 1e-12)).go(path),
         "another optimizer": lambda path: Run(optimizer=lambda p: torch.optim.SGD(p, lr=1.1, momentum=0.5)).go(path),
         "another sampler": lambda path: Run(sampling=sampling.Poisson(0.29)).go(path),
         "micro-batches": lambda path: RUNS[0].go(path, microbatch=2),
@@ -453,16 +454,18 @@ def check_a_ledger_shows_what_is_in_it() -> None:
     with folder() as here:
         Ledger.open(here / "ledger", Budget(epsilon=9.0, delta=1e-5)).charge(Repeated(STEP, 5), ADD_REMOVE)
         Ledger.open(here / "ledger").begin(Repeated(STEP, 7), ADD_REMOVE)
-        shown = repr(Ledger.open(here / "ledger"))
-        assert "budget=epsilon 9 at delta 1e-05, add_remove, 2 runs, 1 of them open, 12 events)" in shown, shown
+        text = repr(Ledger.open(here / "ledger"))
+        assert "2 runs, 1 of them open, 12 events\n" in text, text
+        assert "budget: epsilon 9 at delta 1e-05, " in text, text
+        assert "add_remove neighbours" in text, text
         ledger = Ledger.open(here / "new", create=True)
-        assert "budget=None, no charges yet)" in repr(ledger)
+        assert "new: no charges yet\n  budget: none" in repr(ledger)
         (here / "new").unlink()
         assert "gone or damaged" in repr(ledger)
     kept = Ledger(Budget(epsilon=9.0, delta=1e-5))
-    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, no charges yet)"
+    assert repr(kept).startswith("Ledger: no charges yet\n  budget: epsilon 9 at delta 1e-05")
     kept.charge(Repeated(STEP, 5), ADD_REMOVE)
-    assert repr(kept) == "Ledger(budget=epsilon 9 at delta 1e-05, add_remove, 5 events)"
+    assert repr(kept).startswith("Ledger: 5 events\n  budget: epsilon 9 at delta 1e-05")
 
 
 @check

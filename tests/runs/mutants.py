@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.clipping import gradients, losses
 from privlearn.data import rows
-from privlearn.descent import batches, dpsgd, task
+from privlearn.descent import dpsgd, task
 from privlearn.runs import optimizers, session
 from tests.runs.checks_resuming import Stopped
 from tests.support.mutant import Mutant, suite_of
@@ -34,12 +34,12 @@ MUTANTS = [
     Mutant("an interrupted run without a checkpoint keeps everything", session.TrainingSession.charging,
            "(self.file is None or self._stopped) and ", "self._stopped and ", LOOP),
     Mutant("the end of a block settles nothing", dpsgd.Run.__exit__, "self._epochs.close()", "pass", LOOP),
-    Mutant("batches may be left out", batches.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
+    Mutant("batches may be left out", task.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
            "check_batches_are_stepped_on_one_after_the_other"),
-    Mutant("epochs may be left in the middle", batches.Epoch.require_done, "if not self.done:", "if False:",
+    Mutant("epochs may be left in the middle", task.Epoch.require_done, "if not self.done:", "if False:",
            "check_an_epoch_left_in_the_middle_is_refused"),
-    Mutant("a sum is released outside the batch's sample", dpsgd.Run.step, "(noisy,) = release(",
-           "clipped.sample._used = False; (noisy,) = release(", "check_a_batch_is_good_for_one_step"),
+    Mutant("a sum is released outside the batch's sample", dpsgd.Run.step, "self._rates.at(",
+           "clipped.sample._used = False; self._rates.at(", "check_a_batch_is_good_for_one_step"),
     Mutant("the caller's generator is drawn from", session.TrainingSession.generators, "_set_generators(held)", "pass", ALONE),
     Mutant("every step draws the same numbers", session.TrainingSession.generators,
            "self._generators = _generators()",
@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant("nested batches are put together otherwise", rows.nested, "list(leaves)", "list(leaves)[::-1]",
            "check_clipped_sums_of_nested_batches_are_the_loops"),
     # Rows by index
-    Mutant("checkpoints run ahead of the steps", batches.Epoch._drawn,
+    Mutant("checkpoints run ahead of the steps", task.Epoch._drawn,
            "drawn = session.drawn(self.number, self.noise_multiplier, task.present)\n"
            "    for step, sample, rows in _with_rows(drawn, task):\n        session.keep(step)\n",
            "drawn = session.batches(self.number, self.noise_multiplier, task.present)\n"

@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant("a slip in a name begins a ledger without a limit", ledger.Ledger.open, "budget is None and not create",
            "False",
            "check_a_slip_in_a_ledgers_name_is_no_new_ledger"),
-    Mutant("a ledger shows its own process alone", ledger.Ledger.__repr__, "walk(self.event)", "walk(compose([]))",
+    Mutant("a ledger shows its own process alone", ledger.Ledger._summary, "walk(self.event)", "walk(compose([]))",
            "check_a_ledger_shows_what_is_in_it"),
     Mutant("closed runs go on", ledger_file.LedgerRun.pay, "if not entry.open:", "if False:",
            "check_charges_on_paper_run_ahead_and_are_settled"),

@@ -6,7 +6,7 @@ from privlearn import plan, world
 from privlearn.cli import jobs, train
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
-from privlearn.data import dataset, overlap
+from privlearn.data import dataset
 from privlearn.descent import choices, dpsgd, epoch_noise, task
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
@@ -84,13 +84,13 @@ MUTANTS = [
     Mutant("files are not compared with their test rows", dataset.Dataset.checked, "self.require_apart()", "pass",
            APART),
     Mutant("data made by hand are not compared", dataset.Dataset.of, "data.require_apart()", "pass", SPENT),
-    Mutant("only a whole training set is noticed", overlap.are_training_rows, "copies - twins > 0.5", "False",
+    Mutant("only a whole training set is noticed", dataset.are_training_rows, "copies - twins > 0.5", "False",
            APART),
-    Mutant("types are told apart", overlap.overlap, "_hashes(second, kind)", "_hashes(second, second.dtype)",
+    Mutant("types are told apart", dataset.overlap, "_hashes(second, kind)", "_hashes(second, second.dtype)",
            APART),
-    Mutant("rows that are often alike are refused", overlap.are_training_rows, "copies - twins > 0.5",
+    Mutant("rows that are often alike are refused", dataset.are_training_rows, "copies - twins > 0.5",
            "copies > 0.5", ALIVE),
-    Mutant("a table may be its own test data", overlap.are_training_rows,
+    Mutant("a table may be its own test data", dataset.are_training_rows,
            "copies == 1 and np.array_equal(_array(rows), _array(training))", "False", ALIVE),
     Mutant("test rows are public where nobody says so", pate_command.require_public, "request.public is None and", "False and",
            ASKED),

@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant("weights are not hashed", verify._changed_files, "files[name] != contents.digests[name]",
            "False", "check_changes_to_a_published_model_are_found"),
     Mutant("the plan is not compared with the events", verify._of_the_plan,
-           'claim_module.contradictions(certificate["claim"], event, planned, guarantee)', "[]",
+           'contradictions(certificate["claim"], event, planned, guarantee)', "[]",
            "check_changes_to_a_published_model_are_found"),
     Mutant("private figures are published", publish.publish, "isinstance(given, PrivateDiagnostics)",
            "False", "check_private_figures_are_not_published"),

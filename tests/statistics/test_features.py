@@ -21,7 +21,7 @@ from privlearn.accounting.events import Composed, Repeated
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
@@ -222,11 +222,11 @@ def test_absurd_numbers_in_the_plan_of_a_certificate_are_refused_or_priced() -> 
             for value in absurd:
                 numbers[name] = value
                 try:
-                    plans.read(whole).event()
+                    certificate.read_plan(whole).event()
                 except pv.errors.PrivlearnError:
                     refused += 1
             numbers[name] = kept
-        plans.read(whole).event()
+        certificate.read_plan(whole).event()
     assert refused > 200
 
 

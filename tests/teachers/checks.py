@@ -22,7 +22,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.streams import Streams
-from privlearn.teachers import collection
+from privlearn.teachers import answers
 from privlearn.teachers import sums as codes_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, one_sample
@@ -84,8 +84,8 @@ class Recorder:
 def released(plan: pv.teachers.PatePlan, said: Any, reducer: Any = None, seed: int = 0, ledger: Any = None) -> Any:
     streams = Streams.new(seed)
     inputs = torch.zeros(plan.queries, 4)
-    sums, _ = collection.sum_answers(plan, Said(*said), reducer, inputs, streams)
-    return collection.release_answers(plan, sums, reducer, ledger or Ledger(), streams)
+    sums, _ = answers.sum_answers(plan, Said(*said), reducer, inputs, streams)
+    return answers.release_answers(plan, sums, reducer, ledger or Ledger(), streams)
 
 
 # Prices
@@ -314,12 +314,10 @@ def check_what_a_teacher_says_is_never_refused() -> None:
         for odd in [*_odd(3), *more]:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                sums, silent = collection.sum_answers(
+                sums, silent = answers.sum_answers(
                     plan, Said(fine, odd, fine), reducer, torch.zeros(3, 4), Streams.new(0)
                 )
-                alone, _ = collection.sum_answers(
-                    plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0)
-                )
+                alone, _ = answers.sum_answers(plan, Said(fine, None, fine), reducer, torch.zeros(3, 4), Streams.new(0))
             assert silent == 1
             for query in range(3):
                 one, two = (each.bounded(query, one_sample(), ADD).values[0] for each in (sums, alone))
@@ -380,8 +378,8 @@ def check_every_query_is_charged_before_its_noise() -> None:
         votes = said if reducer else [torch.zeros(5)] * 4
         streams = Streams.new(0)
         account = Recorder(streams.noise)
-        sums, _ = collection.sum_answers(plan, Said(*votes), reducer, torch.zeros(5, 4), streams)
-        collection.release_answers(plan, sums, reducer, account, streams)
+        sums, _ = answers.sum_answers(plan, Said(*votes), reducer, torch.zeros(5, 4), streams)
+        answers.release_answers(plan, sums, reducer, account, streams)
         assert compose(account.charged) == plan.event()
         assert account.positions[0] == 0
         assert all(a < b for a, b in itertools.pairwise([*account.positions, streams.noise.position]))
@@ -390,11 +388,11 @@ def check_every_query_is_charged_before_its_noise() -> None:
         full = Ledger(pv.Budget(rho=1e-9))
         must_raise(
             BudgetExceeded,
-            lambda a=(plan, sums, reducer, full, silent): collection.release_answers(*a),
+            lambda a=(plan, sums, reducer, full, silent): answers.release_answers(*a),
         )  # type: ignore[misc]
         must_raise(
             BudgetExceeded,
-            lambda a=(plan, sums, reducer, ledger, streams): collection.release_answers(*a),
+            lambda a=(plan, sums, reducer, ledger, streams): answers.release_answers(*a),
         )  # type: ignore[misc]
         assert ledger.event == compose([Repeated(Gaussian(3.0), 2)])
 
@@ -504,13 +502,13 @@ def check_confident_votes_pay_for_every_test() -> None:
     agreed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     votes = [agreed if k < 12 else torch.where(torch.arange(8) % 4 == 3, 0, agreed) for k in range(30)]
     plan = pv.teachers.PatePlan(8, 30, pv.teachers.ConfidentVotes(2, 25.0, 3, 0.4), noise_multiplier=0.05)
-    account, opened = Recorder(), collection.opened
+    account, opened = Recorder(), answers.opened
     try:
-        collection.opened = lambda limit, ledger, adjacency: (ledger.charge(limit, adjacency), account)[1]  # type: ignore[assignment]
+        answers.opened = lambda limit, ledger, adjacency: (ledger.charge(limit, adjacency), account)[1]  # type: ignore[assignment]
         ledger = Ledger()
         labels, answered, counts = released(plan, votes, ledger=ledger)
     finally:
-        collection.opened = opened
+        answers.opened = opened
     assert ledger.event == plan.event()
     assert answered.tolist() == [True, True, True, False, False, False, False, False]
     assert labels[:3].tolist() == [0, 1, 0]

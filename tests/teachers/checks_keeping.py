@@ -23,7 +23,7 @@ from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.errors import BadInput
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.streams import Streams
-from privlearn.teachers import collection, recipes, trained
+from privlearn.teachers import answers, recipes, trained
 from privlearn.teachers import pate as pate_module
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws
@@ -148,7 +148,7 @@ def check_kept_answers_are_paid_for_once() -> None:
 @check
 def check_killed_while_asking_draws_the_same_noise() -> None:
     """In the midst of the releases, or just before the books are closed: the same sums, the same noise, one charge."""
-    release, settle = collection._released, Ledger.settle
+    release, settle = answers._released, Ledger.settle
     for case in CASES:
         whole = go(case)
         for last in (0, 4, 10**9):
@@ -167,7 +167,7 @@ def check_killed_while_asking_draws_the_same_noise() -> None:
 
             with folder() as here:
                 path, keep = here / "ledger.json", here / "kept"
-                with mock.patch.object(collection, "_released", released), mock.patch.object(Ledger, "settle", settled):
+                with mock.patch.object(answers, "_released", released), mock.patch.object(Ledger, "settle", settled):
                     must_raise(Stopped, lambda: go(case, ledger=Ledger.open(path, case[0].budget), keep=keep))  # type: ignore[arg-type] # noqa: B023
                 assert keep.exists()
                 assert keep.stat().st_mode & 0o077 == 0

@@ -25,9 +25,9 @@ from privlearn import teachers
 from privlearn.accounting.events import walk
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
-from privlearn.publishing import claim, plans, publish
+from privlearn.publishing import certificate, publish
 from privlearn.streams import Streams
-from privlearn.teachers import collection, reducers
+from privlearn.teachers import answers, reducers
 from privlearn.teachers import recipes as recipes_module
 from privlearn.teachers import trained as shards_module
 from privlearn.volumes import Seen
@@ -76,9 +76,9 @@ def check_persons_are_protected_where_they_are_known() -> None:
     assert str(plan.guarantee(1e-5).unit).startswith("one person")
     assert plan.unit != rows.unit
     said = teachers.Trained(private(), lambda x, y: lambda inputs: inputs[:, 0], 6)
-    must_raise(BadInput, lambda: collection.sum_answers(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
+    must_raise(BadInput, lambda: answers.sum_answers(plan, said, None, torch.zeros(2, 4), Streams.new(0)))
     known = teachers.Trained(private(groups=np.arange(60) // 4), lambda x, y: lambda inputs: inputs[:, 0], 6)
-    collection.sum_answers(plan, known, None, torch.zeros(2, 4), Streams.new(0))
+    answers.sum_answers(plan, known, None, torch.zeros(2, 4), Streams.new(0))
     must_raise(BadInput, lambda: replace(plan, group_size=2))
     must_raise(BadInput, lambda: pv.Plan(pv.Poisson(0.1), rows_per_person="all"))  # type: ignore[arg-type]
     must_raise(BadInput, lambda: pv.accounting.PrivacyUnit(rows_per_person="most"))
@@ -89,8 +89,8 @@ def check_sites_are_not_for_replaced_records() -> None:
     """A record that is replaced by one of another site would move two teachers."""
     at_sites = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], sites=np.arange(60) % 3)  # type: ignore[arg-type,return-value]
     plan = pv.teachers.PatePlan(2, 3, pv.teachers.Votes(3), noise_multiplier=5.0, adjacency=REPLACE)
-    must_raise(BadInput, lambda: collection.sum_answers(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
-    collection.sum_answers(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
+    must_raise(BadInput, lambda: answers.sum_answers(plan, at_sites, None, torch.zeros(2, 4), Streams.new(0)))
+    answers.sum_answers(replace(plan, adjacency=ADD), at_sites, None, torch.zeros(2, 4), Streams.new(0))
 
 
 @check
@@ -102,7 +102,7 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
         def recipe(x: Tensor, y: Tensor) -> Any:
             return lambda inputs: torch.full((len(inputs),), len(x) % 2)
 
-        counts, _ = collection.sum_answers(
+        counts, _ = answers.sum_answers(
             plan, teachers.Trained(private(groups=groups), recipe, 8), None, torch.zeros(2, 4), Streams.new(5)
         )
         return counts.bounded(0, one_sample(), ADD).values[0]
@@ -120,11 +120,11 @@ def check_records_of_persons_are_not_for_replaced_records() -> None:
             must_raise(BadInput, lambda p=replaced, s=said, b=ledger: pv.pate(p, s, None, inputs, student, ledger=b))  # type: ignore[misc]
             assert ledger.event.events == ()
         for adjacency in (ADD, Adjacency.ZERO_OUT):
-            collection.sum_answers(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
-    collection.sum_answers(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
+            answers.sum_answers(replace(replaced, adjacency=adjacency), known, None, inputs, Streams.new(0))
+    answers.sum_answers(replace(plan, adjacency=REPLACE, persons=True), known, None, inputs, Streams.new(0))
     rows = teachers.Trained(private(), lambda x, y: lambda q: q[:, 0], 8)  # type: ignore[arg-type,return-value]
     assert (rows.describe()["assigned_by"], through.describe()["assigned_by"]) == ("row", "person")
-    collection.sum_answers(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
+    answers.sum_answers(replace(plan, adjacency=REPLACE), rows, None, inputs, Streams.new(0))
 
 
 @check
@@ -205,7 +205,7 @@ def check_a_teacher_that_fails_says_nothing() -> None:
         return lambda inputs: torch.zeros(len(inputs))
 
     plan = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
-    counts, silent = collection.sum_answers(
+    counts, silent = answers.sum_answers(
         plan, teachers.Trained(cursed, recipe, 6), None, torch.zeros(2, 4), Streams.new(0)
     )
     assert silent == 1
@@ -233,7 +233,7 @@ def check_a_teacher_of_fewer_classes_says_nothing() -> None:
     plan = pv.teachers.PatePlan(2, 6, pv.teachers.Votes(3), noise_multiplier=5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        counts, silent = collection.sum_answers(
+        counts, silent = answers.sum_answers(
             plan, teachers.Trained(few, knows, 6), None, torch.zeros(2, 4), Streams.new(0)
         )
     assert silent == 1
@@ -244,7 +244,7 @@ def check_a_teacher_of_fewer_classes_says_nothing() -> None:
         return lambda inputs: fitted.predict_proba(inputs.numpy())
 
     wrong = teachers.Trained(data, in_its_own_columns, 6)
-    error = must_raise(BadInput, lambda: collection.sum_answers(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
+    error = must_raise(BadInput, lambda: answers.sum_answers(plan, wrong, None, torch.zeros(2, 4), Streams.new(0)))
     assert "made-up rows of two classes" in str(error)
     recipe = teachers.Estimator(lambda: LogisticRegression(), classes=5)
     for labels in ([1, 3], [-1, 3], [3, 9]):
@@ -331,7 +331,7 @@ def check_one_teacher_is_held_at_a_time() -> None:
 
     plan = pv.teachers.PatePlan(5, 12, pv.teachers.Ball(1.0), noise_multiplier=5.0)
     trained = teachers.Trained(private(), recipe, 12)
-    collection.sum_answers(plan, trained, teachers.Identity(SIZE), torch.zeros(5, 4), Streams.new(0))
+    answers.sum_answers(plan, trained, teachers.Identity(SIZE), torch.zeros(5, 4), Streams.new(0))
     assert len(held) == 13
     assert max(held) <= 1, held
 
@@ -499,7 +499,7 @@ def check_what_is_published_is_what_was_asked() -> None:
                 "teachers_without_answers" not in (out / "README.md").read_text() + (out / "privacy.json").read_text()
             )
             body = json.loads((out / "privacy.json").read_text())
-            assert plans.read(body["plan"]) == result.plan
+            assert certificate.read_plan(body["plan"]) == result.plan
             more = pv.teachers.Votes(3) if isinstance(aggregate, pv.teachers.Votes) else replace(aggregate, answers=20)
             lies: dict[str, Any] = {"noise_multiplier": 0.1, "aggregate": more}
             if isinstance(aggregate, pv.teachers.Votes):
@@ -510,7 +510,7 @@ def check_what_is_published_is_what_was_asked() -> None:
                 to = Path(folder) / f"lie-{name}"
                 must_raise(BadInput, lambda: pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3))  # noqa: B023
                 with (
-                    mock.patch.object(claim, "_among", return_value=True),
+                    mock.patch.object(certificate, "_among", return_value=True),
                     mock.patch.object(publish, "_require_own_facts"),
                 ):
                     pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3)

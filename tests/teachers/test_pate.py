@@ -23,8 +23,7 @@ from privlearn import teachers as teachers_module
 from privlearn.accounting.events import walk
 from privlearn.errors import BadInput, BudgetExceeded
 from privlearn.streams import Streams
-from privlearn.teachers.answers import Answers
-from privlearn.teachers.collection import sum_answers
+from privlearn.teachers.answers import Answers, sum_answers
 from tests.conftest import ROOT
 from tests.teachers.checks import ADD, SIZE, Said, all_reducers, public, released
 from tests.teachers.checks_teachers import private, run

@@ -14,7 +14,7 @@ import privlearn as pv
 from privlearn import cli
 from privlearn.cli import methods
 from privlearn.errors import BadInput
-from privlearn.publishing import plans
+from privlearn.publishing import certificate
 
 PATE = ["train", "--method", "pate", "--data", "digits", "--epsilon", "8"]
 
@@ -93,7 +93,7 @@ def test_an_interrupted_student_costs_nothing_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupted in the student, or while answers are released: the same model as in one go, for one charge."""
-    from privlearn.teachers import collection
+    from privlearn.teachers import answers
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -112,8 +112,8 @@ def test_an_interrupted_student_costs_nothing_more(
     assert command(capsys, *words("whole"))[0] == 0
     for name, place, told in (
         ("student", (pv.teachers.Student, "_lesson"), "epsilon 8.0000 is spent"),
-        ("answers", (collection, "_released"), "epsilon 8.0000 is spent"),
-        ("teachers", (collection, "empty"), ""),
+        ("answers", (answers, "_released"), "epsilon 8.0000 is spent"),
+        ("teachers", (answers, "empty"), ""),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(*place, stop)
@@ -287,5 +287,5 @@ def test_cards_say_what_was_asked_and_of_whom(tmp_path: Path, capsys: pytest.Cap
     assert "reaches 3 votes; at most 40 times" in card
     assert "60 tests (sensitivity 1, 0.3 of the price) and 40 answers (sensitivity sqrt 2) are together rho" in card
     plan = pv.teachers.PatePlan(60, 6, pv.teachers.ConfidentVotes(10, 3, 40)).calibrate(epsilon=8.0, delta=1e-5)
-    assert plans.read(body["plan"]) == plan
+    assert certificate.read_plan(body["plan"]) == plan
     assert f"with noise of {plan.test_noise:.4g}, reaches" in card

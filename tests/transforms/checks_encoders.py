@@ -28,8 +28,8 @@ from privlearn.runs.front import Front
 from privlearn.transforms import RandomUnits, Scattering, feature_cache, parse, read_features, usual
 from privlearn.transforms import made_up_images as directions_module
 from privlearn.transforms.chain import features_of
-from privlearn.transforms.external import ExternalModule
 from privlearn.transforms.made_up_images import made_up_images
+from privlearn.transforms.modules import ExternalModule
 from privlearn.transforms.scattering import scattered
 from tests.support.checks import check, must_raise
 

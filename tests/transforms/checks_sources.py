@@ -26,9 +26,8 @@ from privlearn.clipping.row_sums import least_squares_sums, symmetric
 from privlearn.descent import rules
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput, CertificateMismatch
-from privlearn.mechanisms.squares import Squares, release_squares
 from privlearn.publishing import publish
-from privlearn.statistics.classifiers import solved
+from privlearn.statistics.classifiers import Squares, release_squares, solved
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan
 from privlearn.transforms import FeatureFolder, Precomputed, read_features
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
@@ -121,10 +120,8 @@ def check_noise_of_least_squares_has_the_stated_scale() -> None:
     empty = torch.full((1, 300), math.nan), torch.zeros(1, dtype=torch.int64)
     for adjacency, factors in ((ADD, (1.0, 1.0)), (REPLACE, (2 * R / math.hypot(R, C), math.sqrt(2)))):
         ledger = pv.Ledger()
-        found = release_squares(
-            *empty, classes=40, norm=R, constant=C, adjacency=adjacency, noise_multiplier=3.0, ledger=ledger,
-            stream=pv.Streams.new(1).noise, split=(0.6, 0.2),
-        )  # fmt: skip
+        plan = LeastSquaresPlan(40, 300, R, adjacency, split=(0.6, 0.2), noise_multiplier=3.0)
+        found = release_squares(plan, *empty, ledger, pv.Streams.new(1).noise)
         assert (
             ledger.event
             == pv.Plan(pv.sampling.FullBatch(), epochs=1, schedule=pv.schedules.Constant(start=3.0)).event()
@@ -540,8 +537,5 @@ def check_least_squares_refuses_what_it_can_not_do() -> None:
     must_raise(BadInput, lambda: pv.statistics.least_squares(settled(), some_rows()))
     for adjacency in Adjacency:
         plan = settled(LeastSquaresPlan, adjacency=adjacency)
-        found = release_squares(
-            *some_rows(), classes=K, norm=plan.row_norm, constant=plan.constant, adjacency=adjacency,
-            noise_multiplier=plan.noise, ledger=pv.Ledger(), stream=pv.Streams.new(0).noise, split=plan.split,
-        )  # fmt: skip
+        found = release_squares(plan, *some_rows(), pv.Ledger(), pv.Streams.new(0).noise)
         assert math.isclose(found.product_std, plan.noise_of_sums)

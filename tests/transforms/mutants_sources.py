@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from privlearn.clipping import row_sums
 from privlearn.descent import rules
-from privlearn.mechanisms import squares
 from privlearn.publishing import verify
 from privlearn.statistics import classifiers, opening, plan
 from privlearn.transforms import modules, moments, precomputed
@@ -33,11 +32,11 @@ MUTANTS = [
     Mutant("X'X is given without the root of two", row_sums.isometric, "* math.sqrt(2)", "* 1.0", MOVES),
     Mutant("blocks but the last are lost", row_sums.least_squares_sums, "products + longer.T @ member", "longer.T @ member",
            "check_blocks_make_no_difference_to_least_squares"),
-    Mutant("X'X has the noise of the whole", squares.release_squares,
-           "math.sqrt(part / whole) for part in split", "1.0 / math.sqrt(2) for part in split", NOISE),
-    Mutant("noise in X'X is not symmetric", squares.release_squares, "symmetric(gram, len(products))",
+    Mutant("X'X has the noise of the whole", classifiers.release_squares,
+           "math.sqrt(part / whole) for part in plan.split", "1.0 / math.sqrt(2) for part in plan.split", NOISE),
+    Mutant("noise in X'X is not symmetric", classifiers.release_squares, "symmetric(gram, len(products))",
            "symmetric(gram, len(products)).triu()", NOISE),
-    Mutant("the ridge is made of one number's noise", squares.Squares.loudest,
+    Mutant("the ridge is made of one number's noise", classifiers.Squares.loudest,
            "math.sqrt(2 * len(self.gram)) * ", "", NOISE),
     Mutant("eigenvalues below 0 are divided by", classifiers.solved, "values.clamp(min=0)", "values",
            SOLVED),

@@ -22,7 +22,7 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data import hippocampus
 from privlearn.errors import BadInput
 from privlearn.streams import Streams
-from privlearn.teachers import collection
+from privlearn.teachers import answers
 from privlearn.teachers.answers import Answers
 from privlearn.volumes import Corrections, MapStudent, Pairs, Seen, Start, Training, Warp, dice, map_losses, maps_of
 from privlearn_studies.fay2020 import scans, segmenting
@@ -292,7 +292,7 @@ def check_one_teacher_moves_codes_by_the_diameter() -> None:
     assert plan.aggregate.sensitivity == pytest.approx(2 * start.radius)
 
     def sums(last: Any) -> Tensor:
-        found, _ = collection.sum_answers(
+        found, _ = answers.sum_answers(
             plan, start.correcting(Said(*usual[:2], last)), start.reducer, start.inputs, Streams.new(0)
         )
         return found.sums

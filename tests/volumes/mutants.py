@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn.data import hippocampus
 from privlearn.teachers import sums
-from privlearn.volumes import corrections, start, training
+from privlearn.volumes import start, training
 from privlearn_studies.fay2020 import scans, segmenting
 from privlearn_studies.fay2020 import scans as pate_scans
 from tests.support.mutant import Mutant, suite_of
@@ -34,15 +34,15 @@ MUTANTS = [
            "_PAPERS_NOISE / math.sqrt(layers)", "_PAPERS_NOISE", "check_the_papers_noise_is_on_each_layer"),
     Mutant("nothing is mirrored", training.Warp._matrices, "-1.0, 1.0", "1.0, 1.0",
            "check_volumes_and_maps_move_alike"),
-    Mutant("the reference is not taken off", corrections.Corrections.encode, ".flatten(2) - reference", ".flatten(2)",
+    Mutant("the reference is not taken off", start.Corrections.encode, ".flatten(2) - reference", ".flatten(2)",
            "check_codes_are_distances_of_maps"),
-    Mutant("directions are not orthonormal", corrections.Corrections._root, ".rsqrt()", ".sqrt()",
+    Mutant("directions are not orthonormal", start.Corrections._root, ".rsqrt()", ".sqrt()",
            "check_codes_are_distances_of_maps"),
-    Mutant("noise is taken for signal", corrections.Corrections.recovered, "codes.var(0) - noise", "codes.var(0)",
+    Mutant("noise is taken for signal", start.Corrections.recovered, "codes.var(0) - noise", "codes.var(0)",
            "check_noise_is_held_back"),
-    Mutant("a failing view is told", corrections.Seen._seen, "return None", "raise",
+    Mutant("a failing view is told", start.Seen._seen, "return None", "raise",
            "check_a_view_that_fails_says_nothing"),
-    Mutant("a failing view stops the ensemble", corrections.Seen.answers,
+    Mutant("a failing view stops the ensemble", start.Seen.answers,
            "yield None if said is None else self._seen(said)",
            "yield from [] if said is None else [self._seen(said)]", "check_a_view_that_fails_says_nothing"),
     Mutant("codes are clipped to twice the radius", sums.CodeSums._clipped,

@@ -19,7 +19,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.cli import main
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput
-from privlearn.models import networks, unets
+from privlearn.models import networks
 from privlearn.models.check import require_per_example
 from privlearn.streams import Streams
 from privlearn.volumes import Corrections, Start, Training, Warp, map_losses, start
@@ -106,14 +106,14 @@ def test_the_autoencoder_for_volumes_starts_from_the_middle() -> None:
     maps = torch.nn.functional.one_hot(scans_of(6).tensors()[1], CLASSES).movedim(-1, 1).float()
     shape, middle = tuple(maps.shape[1:]), maps.mean(0)
     found = teachers.Autoencoder.fit(
-        pv.Dataset(maps, maps, public=True), 4, 0.1, encoder=unets.volume_encoder(shape, 4),
-        decoder=unets.volume_decoder(shape, 4, middle=middle), loss="cross_entropy", epochs=1,
+        pv.Dataset(maps, maps, public=True), 4, 0.1, encoder=networks.volume_encoder(shape, 4),
+        decoder=networks.volume_decoder(shape, 4, middle=middle), loss="cross_entropy", epochs=1,
     )  # fmt: skip
     assert float(found.encode(maps).norm(dim=1).max()) <= 1
     decoded = found.decode(torch.zeros(1, 4))[0]
     assert float((decoded - middle).abs().mean()) < 0.1
     with pytest.raises(BadInput, match="multiples of 4"):
-        unets.volume_encoder((3, 6, 8, 8), 4)
+        networks.volume_encoder((3, 6, 8, 8), 4)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_what_is_refused(name: str, files: list[str], tmp_path: Path, capsys: py
 
 
 def test_without_monai_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unets, "find_spec", lambda name: None)
+    monkeypatch.setattr(networks, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"privlearn\[medical\]"):
         unet()
 

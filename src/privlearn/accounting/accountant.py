@@ -48,7 +48,7 @@ def guarantees(event: Event, adjacency: Adjacency, delta: float, group_size: int
         UnsupportedEvent: no sound accountant covers `event` under `adjacency`.
         BadInput: `delta` is outside (0, 1), or the group size is not a whole number from 1 to 10,000.
     """
-    _require_priceable(event, adjacency, delta)
+    require_priceable(event, adjacency, delta)
     PrivacyUnit(group_size)
     total = rho(event)
     figures = [
@@ -72,7 +72,7 @@ def guarantee(event: Event, adjacency: Adjacency, delta: float, group_size: int 
 
 def epsilon_bound(event: Event, adjacency: Adjacency, delta: float, group_size: int = 1) -> float:
     """An epsilon that `guarantee` never exceeds and nearly always equals, in one computation: for searches."""
-    _require_priceable(event, adjacency, delta)
+    require_priceable(event, adjacency, delta)
     least = next((epsilon for _, epsilon in _figures(event, delta, group_size) if math.isfinite(epsilon)), math.inf)
     total = rho(event)
     if total is not None and any(leaf.loose_pair for leaf in tally(event)):
@@ -106,7 +106,7 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
     else:
         methods["pld"] = lambda: by_pld(event, delta, k)
         methods["rdp"] = lambda: by_rdp(event, delta, k)
-    pure = _pure_epsilon(event)
+    pure = pure_epsilon(event)
     if pure is not None:
         methods["pure"] = lambda: k * pure
     if total is not None:
@@ -117,14 +117,15 @@ def _methods(event: Event, delta: float, k: int) -> dict[str, Callable[[], float
     return methods
 
 
-def _pure_epsilon(event: Event) -> float | None:
+def pure_epsilon(event: Event) -> float | None:
     """The sum of epsilons at delta 0 where every mechanism has one."""
     parts = [leaf.pure(times) for leaf, times in tally(event).items()]
     known = [part for part in parts if part is not None]
     return sum(known, 0.0) if len(known) == len(parts) else None
 
 
-def _require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
+def require_priceable(event: Event, adjacency: Adjacency, delta: float) -> None:
+    """Raise unless `event` may be priced for `adjacency`, at a valid `delta`, and in bounded time."""
     valid_delta(delta)
     require_adjacency(event, adjacency)
     counts = tally(event)

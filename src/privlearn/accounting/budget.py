@@ -12,6 +12,7 @@ from typing import ClassVar, final
 
 from privlearn._checks import delta as valid_delta
 from privlearn._checks import positive
+from privlearn._display import shortened
 from privlearn._public import registered
 from privlearn.accounting.events import Event, require_adjacency
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
@@ -231,7 +232,7 @@ def require_budget(budget: object) -> None:
     """Raise `BadInput` unless `budget` is one that a plan can have."""
     if budget is not None and not isinstance(budget, Budget):
         raise BadInput(
-            f"budget is {repr(budget)[:80]}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
+            f"budget is {shortened(repr(budget), 80)}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
         )
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum, unique
 from typing import Any, Literal, final
 
 from privlearn._checks import count, one_of
+from privlearn._display import Described, Summary
 from privlearn.errors import AdjacencyMismatch, BadInput
 
 #: Examples of one person that are priced together at most.
@@ -108,11 +109,17 @@ def require_same(first: Adjacency, second: Adjacency, what: str) -> None:
 
 #: What a figure is: only a `bound` may be claimed.
 Kind = Literal["bound", "lower_bound", "estimate"]
+#: What is done to one example, and to several.
+_VERBS = {
+    Adjacency.ADD_REMOVE: ("added or removed", "added or removed"),
+    Adjacency.ZERO_OUT: ("replaced by an empty one", "replaced by empty ones"),
+    Adjacency.REPLACE_ONE: ("replaced by another", "replaced by others"),
+}
 
 
 @final
-@dataclass(frozen=True)
-class Guarantee:
+@dataclass(frozen=True, repr=False)
+class Guarantee(Described):
     """An (epsilon, delta) statement, for one kind of neighbour, by one method.
 
     The unit of protection is one example, or up to `group_size` of them together; an example is one row of the training
@@ -132,6 +139,24 @@ class Guarantee:
     def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
         return PrivacyUnit(self.group_size, self.rows_per_person)
+
+    @property
+    def meaning(self) -> str:
+        """What the numbers say, as a sentence."""
+        change = self.unit.change(_VERBS[self.adjacency][self.group_size > 1])
+        return (
+            f"If {change}, no outcome becomes more than e^{rounded_up(self.epsilon)} times as likely, but for a "
+            f"probability of {self.delta:g}."
+        )
+
+    def _summary(self) -> Summary:
+        what = {
+            "bound": self.meaning,
+            "lower_bound": "a lower bound on the true figure, and no guarantee",
+            "estimate": "an estimate, and no guarantee",
+        }[self.kind]
+        rho = [] if self.rho is None else [("rho", f"{self.rho:.6g} (zCDP)")]
+        return Summary(f"Guarantee: {self}", [("meaning", what), ("protects", str(self.unit)), *rho])
 
     def __str__(self) -> str:
         sign = {"bound": "", "lower_bound": "at least ", "estimate": "about "}[self.kind]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, final
 
+from privlearn._display import Described, Summary
 from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event, Mechanism, compose, walk
@@ -71,7 +72,7 @@ class Releases:
 
 
 @final
-class Ledger:
+class Ledger(Described):
     """An append-only list of charged events, run-length coded, with an optional budget.
 
     Guarantee: `guarantee`, for everything charged to it together. Runs that were all approved before the first release
@@ -413,19 +414,27 @@ class Ledger:
             )
         return _reopened, (str(self.path.absolute()), self._what)
 
-    def __repr__(self) -> str:
-        """What is in it now; for one in a file, what everybody charged there."""
-        where = f"{self.path}, " if self.path else ""
+    def _summary(self) -> Summary:
+        """What is in it now; of one in a file, what everybody charged there. Prices are computed by `guarantee`."""
+        where = f" in {self.path}" if self.path else ""
         try:
             state = self._state()
-        except BadInput:  # repr is for looking at things that are broken, too
-            return f"Ledger({where}which is gone or damaged)"
+        except BadInput:  # what is broken is looked at, too
+            return Summary(f"Ledger{where}, which is gone or damaged", [])
+        limit = "none: it only records" if state.budget is None else f"{state.budget}, for everything together"
         if state.adjacency is None:
-            return f"Ledger({where}budget={state.budget}, no charges yet)"
+            return Summary(f"Ledger{where}: no charges yet", [("budget", limit)])
         events = sum(times for _, times in walk(self.event))
-        held = sum(entry.open for entry in state.entries)
-        runs = f"{len(state.entries)} runs, {held} of them open, " if self.path else ""
-        return f"Ledger({where}budget={state.budget}, {state.adjacency.value}, {runs}{events} events)"
+        still = sum(entry.open for entry in state.entries)
+        runs = f"{len(state.entries)} runs, {still} of them open, " if self.path else ""
+        return Summary(
+            f"Ledger{where}: {runs}{events} events",
+            [
+                ("budget", limit),
+                ("protects", f"{state.protects}; {state.adjacency.value} neighbours"),
+                ("spent", "ledger.guarantee(delta=1e-5) computes it"),
+            ],
+        )
 
 
 def _reopened(path: str, what: str) -> Ledger:

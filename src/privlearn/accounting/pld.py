@@ -86,14 +86,31 @@ class Composition:
         back = -np.expm1(np.minimum(epsilon + losses, 0.0))
         return min(1.0, self.p_inf + float(self.p @ gain)), min(1.0, self.q_inf + float(self.q @ back))
 
+    def curve(self, epsilons: Array) -> Array:
+        """The larger of both directions' delta at each of `epsilons`, in one pass over the cells."""
+        remove = _deltas(self.losses, self.p, self.p_inf, self.h, epsilons)
+        return np.maximum(remove, _deltas(-self.losses[::-1], self.q[::-1], self.q_inf, self.h, epsilons))
+
+
+def _sums(mass: Array, h: float) -> tuple[Array, Array]:
+    """For each cell i the sums over j >= i of mass[j] and of mass[j] e^{losses[i] - losses[j]}."""
+    # The second by a recursion that cannot overflow.
+    return np.cumsum(mass[::-1])[::-1], lfilter([1.0], [1.0, -math.exp(-h)], mass[::-1])[::-1]
+
+
+def _deltas(losses: Array, mass: Array, infinite: float, h: float, epsilons: Array) -> Array:
+    """infinite + E[(1 - e^{epsilon - loss})_+] at each epsilon; `losses` ascend by h."""
+    above, discounted = (np.append(sums, 0.0) for sums in _sums(mass, h))
+    first = np.searchsorted(losses, epsilons)
+    gap = epsilons - np.append(losses, epsilons.max())[first]
+    return np.asarray(np.minimum(1.0, infinite + above[first] - np.exp(np.minimum(gap, 0.0)) * discounted[first]))
+
 
 def _epsilon(losses: Array, mass: Array, infinite: float, h: float, delta: float) -> float:
     """The least epsilon >= 0 with infinite + E[(1 - e^{epsilon - loss})_+] <= delta; `losses` ascend by h."""
     if infinite > delta:
         return math.inf
-    above = np.cumsum(mass[::-1])[::-1]
-    # discounted[i] = sum_{j >= i} mass[j] e^{losses[i] - losses[j]}, by a recursion that cannot overflow.
-    discounted = lfilter([1.0], [1.0, -math.exp(-h)], mass[::-1])[::-1]
+    above, discounted = _sums(mass, h)
     at = infinite + above - discounted
     first = int(np.argmax(at <= delta)) if at[-1] <= delta else len(at) - 1
     need = infinite + above[first] - delta

@@ -1,7 +1,12 @@
-"""`privlearn budget`: what a plan costs, or the noise that meets a target; without data and without torch."""
+"""`privlearn budget`: what a plan costs, or the noise that meets a target; without data and without torch.
+
+Pictures of plans, by matplotlib.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -10,11 +15,12 @@ from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
 from privlearn.cli.options import DPMAC, FEATURES, PATE
 from privlearn.cli.request import Request
+from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
 from privlearn.descent.rules import Facts
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
-from privlearn.schedules import Constant, spec
+from privlearn.schedules import Constant, ReactingSchedule, spec
 from privlearn.statistics.plan import ClassifierPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.select import SelectFeatures
@@ -51,7 +57,7 @@ def _descent(request: Request) -> None:
         plan = rules.settle(methods.training_request(request), facts).plan
     answer = screen.figures(plan, request.delta, request.examples)
     if request.plot:
-        from privlearn.cli.plots import draw_plan
+        from privlearn.cli.budget import draw_plan
 
         draw_plan(plan, request.delta, request.plot)
     screen.warn(*screen.warnings(plan, request.delta, request.examples))
@@ -102,7 +108,7 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
 def _features(request: Request) -> None:
     plan, why = methods.features_plan(request, methods.declared_facts(request))
     noise = None if isinstance(plan, RowsPlan) else plan.noise_of_sums
-    answer = screen.guaranteed(plan.guarantees(request.delta)) | {
+    answer = screen.priced(plan, request.delta) | {
         "plan": plan.to_json(),
         **why,
         "class_sum_noise": noise,
@@ -186,3 +192,67 @@ def _show_votes(answer: dict[str, Any], plan: PatePlan) -> None:
         )
     out.print(table)
     out.print(f"\n{screen.meaning(answer)}")
+
+
+_POINTS = 24
+
+
+def draw_plan(plan: Plan, delta: float, path: str) -> None:
+    """Draw the noise of each epoch, and the epsilon spent by then, one line for each accountant.
+
+    Raises:
+        BadInput: the file cannot be written, or matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise BadInput('plots are drawn by matplotlib: pip install "privlearn[plots]"') from error
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (noise, spending) = plt.subplots(1, 2, figsize=(10, 3.8), dpi=130, layout="constrained")
+    epochs = range(1, plan.epochs + 1)
+    if isinstance(plan.schedule, ReactingSchedule):
+        noise.step(epochs, [plan.schedule.start] * plan.epochs, where="mid", color="tab:blue", linestyle="--",
+                   label="never lowered")  # fmt: skip
+        fastest = [plan.schedule.after([0.0] * epoch) for epoch in range(earliest_end(plan))]
+        noise.step(range(1, len(fastest) + 1), fastest, where="mid", color="tab:orange", linestyle="--",
+                   label="lowered at every check")  # fmt: skip
+        noise.legend(frameon=False)
+        title = "Noise: between these, as validations have it"
+    else:
+        noise.step(epochs, plan.noise_multipliers(), where="mid", color="tab:blue")
+        title = "Noise"
+    noise.set(xlabel="epoch", ylabel="noise multiplier", title=title)
+    noise.set_ylim(bottom=0)
+    for method, points in _spending(plan, delta).items():
+        spending.plot(*zip(*points, strict=True), label=method, marker="." if len(points) < 3 else None)
+    spending.set(
+        xlabel="epoch",
+        ylabel=f"epsilon at delta {delta:g}",
+        title="Claimed as a whole" if plan.filter else "Spent by the end of the epoch",
+    )
+    spending.set_ylim(bottom=0)
+    if plan.budget is not None and plan.budget.epsilon is not None:
+        spending.axhline(plan.budget.epsilon, color="grey", linestyle=":", label="target")
+    spending.legend(frameon=False, loc="best")
+    for axes in (noise, spending):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    try:
+        figure.savefig(Path(path))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the plot cannot be written to {path}: {error}. Give a file that ends in .png") from error
+    finally:
+        plt.close(figure)
+
+
+def _spending(plan: Plan, delta: float) -> dict[str, list[tuple[int, float]]]:
+    """For each accountant (epoch, epsilon) at up to two dozen epochs; under a filter its limit, from the start."""
+    stops = sorted({max(1, round(plan.epochs * i / _POINTS)) for i in range(1, _POINTS + 1)})
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for epochs in stops:
+        for guarantee in replace(plan, epochs=epochs).guarantees(delta):
+            lines.setdefault(guarantee.method, []).append((epochs, guarantee.epsilon))
+    return lines

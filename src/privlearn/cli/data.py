@@ -75,7 +75,7 @@ def _fetch(request: Request) -> int:
 
 
 def _check(request: Request) -> int:
-    from privlearn.data.row_check import check_rows  # needs torch, which the other actions do without
+    from privlearn.data.torch_rows import check_rows  # needs torch, which the other actions do without
 
     data = load(
         request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema

@@ -22,7 +22,7 @@ from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
 from privlearn.data.catalogue import cache
-from privlearn.data.overlap import are_training_rows
+from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
@@ -33,7 +33,7 @@ from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.front import encoded
-from privlearn.runs.refusals import require_no_features
+from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform

@@ -20,6 +20,7 @@ from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Facts, Settled
 from privlearn.errors import BadInput
+from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
@@ -79,7 +80,9 @@ def training_request(request: Request, **more: Any) -> TrainRequest:
     names = [field.name for field in fields(TrainRequest)]
     options = {name: _PYTHON.get(name, name) for name in names if name not in more}
     return TrainRequest(
-        **{name: request.values[option] for name, option in options.items() if option in request}, **more
+        **{name: request.values[option] for name, option in options.items() if option in request},
+        **more,
+        post_processing={name: request.values[name] for name in ROWS if name in request},
     )
 
 
@@ -267,7 +270,7 @@ def votes_figures(plan: PatePlan, delta: float) -> dict[str, Any]:
         for share in _SHARES
     ]
     numbers = plan.to_json() | plan.noise_figures()
-    return screen.guaranteed(plan.guarantees(delta)) | {"plan": numbers, "votes": table}
+    return screen.priced(plan, delta) | {"plan": numbers, "votes": table}
 
 
 def votes_warnings(plan: PatePlan, examples: int | None) -> Iterator[str]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from privlearn.runs.post_processing import ROWS
+
 #: The methods that train, and what each answers where an option does not suit it.
 DPSGD, DPMAC, PATE, FEATURES = METHODS = ("dpsgd", "dpmac", "pate", "features")
 REFUSALS = {
@@ -187,54 +189,6 @@ _VOTES = (
     Option("answers", "N", "for pate, with --threshold: queries answered at most", int, None, (PATE,), "plan"),
 )  # fmt: skip
 
-_TRAINING = _group(
-    "training", TRAIN,
-    _METHOD,
-    Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
-           "input_shape= and classes=", str, "linear", _NETWORKS, candidate=True),
-    Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
-           "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), "
-           "raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
-           methods=_ROWS, part="plan"),
-    Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
-           "user's cache, others' nowhere)", methods=_ROWS),
-    _NORMALISE,
-    Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False, (DPSGD,)),
-    Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)", methods=_DESCENT,
-           candidate=True),
-    Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float, None, _NETWORKS,
-           candidate=True),
-    Option("momentum", "M", "for SGD (default: 0)", float, None, _DESCENT, candidate=True),
-    Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)", methods=_DESCENT,
-           candidate=True, argument="learning_rate_schedule"),
-    Option("average", "F", "for dpsgd: publish the mean of the weights over about this last share of the steps "
-           "(default: the last step's)", float, None, (DPSGD,), candidate=True),
-    Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
-           "before clipping", int, None, (DPSGD,), candidate=True, argument="augmentation"),
-    Option("augment", "SPEC", "how images are changed: flip (left to right), shift:2 (pixels), or flip,shift:2",
-           methods=(DPSGD,), candidate=True, argument="augmentation"),
-    Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)", float,
-           None, (DPSGD,), candidate=True),
-    Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int,
-           None, (DPMAC,)),
-    Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float, None, (DPMAC,)),
-    *_VOTES,
-    Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
-           methods=(PATE,)),
-    Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
-           "into memory)", microbatch, None, _DESCENT),
-    Option("device", "D", "where to compute: cpu (default) or cuda", methods=_DESCENT),
-    Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32", (DPSGD,)),
-    Option("seed", "S", "repeatable run; the certificate then warns", int),
-    Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
-    Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-    Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False, _NETWORKS),
-    Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0, _DESCENT),
-    Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
-    Option("out", "DIR", "the folder to publish into", needed=True),
-    part=None,
-)  # fmt: skip
-
 _FEATURES = _group(
     "choosing features", _BOTH,
     Option("keep", "M", "for features: how many to keep (default: all)", int, None, (FEATURES,)),
@@ -316,13 +270,63 @@ _OTHERS = (
            commands=tuple(name for name in COMMANDS if name != 'predict')),
 )  # fmt: skip
 
-#: Every option, in the order of the help.
-OPTIONS = (
-    *_DATA, *_SPENT, *_HOW, *_CONFIG, *_TRAINING, *_FEATURES, *_WITHOUT_DATA,
-    *_group("votes of teachers", BUDGET, *_VOTES, part="plan"), *_OTHERS,
-)  # fmt: skip
+
+def _training() -> tuple[Option, ...]:
+    """The options of training, and those of the table of post-processing as it is now."""
+    return _group(
+        "training", TRAIN,
+        _METHOD,
+        Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
+               "input_shape= and classes=", str, "linear", _NETWORKS, candidate=True),
+        Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
+               "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), "
+               "raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
+               methods=_ROWS, part="plan"),
+        Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
+               "user's cache, others' nowhere)", methods=_ROWS),
+        _NORMALISE,
+        Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False, (DPSGD,)),
+        Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)", methods=_DESCENT,
+               candidate=True),
+        Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float, None, _NETWORKS,
+               candidate=True),
+        Option("momentum", "M", "for SGD (default: 0)", float, None, _DESCENT, candidate=True),
+        Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)", methods=_DESCENT,
+               candidate=True, argument="learning_rate_schedule"),
+        *(Option(name, row.metavar, row.help, row.read, None, (DPSGD,), candidate=True) for name, row in ROWS.items()),
+        Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
+               "before clipping", int, None, (DPSGD,), candidate=True, argument="augmentation"),
+        Option("augment", "SPEC", "how images are changed: flip (left to right), shift:2 (pixels), or flip,shift:2",
+               methods=(DPSGD,), candidate=True, argument="augmentation"),
+        Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)", float,
+               None, (DPSGD,), candidate=True),
+        Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int,
+               None, (DPMAC,)),
+        Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float, None, (DPMAC,)),
+        *_VOTES,
+        Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
+               methods=(PATE,)),
+        Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
+               "into memory)", microbatch, None, _DESCENT),
+        Option("device", "D", "where to compute: cpu (default) or cuda", methods=_DESCENT),
+        Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32", (DPSGD,)),
+        Option("seed", "S", "repeatable run; the certificate then warns", int),
+        Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
+        Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
+        Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False, _NETWORKS),
+        Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0, _DESCENT),
+        Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
+        Option("out", "DIR", "the folder to publish into", needed=True),
+        part=None,
+    )  # fmt: skip
+
+
+def options() -> tuple[Option, ...]:
+    """Every option, in the order of the help."""
+    votes = _group("votes of teachers", BUDGET, *_VOTES, part="plan")
+    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_WITHOUT_DATA, *votes, *_OTHERS)
 
 
 def options_of(command: str) -> dict[str, Option]:
     """The rows of a command, by what the request calls them."""
-    return {option.key: option for option in OPTIONS if command in option.commands}
+    return {option.key: option for option in options() if command in option.commands}

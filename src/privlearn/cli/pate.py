@@ -23,8 +23,7 @@ from privlearn.models import networks
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
-from privlearn.teachers import Estimator, Network, Recipe, Spreading, Trained
-from privlearn.teachers.collection import KeptFolder
+from privlearn.teachers import Estimator, KeptFolder, Network, Recipe, Spreading, Trained
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.teachers.student import Spread, Student
@@ -246,7 +245,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
     _require_no_votes(request)
     data, labelled, pool = _volumes_apart(request, data)
     plan = _maps_plan(request, len(pool.x), persons=data.groups is not None)
-    answer: dict[str, Any] = screen.guaranteed(plan.guarantees(request.delta))
+    answer: dict[str, Any] = screen.priced(plan, request.delta)
     spec = "unet" if request.model == "linear" else str(request.model)
 
     def run(opened: Opened) -> Result:

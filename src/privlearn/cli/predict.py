@@ -19,7 +19,7 @@ from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.publishing.loading import load_model
+from privlearn.publishing.model import load_model
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 

@@ -84,7 +84,7 @@ class Request:
             BadInput: naming the first of them.
         """
         for option in options_of(self.command).values():
-            if self.method in option.methods or not self.given(option.key):
+            if self.method in option.methods or self.values[option.key] == option.default:
                 continue
             if DPSGD in option.methods:
                 raise BadInput(REFUSALS[self.method].format(f"--{option.name}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,10 +18,11 @@ from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
-from privlearn.plan import Plan
+from privlearn.plan import AbstractPlan, Plan
 
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -35,13 +35,6 @@ _METHODS = {
     "zcdp": "zero-concentrated DP",
     "zcdp-2016": "zCDP, conversion of 2016",
     "moments-2016": "moments accountant of 2016",
-}
-#: Accuracies closer than this are hardly ever worth telling apart.
-_FINE = 0.005
-_VERBS = {
-    "add_remove": ("added or removed", "added or removed"),
-    "zero_out": ("replaced by an empty one", "replaced by empty ones"),
-    "replace_one": ("replaced by another", "replaced by others"),
 }
 
 
@@ -80,13 +73,11 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
 
 
 def meaning(figures: dict[str, Any]) -> str:
-    """One sentence that says what the number means."""
-    unit = PrivacyUnit(figures.get("group_size", 1), figures.get("rows_per_person"))
-    change = unit.change(_VERBS[figures["adjacency"]][unit.group_size > 1])
-    return (
-        f"If {change}, no outcome becomes more than e^{rounded_up(figures['epsilon'])} times as likely, but for a "
-        f"probability of {figures['delta']:g}."
-    )
+    """What the numbers mean, in a sentence each."""
+    unit = {name: figures[name] for name in ("group_size", "rows_per_person") if name in figures}
+    stated = Guarantee(figures["epsilon"], figures["delta"], Adjacency(figures["adjacency"]), figures["method"], **unit)
+    attack = f"\n{describe(figures['attack'], stated.unit)}" if figures.get("attack") else ""
+    return f"{stated.meaning}{attack}"
 
 
 def at_most(plan: Plan) -> str:
@@ -144,7 +135,7 @@ def explanation(settings: Iterable[Setting]) -> None:
 def figures(plan: Plan, delta: float, examples: int) -> dict[str, Any]:
     """The guarantee of a plan, and what else is known of it, as the JSON object that scripts rely on."""
     return {
-        **guaranteed(plan.guarantees(delta), _unclaimed(plan, delta, examples)),
+        **priced(plan, delta, _unclaimed(plan, delta, examples)),
         "epochs": plan.epochs,
         "steps": plan.epochs * plan.sampling.steps(examples),
         "noise_multipliers": None if plan.filter else list(plan.noise_multipliers()),
@@ -164,6 +155,12 @@ def unspent(plan: Any) -> float | None:
     """The part of its target that a plan leaves unspent; None where it has none."""
     spent = None if plan.budget is None else plan.budget.spent(plan.event(), plan.neighbours)
     return None if spent is None else 1 - spent / plan.budget.limit
+
+
+def priced(plan: AbstractPlan, delta: float, unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
+    """What `guaranteed` says of `plan`, and what a membership attack on all that it releases can achieve at most."""
+    curve = tradeoff(plan.event(), plan.neighbours, plan.unit.group_size)
+    return guaranteed(plan.guarantees(delta), unclaimed) | {"attack": curve.figures()}
 
 
 def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ()) -> dict[str, Any]:
@@ -194,7 +191,8 @@ def guaranteed(bounds: Sequence[Guarantee], unclaimed: Iterable[Guarantee] = ())
 def warnings(plan: Plan, delta: float, examples: int) -> Iterator[str]:
     """What is allowed, and hardly ever meant."""
     yield from delta_warning(delta, examples)
-    yield from _idle(plan)
+    if idle := plan.schedule.idle(plan.epochs):
+        yield idle
     if plan.filter and isinstance(plan.sampling, sampling.Partition):
         yield (
             "a schedule that reacts is accounted for without amplification where batches are a partition: poisson "
@@ -210,20 +208,6 @@ def delta_warning(delta: float, examples: int | None) -> Iterator[str]:
         yield (
             f"delta {delta:g} is not below one over the {examples} examples: a mechanism may then give away a whole "
             "example and keep to it"
-        )
-
-
-def _idle(plan: Plan) -> Iterator[str]:
-    """Where a schedule is paid for, and does not do what it is for."""
-    schedule = plan.schedule
-    if isinstance(schedule, schedules.Decay) and schedule.from_epoch >= plan.epochs:
-        yield f"the schedule falls from epoch {schedule.from_epoch:g} on (counted from 0), and the run ends before"
-    if not isinstance(schedule, schedules.Validation):
-        return
-    if schedule.period >= plan.epochs:
-        yield (
-            f"the validation schedule checks every {schedule.period} epochs, and the run has at most {plan.epochs}: "
-            "its noise never falls. Use a smaller period"
         )
 
 
@@ -247,31 +231,16 @@ def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
 def noisy_validations(plan: Plan, examples: int) -> str | None:
     """What whoever pays for validations should know: how exact they are."""
     schedule = plan.schedule
-    if not isinstance(schedule, schedules.Validation) or schedule.noise is None:
+    if not isinstance(schedule, schedules.ReactingSchedule) or schedule.noise is None:
         return None
-    deviation = _deviation(schedule, plan.neighbours, examples)
-    mean = deviation / math.sqrt(schedule.m)
-    exactness = f"each accuracy is released with standard deviation {deviation:.2g}, and the mean of {schedule.m} with "
-    exactness += f"{mean:.2g}"
-    if mean <= max(schedule.threshold, _FINE):
-        return exactness
-    at_most = schedule.noise * max(schedule.threshold, _FINE) / mean
-    return (
-        f"{exactness}, which is more than the threshold of {schedule.threshold:g}: noise will fall by chance. Give "
-        f"noise={at_most:.2g} or less, a larger m (and period), or a larger threshold"
-    )
-
-
-def _deviation(schedule: schedules.Validation, adjacency: Adjacency, examples: int) -> float:
-    """The standard deviation of a released accuracy: noise x sensitivity of the halved count over the examples."""
-    assert schedule.noise is not None
-    return schedule.noise * adjacency.sum_sensitivity(0.5) / examples
+    # Noise x sensitivity of the halved count, over the examples.
+    return schedule.exactness(schedule.noise * plan.neighbours.sum_sensitivity(0.5) / examples)
 
 
 def earliest_end(plan: Plan) -> int:
-    """The epochs that a run under a filter has at least: its noise falls at every check."""
+    """The epochs that a run under a filter has at least: its noise falls as fast as it can."""
     schedule = plan.schedule
-    assert isinstance(schedule, schedules.Validation)
+    assert isinstance(schedule, schedules.ReactingSchedule)
     assert plan.filter is not None
     spent: list[Event] = []
     for epoch in range(plan.epochs):

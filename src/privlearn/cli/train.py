@@ -47,8 +47,7 @@ from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
 from privlearn.publishing.publish import publish
-from privlearn.runs.optimizers import MeanWeights
-from privlearn.runs.refusals import require_changeable, require_same_examples
+from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.features import release_features
@@ -184,8 +183,9 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     screen.answers.print(table)
-    stated = ledger["epsilon"] if ledger else answer["epsilon"]
-    screen.answers.print(f"\n{screen.meaning({**answer, 'epsilon': stated})}")
+    # The bound on attacks is the run's own: where the ledger's limit is certified, it is not said beside that.
+    stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
+    screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
 
 
@@ -302,7 +302,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     with featured(request, data) as (data, front):
         facts = facts_of(data, request.examples, front)
         plan, why = methods.features_plan(request, facts)
-        answer = screen.guaranteed(plan.guarantees(request.delta)) | {"plan": plan.to_json()} | why
+        answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
             streams = opened.streams()
@@ -404,5 +404,3 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request.label_smoothing)
         require_changeable(request.augmentation, plan, x, y)
-        if request.average is not None:
-            MeanWeights(list(made_up.parameters()), request.average)

@@ -131,7 +131,7 @@ def _on_a_block(name: str, given: dict[str, Any], own: Request, examples: int, p
 def figures(plan: Tuning, delta: float) -> dict[str, Any]:
     """The guarantee of the whole, and what else is known of it, as the JSON object that scripts rely on."""
     return {
-        **screen.guaranteed(plan.guarantees(delta)),
+        **screen.priced(plan, delta),
         "tuning": {"way": plan.kind} | plan.to_json(),
         "unspent": screen.unspent(plan),
     }

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bounded:
     """Tensors computed from one sample, and the sensitivity of all of them taken together.
 

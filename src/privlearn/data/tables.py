@@ -21,7 +21,7 @@ _LONGEST_HEADER = 1 << 20
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """Columns of equally many cells.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
 
 from privlearn._checks import between
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
 from privlearn.plan import UNDECLARED
+from privlearn.runs import post_processing
 from privlearn.transforms.pca import components_of
 
 if TYPE_CHECKING:
@@ -56,12 +58,12 @@ class TrainRequest:
         learning_rate: its learning rate.
         momentum: of SGD.
         learning_rate_schedule: the learning rate over the epochs, as `schedule`.
-        average: publish the mean of the weights over about this last share of the steps, as for `pv.dpsgd`.
         label_smoothing: the share of a label that is spread over all classes.
         augmentation: changed copies of each row, as for `pv.dpsgd`: not behind public features, which `raw` leaves out.
         microbatch: examples computed at once; None: what fits into memory. The result is the same.
         device: where to compute, `cpu` or `cuda`.
         precision: `float32`, or `bf16` to run the model in bfloat16.
+        post_processing: as for `pv.dpsgd`, by name (`runs.post_processing`): `average`.
 
     Raises:
         BadInput: choices out of range, or that do not go together.
@@ -96,12 +98,12 @@ class TrainRequest:
     learning_rate: float | None = None
     momentum: float | None = None
     learning_rate_schedule: str | None = None
-    average: float | None = None
     label_smoothing: float | None = None
     augmentation: Augmentation | None = None
     microbatch: int | None = None
     device: str | None = None
     precision: str = "float32"
+    post_processing: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._read_pca()
@@ -118,10 +120,7 @@ class TrainRequest:
                         f"{name} is for select=M, and for a classifier from noisy statistics: leave it out, or add "
                         "select=M"
                     )
-        if self.average is not None:
-            from privlearn.runs.optimizers import require_share  # plans need no torch
-
-            require_share(self.average)
+        object.__setattr__(self, "post_processing", post_processing.chosen(self.post_processing))
         if self.label_smoothing is not None:
             between("label_smoothing", self.label_smoothing, 0.0, MOST_SMOOTHING)
         adjacency = None if self.adjacency is None else Adjacency.parse(str(self.adjacency))

@@ -15,15 +15,15 @@ from torch import nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.batches import Batch, Epoch
 from privlearn.descent.epoch_noise import epoch_noise
-from privlearn.descent.task import Task
+from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
+from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.given import Compute, Given, RunArguments
-from privlearn.runs.optimizers import MeanWeights, RateSchedule, gradients_in
-from privlearn.runs.refusals import OptimizerFactory, optimizer_from, require_callable, require_kinds
+from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
+from privlearn.runs.optimizers import RateSchedule, gradients_in
+from privlearn.runs.post_processing import processors
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -32,24 +32,23 @@ from privlearn.world import require_one_process
 
 
 @final
-class Run:
+class Run(DescribedRun):
     """A run of DP-SGD, driven by hand: `for epoch in run: for batch in epoch: run.step(batch)`, then `run.result()`.
 
     Guarantee: the result's model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for the plan's
     adjacency and `plan.unit`. The ledger is charged exactly `plan.event()`, and no more if the run is left early. Nothing else
-    that is returned is covered. Rows in memory are looked at once to refuse what can't be used, before anything is spent and
-    outside the guarantee; then nothing depends on what one example holds: if it can't be computed, it counts as absent.
+    that is returned is covered. Rows in memory are looked at once, before anything is spent and outside the guarantee, to
+    refuse and to warn; then nothing depends on what one example holds: if it can't be computed, it counts as absent.
 
     Args:
         plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
         loss: of (outputs, targets) or of (model, batch), one for each example: see `clipping.losses`.
         data: rows in memory or fetched by index: see `runs.given.Given`.
-        optimizer: makes the optimizer from the parameters; any of torch.optim.
+        optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers (`Task.optimizer`).
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
-        average: publish the mean of the weights of about this last share of the steps (`runs.optimizers.MeanWeights`).
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
-        compute: see `runs.given.Compute`.
+        compute: see `runs.given.Compute`, and `runs.post_processing.PostProcessed` (`average`).
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -60,21 +59,21 @@ class Run:
 
     def __init__(
         self, plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, data: Given, *,
-        optimizer: OptimizerFactory = torch.optim.SGD, learning_rate_schedule: Schedule = Constant(),  # noqa: B008
-        average: float | None = None, validation: Dataset | None = None, ledger: Ledger | None = None,
-        streams: Streams | None = None, checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
+        optimizer: OptimizerFactory | None = None, learning_rate_schedule: Schedule = Constant(),  # noqa: B008
+        validation: Dataset | None = None, ledger: Ledger | None = None, streams: Streams | None = None,
+        checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
         require_one_process()
-        require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
+        given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
         self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
-        self.optimizer = optimizer_from(optimizer, task.parameters)
+        self.optimizer = task.optimizer(optimizer)
         self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
-        self._mean = None if average is None else MeanWeights(task.parameters, average)
+        self._processors = processors(task.parameters, compute)
         self._noise = epoch_noise(task, session)
         self._sums = task.gradients.buffers()
-        session.parts |= {"optimizer": self.optimizer, **({"mean": self._mean} if self._mean else {})}
-        self._facts = task.facts(session, self.optimizer, learning_rate_schedule, average)
+        session.parts |= {"optimizer": self.optimizer, **self._processors}
+        self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 
     def __iter__(self) -> Iterator[Epoch]:
@@ -97,7 +96,7 @@ class Run:
     def step(self, batch: Batch) -> None:
         """Clip, release, descend: once for each batch (else `SampleReused`), before the run is over (else `BadInput`)."""
         session, task = self._session, self._task
-        session.require_open()
+        batch.require_unused(session)
         with session.generators(), gradients_in(task.parameters, self._sums):
             task.watch.begin(len(batch.sample), task.gradients.clip_norm)
             clipped = task.gradients(batch.sample, batch.rows, out=self._sums)  # private, and bounded
@@ -108,15 +107,15 @@ class Run:
             self._rates.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
         session.taken += 1
-        if self._mean:
-            self._mean.add()
+        for processor in self._processors.values():
+            processor.after_step()
 
     def result(self) -> Result:
         """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""
         session, task = self._session, self._task
         session.stop(self._epochs)
-        if self._mean:
-            self._mean.put()
+        for processor in self._processors.values():
+            processor.after_run()
         return Result(
             model=task.model(), ledger=session.ledger, plan=task.plan, method="dpsgd",
             facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen(),
@@ -140,7 +139,7 @@ def dpsgd(
 
     `progress` is called with (steps done, steps in all) after each step.
     """
-    require_callable("progress", progress)
+    given.require_callable("progress", progress)
     with Run(plan, model, loss, dataset, **arguments) as run:
         for epoch in run:
             for batch in epoch:

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
-from privlearn.data.dataset import Dataset, as_tensor
-from privlearn.data.overlap import are_training_rows, overlap
+from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
 from privlearn.plan import LEAST_NOISE, Plan
 from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
-from privlearn.schedules import Validation, spec
+from privlearn.schedules import ReactingSchedule, spec
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task
@@ -45,7 +44,7 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
         BadInput: rows that are missing, not needed, not declared public, of another form, or the training rows.
     """
     schedule = plan.schedule
-    if not isinstance(schedule, Validation):
+    if not isinstance(schedule, ReactingSchedule):
         if validation is not None:
             raise BadInput(
                 f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: nothing "
@@ -132,7 +131,7 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     """The noise of each epoch of a run: known beforehand, or following validations."""
     plan, shown = task.plan, task.validation
     schedule = plan.schedule
-    if not isinstance(schedule, Validation):
+    if not isinstance(schedule, ReactingSchedule):
         return PlannedNoise(plan)
     at_once = task.compute.get("microbatch")
     answers = RightAnswers(task.network, apart=shown is None, at_once=at_once, computed=task.gradients.fixed.restore)
@@ -142,7 +141,7 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
         return float((answers(through(task.front.modules, shown[0]), shown[1]) == 1).double().mean())
 
     def paid(account: Account, x: Tensor, y: Tensor) -> float:
-        assert isinstance(schedule, Validation)
+        assert isinstance(schedule, ReactingSchedule)
         assert schedule.noise is not None
         (sample,) = FullBatch().draw(task.present)
         counted = answers.count(sample, x, y, plan.neighbours, task.persons)
@@ -190,7 +189,7 @@ class ReactingNoise:
     is ever broken off, and how many there are follows from released or public values alone.
 
     Args:
-        plan: with a validation schedule and its filter.
+        plan: with a schedule that reacts, and its filter.
         schedule: the plan's.
         validate: computes, and pays for, an accuracy.
         accuracies: those seen so far, one for each epoch, in a run that is continued; new ones are appended.
@@ -198,7 +197,7 @@ class ReactingNoise:
     """
 
     def __init__(
-        self, plan: Plan, schedule: Validation, validate: Validate, accuracies: list[float], facts: dict[str, Any]
+        self, plan: Plan, schedule: ReactingSchedule, validate: Validate, accuracies: list[float], facts: dict[str, Any]
     ) -> None:
         self._plan, self._schedule, self._validate = plan, schedule, validate
         self._accuracies, self._facts = accuracies, facts

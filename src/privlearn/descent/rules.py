@@ -19,6 +19,7 @@ from privlearn.clipping import clips
 from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
+from privlearn.runs import post_processing
 from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
@@ -120,8 +121,7 @@ class Settled:
         """The learning rate over the run: falling linearly to 0; constant where nobody knows when the run will end."""
         if self.request.learning_rate_schedule is not None:
             return schedules.parse_rates(self.request.learning_rate_schedule)
-        reacts = isinstance(self.plan.schedule, schedules.Validation)
-        return schedules.Constant() if reacts else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
+        return schedules.Constant() if self.plan.reacts else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
 
     def learning_rate(self, optimizer: str, initial_norm: float) -> float:
         """The learning rate of an optimizer of that class, for initial weights of that L2 norm."""
@@ -179,9 +179,9 @@ class Settled:
         yield "learning rate", rate, chosen.learning_rate is not None, why
         kind, given = schedules.spec(self.learning_rate_schedule), chosen.learning_rate_schedule is not None
         yield "its schedule", kind.partition(":")[0], given, "falls to 0, so that the last steps' noise hardly counts"
-        last = chosen.average is None
-        average = "of the last step" if last else f"a mean, about the last {chosen.average:g} of the steps"
-        yield "weights", average, not last, "where the rate falls to 0, a mean gains nothing"
+        for name, row in post_processing.ROWS.items():
+            given = name in chosen.post_processing
+            yield row.setting, row.text(chosen.post_processing[name]) if given else row.usual, given, row.why
         smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         made = chosen.augmentation
@@ -198,7 +198,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     plan = draft(request, facts.examples)
     plan = replace(plan, front=(*facts.front, *_moments(request, facts), *_selection(request, facts), *plan.front))
     target = request.target
-    if target is None and isinstance(plan.schedule, schedules.Validation):
+    if target is None and plan.reacts:
         raise BadInput(
             "a validation schedule runs within a limit that is set beforehand: give epsilon=E (with delta=D) or rho=R"
         )
@@ -361,7 +361,7 @@ def public_norm(plan: Plan, facts: Facts) -> float | None:
 
 def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
     """The noise multipliers of a plan in few words; after a run that reacted, those that it used."""
-    if isinstance(plan.schedule, schedules.Validation) and used is None:
+    if plan.reacts and used is None:
         return f"{plan.schedule.start:.4g} at first"
     sigmas = plan.noise_multipliers() if used is None else used
     return f"{sigmas[0]:.4g}" if len(set(sigmas)) == 1 else f"{sigmas[0]:.4g} falling to {sigmas[-1]:.4g}"
@@ -413,9 +413,8 @@ def learning_rate(
     """
     if optimizer != "SGD":
         return _ADAPTIVE_RATE
-    # Noise that follows validations never exceeds its start.
-    reacts = isinstance(plan.schedule, schedules.Validation)
-    expected = [plan.schedule.start] * plan.epochs if reacts else plan.noise_multipliers()
+    # Noise that reacts never exceeds its start.
+    expected = [plan.schedule.start] * plan.epochs if plan.reacts else plan.noise_multipliers()
     sigmas = [max(sigma, _LEAST_NOISE) for sigma in expected]
     walk = math.sqrt(plan.sampling.steps(examples) * math.fsum(sigma**2 for sigma in sigmas))
     gathered = _GATHERED_LINEAR if model == "linear" else _GATHERED

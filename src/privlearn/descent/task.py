@@ -1,9 +1,14 @@
-"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made."""
+"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made.
+
+Its epochs and batches, for a run that is driven by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -11,21 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
+from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
-from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
+from privlearn.descent.rules import learning_rate
+from privlearn.errors import BadInput, SampleReused
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
-from privlearn.runs.diagnostics import Diagnostics, Scalars
 from privlearn.runs.front import Front
-from privlearn.runs.given import Compute, Given, by_index
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Compute,
+    Given,
+    OptimizerFactory,
+    by_index,
     device_of,
     gradient_clip,
     network_from,
+    optimizer_from,
     require_changeable,
     require_finite,
     require_labels_to_select,
@@ -33,9 +44,10 @@ from privlearn.runs.refusals import (
     require_same_examples,
     require_usable,
 )
-from privlearn.runs.result import accuracy_facts, choice_facts, training_facts
+from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
-from privlearn.schedules import Schedule, Validation
+from privlearn.sampling import Sample
+from privlearn.schedules import Schedule
 from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
@@ -148,11 +160,26 @@ class Task:
         if not self.indexed:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
         self.gradients.prepare(self.rows)
-        if isinstance(self.plan.schedule, Validation):
+        if self.plan.reacts:
             require_scores(self.network, single[0])
         self.accuracies: list[float] = []
         session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
+
+    def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
+        """The optimizer that is given, or SGD at the learning rate that the rules give for a network of one's own.
+
+        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a matrix
+        with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
+
+        Raises:
+            BadInput: it is none, or needs a closure or sparse gradients.
+        """
+        if given is not None:
+            return optimizer_from(given, self.parameters)
+        norm = math.sqrt(sum(own.shape[0] for own in self.parameters if own.dim() > 1) / 3) or math.inf
+        rate = learning_rate("SGD", self.plan, self.examples, "a network of one's own", norm)
+        return torch.optim.SGD(self.parameters, lr=rate)
 
     def fit(self, session: TrainingSession) -> None:
         """Make what stands in front of the network by releases on all rows, and take the rows behind it."""
@@ -173,15 +200,13 @@ class Task:
         with session.or_abandon():
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
-    def facts(
-        self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule, average: float | None
-    ) -> dict[str, Any]:
+    def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
         """Public values of the run, for its certificate; they are also what a resumed run must have in common with it."""
         copies = self.compute.get("augmentation")
         stated = {
             **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
             "precision": self.compute.get("precision", "float32"),
-            **accuracy_facts(copies, average, self.loss),
+            **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
         if session.file:
@@ -229,3 +254,124 @@ def _rows_of_examples(plan: Plan, data: Dataset, key: bytes) -> Tensor | None:
     groups = np.asarray(data.groups)
     require_groups(data.name, groups, len(data.x))
     return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch:
+    """One batch that was sampled, good for one step.
+
+    Attributes:
+        sample: which examples were drawn, private.
+        rows: where they are fetched from.
+        epoch: the number of its epoch.
+        step: its number in the epoch.
+        number: its number in the run.
+        noise_multiplier: the noise of its release.
+    """
+
+    sample: Sample
+    rows: Rows
+    epoch: int
+    step: int
+    number: int
+    noise_multiplier: float
+
+    def require_unused(self, session: TrainingSession) -> None:
+        """Raise `BadInput` unless the run is under way, and `SampleReused` if a step was taken on this batch."""
+        session.require_open()
+        if self.sample.used:
+            raise SampleReused(
+                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted for "
+                "once. Take the next batch of the epoch"
+            )
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected batch "
+            "size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Batch(epoch {self.epoch}, step {self.step}, noise multiplier {self.noise_multiplier:.4g})"
+
+
+@final
+class Epoch:
+    """One epoch of a run: its batches, each for one step.
+
+    Attributes:
+        number: from 0.
+        noise_multiplier: the noise of its releases.
+        steps: how many batches it has.
+        done: whether all batches were handed out.
+    """
+
+    def __init__(self, session: TrainingSession, task: Task, number: int, noise_multiplier: float) -> None:
+        self.number, self.noise_multiplier, self.steps = number, noise_multiplier, task.steps
+        self.done = False
+        self._batches = self._drawn(session, task)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def require_done(self) -> None:
+        """Raise `BadInput` if the next epoch is asked for before all batches of this one were."""
+        if not self.done:
+            raise BadInput(
+                f"epoch {self.number} was left before its last batch: go through all of its batches, or end the run with "
+                "run.result()"
+            )
+
+    def __repr__(self) -> str:
+        return f"Epoch({self.number}: {self.steps} batches, noise multiplier {self.noise_multiplier:.4g})"
+
+    def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
+        drawn = session.drawn(self.number, self.noise_multiplier, task.present)
+        for step, sample, rows in _with_rows(drawn, task):
+            session.keep(step)
+            batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
+            yield batch
+            if session.taken != batch.number + 1:
+                raise BadInput(
+                    f"no step was taken on {batch}: call run.step(batch) once, before the next batch is asked for"
+                )
+        self.done = True
+
+
+class DescribedRun(Described):
+    """A run that says how far it is."""
+
+    _session: TrainingSession
+    _task: Task
+
+    def _summary(self) -> Summary:
+        session, plan = self._session, self._session.plan
+        steps = f"{session.taken} of {'at most ' * bool(plan.filter)}{plan.epochs * self._task.steps} steps"
+        rows = plan._summary().rows
+        return Summary(
+            f"Run of DP-SGD, {session.state}: {steps}",
+            [
+                ("plan", "; ".join(" ".join(row) for row in rows[:2])),
+                *rows[-2:],
+                ("use", "for epoch in run: for batch in epoch: run.step(batch); then run.result()"),
+            ],
+        )
+
+
+def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task) -> Iterator[tuple[int, Sample, Rows]]:
+    """Each sample with its rows, which workers fetch ahead where the data have workers."""
+    if not getattr(task.indexed, "workers", 0) or task.persons is not None:
+        for step, sample in drawn:
+            yield step, sample, task.rows
+        return
+    samples = list(drawn)
+    fetched = ahead(task.rows, [sample.indices for _, sample in samples])
+    for (step, sample), rows in zip(samples, fetched, strict=True):
+        yield step, sample, rows

@@ -21,7 +21,8 @@ from privlearn.descent.rules import Facts, Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.refusals import require_no_features
+from privlearn.runs.given import require_no_features
+from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform, shape_after
@@ -75,7 +76,10 @@ def train(
     if not isinstance(dataset, Dataset) or dataset.classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
     _require_known(choices)
-    request = TrainRequest(epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
+    after = {name: choices.pop(name) for name in ROWS if name in choices}
+    request = TrainRequest(
+        epsilon=epsilon, delta=delta, model=model, examples=examples, post_processing=after, **choices
+    )
     features = request.features
     if features is None:
         features = usual_features(request, facts_of(dataset, examples)) or "raw"
@@ -89,7 +93,7 @@ def train(
 
 
 def _require_known(choices: Iterable[str]) -> None:
-    known = [field.name for field in fields(TrainRequest)]
+    known = [*(field.name for field in fields(TrainRequest) if field.name != "post_processing"), *ROWS]
     unknown = next((name for name in choices if name not in known), None)
     if unknown is not None:
         raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
@@ -142,12 +146,12 @@ def fit(
         streams=streams,
         microbatch=request.microbatch,
         augmentation=request.augmentation,
-        average=request.average,
         device=request.device,
         precision=request.precision,
         progress=progress,
         checkpoint=checkpoint,
         validation=validation,
+        **request.post_processing,
     )
     return replace(result, model_spec=request.model, classes=classes)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from privlearn.errors import BadInput
-from privlearn.mac.activations import IDENTITY, LN2, Activation
+from privlearn.mac.network import IDENTITY, LN2, Activation
 
 
 @final
@@ -56,7 +56,7 @@ def hidden(weight: Tensor, activation: Activation, inputs: float, outputs: float
     if activation.suprema is None:
         raise BadInput(
             f"no bounds are known of the activation {activation.name}: analytic sensitivities need its suprema (see "
-            "privlearn.mac.activations), or clip with pv.mac.Derivatives"
+            "privlearn.mac.network), or clip with pv.mac.Derivatives"
         )
     W = weight.detach().double()
     sup = activation.suprema(torch.linalg.vector_norm(W, dim=1) * inputs)

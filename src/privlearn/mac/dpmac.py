@@ -22,18 +22,15 @@ from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives, Histogram, Layerwise, shares_of_parts
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
-from privlearn.mac.expansion import Output, output_named, targets
-from privlearn.mac.layer_diagnostics import LayerDiagnostics
-from privlearn.mac.network import Activations, Layer, layers_of
+from privlearn.mac.expansion import Output, WeightSteps, output_named, targets
+from privlearn.mac.network import Activations, Layer, LayerDiagnostics, layers_of
 from privlearn.mac.sums import BatchDerivatives
-from privlearn.mac.weights import WeightSteps
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint, facts
 from privlearn.runs.front import Front
-from privlearn.runs.given import Given, rows
-from privlearn.runs.optimizers import RateSchedule
-from privlearn.runs.refusals import (
+from privlearn.runs.given import (
+    Given,
     OptimizerFactory,
     device_of,
     network_from,
@@ -43,11 +40,13 @@ from privlearn.runs.refusals import (
     require_kinds,
     require_public_numbers,
     require_same_examples,
+    rows,
 )
+from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import FullBatch, Sample
-from privlearn.schedules import Constant, Schedule, Validation, spec
+from privlearn.schedules import Constant, Schedule, spec
 from privlearn.streams import Streams
 from privlearn.transforms.select import SelectFeatures
 from privlearn.world import require_one_process
@@ -165,7 +164,7 @@ class MacSettings:
             )
         if self.newton is not None:
             positive("newton", self.newton)
-        if isinstance(plan.schedule, Validation):
+        if plan.reacts:
             raise BadInput("dpmac has no validation schedule: use constant, time, exp, step or poly")
         if plan.rows_per_person is not None:
             raise BadInput(

@@ -1,18 +1,162 @@
-"""The layers of a fully connected network, read off an `nn.Sequential`."""
+"""The layers of a fully connected network, read off an `nn.Sequential`, and what the curator may look at of them.
+
+Their activation functions: value, two derivatives, and the suprema that analytic sensitivities are made of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import pairwise
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from privlearn.errors import BadInput
-from privlearn.mac.activations import RELU, SOFTPLUS, TANH, Activation
 from privlearn.models.check import require_shaped
+
+#: Beyond this argument softplus is its asymptote to the last digit of double precision.
+_FAR = 40.0
+#: Distance of the points at which suprema of softplus are tabulated, and what may lie above them in between, relatively: the
+#: functions are at least 0.25 there and have second derivatives below 2, so that it is at most 2 * _STEP^2 / 8 / 0.25.
+_STEP = 1e-3
+_BETWEEN = 1e-6
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Suprema:
+    """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, for each unit h; shape (units,).
+
+    Attributes:
+        product: of |f s|.
+        slope: of |s|.
+        curvature: of |k|.
+        rest: of |s g - k u f|.
+        tilt: of |s - u k|.
+        bend: of |s^2 + k f|.
+        cross: of |2 g + k u^2|.
+        constant: of |g^2 + k u^2 f|.
+    """
+
+    product: Tensor
+    slope: Tensor
+    curvature: Tensor
+    rest: Tensor
+    tilt: Tensor
+    bend: Tensor
+    cross: Tensor
+    constant: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise activation function.
+
+    Attributes:
+        name: what to call it.
+        value: f.
+        slope: f'.
+        curvature: f''.
+        suprema: radii R, shape (units,), in double precision, to bounds over |u| <= R; constants will do. None: analytic
+            sensitivities are not known, and are refused.
+        lipschitz: the supremum of |f'| everywhere; with `suprema`.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    curvature: Callable[[Tensor], Tensor]
+    suprema: Callable[[Tensor], Suprema] | None = None
+    lipschitz: float = 1.0
+
+
+def constants(radii: Tensor, **bounds: float) -> Suprema:
+    """Bounds that hold for every argument, one number for each field of `Suprema`."""
+    return Suprema(**{name: torch.full_like(radii, bound) for name, bound in bounds.items()})
+
+
+def _linear_suprema(radii: Tensor) -> Suprema:
+    """Of ReLU and of the identity, whose slope is 1 (or 0) and whose curvature and intercept are 0."""
+    flat = constants(
+        radii, slope=1.0, curvature=0.0, rest=0.0, tilt=1.0, bend=1.0, cross=0.0, constant=0.0, product=0.0
+    )
+    return Suprema(**{**vars(flat), "product": radii})
+
+
+def _softplus_curvature(u: Tensor) -> Tensor:
+    return torch.sigmoid(u) * torch.sigmoid(-u)
+
+
+@lru_cache
+def _softplus_table() -> tuple[Tensor, dict[str, Tensor]]:
+    """Points 0 .. _FAR, and for each the largest value at points of at most its size, of either sign."""
+    points = torch.arange(0, _FAR + _STEP, _STEP, dtype=torch.float64)
+    columns = {}
+    for name in (field.name for field in fields(Suprema)):
+        at = torch.maximum(_softplus_term(name, points), _softplus_term(name, -points))
+        columns[name] = torch.cummax(at, 0).values
+    return points, columns
+
+
+def _softplus_term(name: str, u: Tensor) -> Tensor:
+    f, s, k = F.softplus(u, threshold=_FAR), torch.sigmoid(u), _softplus_curvature(u)
+    g = f - u * s
+    terms = {
+        "product": lambda: f * s,
+        "slope": lambda: s,
+        "curvature": lambda: k,
+        "rest": lambda: s * g - k * u * f,
+        "tilt": lambda: s - u * k,
+        "bend": lambda: s * s + k * f,
+        "cross": lambda: 2 * g + k * u * u,
+        "constant": lambda: g * g + k * u * u * f,
+    }
+    return terms[name]().abs()
+
+
+def _softplus_suprema(radii: Tensor) -> Suprema:
+    """From the table, and at the ends +-R themselves, so that what rises up to there is exact."""
+    points, table = _softplus_table()
+    below = torch.searchsorted(points, radii.clamp(max=_FAR), right=True) - 1
+    suprema = {}
+    for name, tabulated in table.items():
+        ends = torch.maximum(_softplus_term(name, radii), _softplus_term(name, -radii))
+        suprema[name] = torch.maximum(tabulated[below], ends) * (1 + _BETWEEN)
+    return Suprema(**suprema)
+
+
+def _step(u: Tensor) -> Tensor:
+    return (u > 0).to(u.dtype)
+
+
+def _tanh_slope(u: Tensor) -> Tensor:
+    return 1 - torch.tanh(u).square()
+
+
+def _tanh_curvature(u: Tensor) -> Tensor:
+    return -2 * torch.tanh(u) * _tanh_slope(u)
+
+
+def _tanh_suprema(radii: Tensor) -> Suprema:
+    """For all arguments: 2 / (3 sqrt(3)), twice that, and what a search over a fine grid finds, each rounded up."""
+    return constants(
+        radii, product=0.385, slope=1.0, curvature=0.77, rest=0.655, tilt=1.174, bend=1.0, cross=2.01, constant=1.01
+    )
+
+
+RELU = Activation("relu", torch.relu, _step, torch.zeros_like, _linear_suprema)
+SOFTPLUS = Activation("softplus", F.softplus, torch.sigmoid, _softplus_curvature, _softplus_suprema)
+TANH = Activation("tanh", torch.tanh, _tanh_slope, _tanh_curvature, _tanh_suprema)
+IDENTITY = Activation("identity", lambda u: u, torch.ones_like, torch.zeros_like, _linear_suprema)
+#: ln 2, softplus at 0.
+LN2 = math.log(2)
+
 
 #: Activation functions by the class of their module.
 Activations = Mapping[type[nn.Module], Activation]
@@ -140,3 +284,50 @@ def _require_plain(model: nn.Module, layers: list[Layer]) -> None:
 def with_ones(rows: Tensor, layer: Layer) -> Tensor:
     """`rows` with the bias's column of ones, if the layer has a bias."""
     return torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if layer.has_bias else rows
+
+
+@final
+class LayerDiagnostics:
+    """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and the
+    share that was clipped. How many examples had a layer that was not finite (such layers add nothing) is `left_out`.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.figures: dict[str, list[Any]] = {"loss": [], "norms": [], "clipped_shares": [], "left_out": []}
+        self._layers = layers
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._rows, self._loss, self._left_out = 0, 0.0, 0
+        self._norms, self._clipped, self._counted = ([0.0] * self._layers for _ in range(3))
+
+    def see(self, losses: Tensor, norms: list[Tensor], clipped: Tensor) -> None:
+        """Some examples' losses, shape (examples,), norms for each layer, and which were clipped, shape (layers, examples)."""
+        finite = losses.isfinite()
+        self._rows += int(finite.sum())
+        self._loss += float(losses[finite].sum(dtype=torch.float64))
+        usable = torch.stack(norms).isfinite()
+        self._left_out += int((~usable.all(0)).sum())
+        for layer, (own, ok) in enumerate(zip(norms, usable, strict=True)):
+            self._norms[layer] += float(own[ok].sum())
+            self._clipped[layer] += int(clipped[layer][ok].sum())
+            self._counted[layer] += int(ok.sum())
+
+    def end_epoch(self) -> None:
+        """Add the epoch to `figures`."""
+        if self._rows and min(self._counted):
+            self.figures["loss"].append(self._loss / self._rows)
+            for name, sums in (("norms", self._norms), ("clipped_shares", self._clipped)):
+                self.figures[name].append([own / number for own, number in zip(sums, self._counted, strict=True)])
+        self.figures["left_out"].append(self._left_out)
+        self._begin_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+        sums = [self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted]
+        return {"figures": self.figures, "epoch": sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self.figures = state["figures"]
+        self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]

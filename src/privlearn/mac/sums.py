@@ -240,7 +240,7 @@ class BatchDerivatives:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Products:
     """A layer's derivatives for some examples, as factors.
 

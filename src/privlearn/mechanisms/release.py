@@ -84,10 +84,10 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
 
 
 def _noised(part: Bounded, multiplier: float, stream: NoiseStream) -> tuple[Tensor, ...]:
-    from privlearn.mechanisms import grid, noise
+    from privlearn.mechanisms import noise
 
     if stream.discrete:
-        grid.add_on_grid(part.values, multiplier, part.sensitivity, stream)
+        noise.add_on_grid(part.values, multiplier, part.sensitivity, stream)
     else:
         noise.add_gaussian(part.values, multiplier * part.sensitivity, stream)
     return part.values

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from privlearn._checks import printable
+from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
+from privlearn.accounting.tradeoff import tradeoff
 from privlearn.models.networks import is_built_in, makes_maps
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import claim
+from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
+from privlearn.runs.post_processing import ROWS
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
@@ -42,6 +45,7 @@ def _protected(unit: PrivacyUnit) -> str:
 
 
 def write(
+    event: Event,
     guarantee: Guarantee,
     plan: AbstractPlan,
     facts: dict[str, Any],
@@ -57,6 +61,7 @@ def write(
     """Return the card's text, Markdown with a YAML header.
 
     Args:
+        event: what the claim is about.
         guarantee: the claim.
         plan: of the run.
         facts: public values that only the run could tell.
@@ -68,7 +73,8 @@ def write(
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
     """
-    lines = _guarantee(guarantee, seeded, others) + _signature(signed_by)
+    attack = tradeoff(event, guarantee.adjacency, guarantee.group_size).describe(guarantee.unit)
+    lines = _guarantee(guarantee, attack, seeded, others) + _signature(signed_by)
     if test_metrics:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
         rows = "" if test_rows is None else f" on {test_rows} rows"
@@ -93,7 +99,7 @@ def write(
     )
 
 
-def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None) -> list[str]:
+def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str, Any] | None) -> list[str]:
     """What is guaranteed to whom."""
     lines = [
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
@@ -104,6 +110,8 @@ def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None
         f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, plus "
         f"{guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
         "",
+        f"{attack} This holds for attackers who know all other training data.",
+        "",
         "`privacy.json` lists every event in which the data took part, and `privlearn verify` recomputes epsilon from "
         "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
         "that the run described is the run that was made: that is the publisher's word.",
@@ -112,7 +120,7 @@ def _guarantee(guarantee: Guarantee, seeded: bool, others: dict[str, Any] | None
         "at the data or at earlier private results, nor figures from test data.",
         "",
     ]
-    lines += claim.card_lines(others) if others else []
+    lines += certificate.card_lines(others) if others else []
     if seeded:
         lines += [
             "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "
@@ -187,6 +195,10 @@ def _stated_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
             yield from rows(facts[name], facts)
+    yield from ((row.label, row.text(facts[name])) for name, row in ROWS.items() if name in facts)
+    for choice in facts.get("chosen", ()):
+        what = ": number, name, score ± the noise in it" if "scores" in choice else ""
+        yield f"chosen, the best first{what}", "; ".join(choice_lines(choice))
 
 
 def _public_features(_: Any, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -261,12 +273,6 @@ def _public_start(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[s
         yield f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures)
 
 
-def _chosen(stated: list[dict[str, Any]], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for choice in stated:
-        what = ": number, name, score ± the noise in it" if "scores" in choice else ""
-        yield f"chosen, the best first{what}", "; ".join(choice_lines(choice))
-
-
 #: What the card says of each fact that a run tells, in the card's order. None of it follows from the plan.
 _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
     "public_features": _public_features,
@@ -277,13 +283,11 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
-    "average": lambda stated, _: iter([("published weights", f"a mean over about the last {stated:g} of the steps")]),
     "coordinates": _coordinates,
     "teacher": _teacher,
     "answered": lambda stated, facts: iter([("answered", f"{stated} (of {facts['public_inputs']} public inputs)")]),
     "public_start": _public_start,
     "reducer": _reducer,
-    "chosen": _chosen,
 }
 
 

@@ -23,7 +23,7 @@ LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20}
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contents:
     """What lay in a published folder when it was read, once: whoever checks it and whoever uses it see the same bytes.
 

@@ -44,7 +44,7 @@ _SMALL_ORDER = {
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PublicKey:
     """A public key: 32 bytes that are one point's only spelling, and not one of small order.
 
@@ -61,6 +61,9 @@ class PublicKey:
                 f"the public key is no usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a point of "
                 "large order, as `privlearn key` makes"
             )
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.fingerprint})"
 
     @property
     def fingerprint(self) -> str:

@@ -1,27 +1,32 @@
-"""config.json: how a published model is described and rebuilt, without letting the file ask for more than its weights.
+"""A published model's configuration and its use: config.json describes the network, which is built from it and its weights.
 
 Whoever publishes chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
-without memory first, and get some only when they have exactly the tensors that lie in the weights.
+without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are the very
+bytes that were checked, from a folder that verifies.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, final
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from privlearn._checks import count
+from privlearn._display import Described, Summary
 from privlearn._storage import loads
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.models import networks
+from privlearn.publishing import folder
 from privlearn.publishing.folder import CONFIG, WEIGHTS
+from privlearn.publishing.keys import read_public
+from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.result import Result
 from privlearn.transforms.base import kinds
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
@@ -166,3 +171,89 @@ def _describe_transform(module: nn.Module) -> dict[str, Any]:
 def _transform(config: Mapping[str, Any], features: str | None) -> nn.Module:
     """An empty transform: one of privlearn's own, or code that the user names, never what a file names."""
     return kinds()[config["kind"]].empty(config, features)
+
+
+@final
+class PublishedModel(Described, nn.Sequential):
+    """A published model, its folder verified: the transforms and the network, as in `Result.model`.
+
+    It takes raw inputs and gives what the trained model gave: scores of classes.
+
+    Attributes:
+        input_shape: of one example.
+        classes: how many there are.
+        verification: what `verify` says of the folder, with its guarantee.
+        config: what else the folder says of how the model is built.
+    """
+
+    def __init__(self, model: nn.Sequential, config: Mapping[str, Any], verification: Verification) -> None:
+        super().__init__(*model)
+        self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
+        self.classes: int | None = config["classes"]
+        self.verification, self.config = verification, dict(config)
+        self.eval()
+
+    def _summary(self) -> Summary:
+        classes = "" if self.classes is None else f", {self.classes} classes"
+        shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
+        made = f"{', '.join(type(module).__name__ for module in self)}, for rows of shape {shape}{classes}"
+        use = "model.predict(rows) gives classes, model(rows) scores"
+        return Summary(
+            "PublishedModel: its folder agrees with its certificate",
+            [("model", made), guarantee, *more[:2], ("use", use)],
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of shape (rows, classes, ...) for inputs of shape (rows, *input_shape)."""
+        if tuple(x.shape[1:]) != self.input_shape:
+            raise BadInput(f"the rows have shape {tuple(x.shape[1:])}: this model takes {self.input_shape}")
+        for module in self:
+            x = module(x)
+        return x
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps)."""
+        scores: Tensor = self(x)
+        return scores.argmax(1)
+
+
+def load_model(
+    where: str | Path,
+    model_spec: str | None = None,
+    *,
+    trusted: str | Path | None = None,
+    features: str | None = None,
+) -> PublishedModel:
+    """Load a published model, after checking that its files are the certified ones.
+
+    What is loaded are the very bytes that were checked. No code runs that the folder chooses: built-in networks are built by
+    name, and everything else is named by whoever calls.
+
+    Args:
+        where: the folder that `publish` wrote.
+        model_spec: a factory `package.module:function` for models that were not built by name.
+        trusted: the publisher's public key, a file: the certificate must be signed with it. See `verify`.
+        features: the user's own public encoder `package.module:function`, of a model that has one.
+
+    Raises:
+        CertificateMismatch: the folder does not verify.
+        BadInput: it cannot be read, or how to rebuild the network is not known.
+    """
+    key = None if trusted is None else read_public(trusted)
+    contents = folder.read(where)
+    verification = verify_contents(contents, key)
+    if not verification.ok:
+        raise CertificateMismatch(
+            f"{where} does not verify: {'; '.join(verification.problems)}. Get an unchanged copy",
+            problems=verification.problems,
+        )
+    config = parse(contents.files[CONFIG])
+    spec = model_spec or config["model"]
+    if model_spec is None and not networks.is_built_in(spec):
+        # A folder must not choose the code that runs here.
+        raise BadInput(
+            f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
+            "it, give it yourself with model_spec='package.module:function'"
+        )
+    return PublishedModel(rebuild(config, spec, folder.weights(contents), features), config, verification)

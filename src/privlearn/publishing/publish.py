@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from privlearn._checks import count
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
-from privlearn.publishing import card, certificate, claim, folder, keys, model
+from privlearn.publishing import card, certificate, folder, keys, model
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
@@ -71,9 +71,10 @@ def publish(
     facts = {"method": result.method, **result.facts}
     config = model.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
-    event, guarantee, others = claim.stated(result.ledger, result.plan.event(), stated_delta)
+    event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result.plan, facts)
     files[CARD] = card.write(
+        event,
         guarantee,
         result.plan,
         facts,

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
+from privlearn._display import Described, Summary
 from privlearn._storage import digest, loads
 from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing import claim as claim_module
-from privlearn.publishing import plans
-from privlearn.publishing.certificate import PARTS, header, parse
+from privlearn.publishing.certificate import ADAPTIVE, ALONE, FIXED, PARTS, contradictions, header, parse, read_plan
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
@@ -25,8 +24,8 @@ _CLAIMS = {"epsilon", "delta", "adjacency", "method", "rho", "unit"}
 
 
 @final
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Described):
     """What `verify` found. `ok` is whether the folder agrees with its certificate.
 
     Attributes:
@@ -54,6 +53,20 @@ class Verification:
     signed_by: str | None = None
     runs: str | None = None
     run_epsilon: float | None = None
+
+    def _summary(self) -> Summary:
+        rows = [("problem", problem) for problem in self.problems]
+        if self.epsilon is not None:
+            figures = (
+                f"epsilon {self.epsilon:.6g} at delta {self.delta:g}, {self.adjacency} neighbours, by {self.method}"
+            )
+            rows = [("guarantee" if self.ok else "its events give", figures), *rows]
+        rows += [("protects", self.unit)] if self.ok and self.unit else []
+        rows += [("for", self.runs)] if self.ok and self.runs else []
+        rows += [("signed by", self.signed_by or "no one: nothing says who the publisher is")]
+        rows += [("warning", warning) for warning in self.warnings]
+        agrees = "agrees with its certificate" if self.ok else "does not agree with its certificate"
+        return Summary(f"Verification: the folder {agrees}", rows)
 
 
 def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification:
@@ -108,9 +121,9 @@ def _of_other_runs(claim: dict[str, Any]) -> dict[str, Any]:
     """What the claim says of other runs, if that can be read."""
     said = claim.get("ledger")
     if not isinstance(said, dict) or said.get("runs") not in (
-        claim_module.FIXED,
-        claim_module.ADAPTIVE,
-        claim_module.ALONE,
+        FIXED,
+        ADAPTIVE,
+        ALONE,
     ):
         return {}
     return {"runs": said["runs"], "run_epsilon": _number(said.get("run_epsilon"))}
@@ -228,9 +241,9 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
     runs; it must be for the neighbours that are claimed; and what the run told must follow from it.
     """
-    plan = plans.read(certificate["plan"])
+    plan = read_plan(certificate["plan"])
     planned = plan.event()
-    problems = claim_module.contradictions(certificate["claim"], event, planned, guarantee)
+    problems = contradictions(certificate["claim"], event, planned, guarantee)
     if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):
         problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
     if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):
@@ -269,7 +282,7 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     facts, claim = certificate.get("facts"), certificate.get("claim")
     if not isinstance(facts, dict) or not isinstance(claim, dict) or guarantee is None:
         return warnings
-    if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == claim_module.ALONE:
+    if isinstance(claim.get("ledger"), dict) and claim["ledger"].get("runs") == ALONE:
         warnings.append(
             "the guarantee is for this run alone: other runs were made on the same data, perhaps chosen after earlier "
             "results, and nothing limits what they tell together"

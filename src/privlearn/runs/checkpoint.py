@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -35,7 +35,7 @@ _PLAIN = "plain"
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Saved:
     """What a checkpoint holds: tensors by name, and plain values."""
 
@@ -158,13 +158,13 @@ def facts(
         loss: the loss.
         data: the rows.
         persons: the rows of each person, where persons are examples.
-        shown: public validation rows.
+        validation: public validation rows.
         transform: how copies of examples are changed.
         others: settings, by name.
     """
     shapes = {name: (tuple(value.shape), str(value.dtype)) for name, value in network.state_dict().items()}
     return {
-        **{name.replace("_", " "): str(value) for name, value in others.items()},
+        **{name.replace("_", " "): _whole(value) for name, value in others.items()},
         "network": f"{network} {shapes}",
         "loss": _name(loss),
         "copies": _name(transform),
@@ -196,6 +196,13 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
             f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began with, or "
             "delete it and begin anew (what it was charged stays charged)"
         )
+
+
+def _whole(value: object) -> str:
+    """All of a value as text: every field of a plan, whose repr is a summary."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return str(value)
+    return f"{type(value).__name__}({', '.join(f'{own.name}={getattr(value, own.name)!r}' for own in fields(value))})"
 
 
 def _name(given: object) -> str:

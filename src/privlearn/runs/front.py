@@ -14,8 +14,7 @@ from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform
 from privlearn.transforms.chain import features_of
-from privlearn.transforms.external import ExternalModule
-from privlearn.transforms.modules import RowTransform, Scale
+from privlearn.transforms.modules import ExternalModule, RowTransform, Scale
 
 if TYPE_CHECKING:
     from privlearn.runs.session import TrainingSession

@@ -1,28 +1,273 @@
-"""What a run may be given: rows, in memory or fetched by index, and how it is to compute."""
+"""What a run may be given: rows, in memory or fetched by index, and how it is to compute.
+
+What is refused before anything is spent, and the one message that a run may end with. `require_usable` looks at the data: for
+whoever holds them, outside the guarantee.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.augmentation import Augmentation, FlipAndShift
+from privlearn.clipping.clips import Clip
+from privlearn.clipping.derivative_bounds import Analytic, Derivatives
+from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.data.rows import DatasetRows, Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
+from privlearn.runs import post_processing
 from privlearn.runs.checkpoint import Checkpoint
-from privlearn.runs.refusals import OptimizerFactory
+from privlearn.runs.post_processing import PostProcessed
 from privlearn.sampling import Sampler, Shuffle
-from privlearn.schedules import Schedule, Validation
+from privlearn.schedules import Schedule
 from privlearn.streams import Streams
+from privlearn.transforms.base import PublicTransform, shape_after
+from privlearn.transforms.select import SelectFeatures, require_classes
+from privlearn.transforms.specs import Rescale
 from privlearn.world import World
+
+#: The other named arguments of a run (`RunArguments`).
+ARGUMENTS = ("optimizer", "learning_rate_schedule", "validation", "ledger", "streams", "checkpoint")
+#: How a run computes (`Compute`).
+COMPUTE = ("augmentation", "microbatch", "device", "precision", "world")
+#: A factory of optimizers: parameters to a torch.optim optimizer.
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def require_kinds(
+    plan: Any, model: Any, loss: Any, rates: Any, ledger: Any, streams: Any, compute: Mapping[str, Any]
+) -> None:
+    """Refuse, before anything is done, arguments that are something else altogether.
+
+    Raises:
+        BadInput: with the name of the argument.
+        TypeError: there is no such argument.
+    """
+    known = (*ARGUMENTS, *post_processing.ROWS, *COMPUTE)
+    unknown = [name for name in compute if name not in known]
+    if unknown:
+        raise TypeError(f"there is no argument {unknown[0]!r}: expected one of {', '.join(known)}")
+    makes = callable(model) and not isinstance(model, type)
+    account = all(callable(getattr(ledger, name, None)) for name in ("require_room", "begin", "charge", "settle"))
+    copies = compute.get("augmentation")
+    for name, value, fits, expected in (
+        ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
+        ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
+        ("loss", loss, callable(loss), "a function of outputs and targets, such as CrossEntropyLoss(reduction='none')"),
+        ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
+        ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
+        ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
+        ("augmentation", copies, isinstance(copies, Augmentation | None), "a pv.clipping.Augmentation, or None"),
+    ):
+        if not fits:
+            raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
+
+
+def require_callable(name: str, given: Any) -> None:
+    """Raise `BadInput` unless `given` is a function or None."""
+    if given is not None and not callable(given):
+        raise BadInput(
+            f"{name} is {shortened(repr(given), 60)}: expected a function of (steps done, steps in all), or None",
+            name=name,
+        )
+
+
+def gradient_clip(plan: Plan) -> Clip:
+    """How the plan clips gradients.
+
+    Raises:
+        BadInput: it is a plan for DP-MAC.
+    """
+    if isinstance(plan.clip, Derivatives | Analytic):
+        raise BadInput(
+            f"the plan's clip is {plan.clip!r}, for dpmac: dpsgd clips gradients, with pv.Flat, "
+            f"pv.clipping.PerLayer, pv.clipping.Automatic or "
+            "pv.clipping.Quantile"
+        )
+    return plan.clip
+
+
+def network_from(make: Callable[[tuple[int, ...]], nn.Module], shape: tuple[int, ...]) -> nn.Module:
+    """The network that a factory makes.
+
+    Raises:
+        BadInput: it makes something else.
+    """
+    made = make(shape)
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
+    return made
+
+
+def require_public_numbers(examples: int, rates: Schedule) -> None:
+    """Refuse numbers that would fail in the middle of the run.
+
+    Raises:
+        BadInput: no examples to divide by, or a learning rate that starts at 0.
+    """
+    if not examples:
+        raise BadInput("the data have 0 rows: expected at least one, or a declared number, Plan(examples=N)")
+    start = rates(0)
+    if not 0 < start < math.inf:
+        raise BadInput(
+            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
+            "relative to"
+        )
+
+
+def require_labels_to_select(plan: Plan, y: Tensor) -> None:
+    """Refuse targets that are not the classes by which features are to be selected: for whoever holds the data.
+
+    Raises:
+        BadInput: they are no classes, or others than declared.
+    """
+    for earlier in plan.front:
+        if isinstance(earlier, SelectFeatures):
+            require_classes(y, earlier.classes)
+
+
+def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
+    """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
+
+    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
+    an example that can't be computed adds nothing, and nothing is said about it.
+
+    Raises:
+        BadInput: they fail, for example on a label beyond the last class.
+    """
+    where = device_of(None, network)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            loss(network(_ends(x).to(where)), _ends(y).to(where))
+    except Exception as error:
+        raise BadInput(
+            "the model or the loss fails on rows of the data's type, of the smallest and the largest whole numbers in it: "
+            f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below the "
+            "number of outputs, and tokens below the size of the embedding"
+        ) from error
+
+
+def _ends(values: Tensor) -> Tensor:
+    """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
+    if values.is_floating_point() or values.is_complex() or not len(values):
+        return values.new_zeros(2, *values.shape[1:])
+    return torch.stack([values.amin(0), values.amax(0)])
+
+
+def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer, if it can step on noisy gradients as they are.
+
+    Raises:
+        BadInput: it is none, or needs a closure or sparse gradients.
+    """
+    try:
+        made = optimizer(parameters) if callable(optimizer) else optimizer
+    except BadInput:
+        raise
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters alone, "
+            "for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        ) from error
+    unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
+    if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
+        what = f"made a {type(made).__name__}" if callable(optimizer) else f"is a {type(made).__name__}"
+        raise BadInput(
+            f"optimizer {what}: expected a function from parameters to an optimizer of torch.optim that steps on dense "
+            "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+        )
+    return made
+
+
+def device_of(given: str | torch.device | None, network: nn.Module) -> torch.device:
+    """Where to compute.
+
+    Raises:
+        BadInput: there is no such device here.
+    """
+    if given is None:
+        return next((p.device for p in network.parameters()), torch.device("cpu"))
+    try:
+        device = torch.device(given)
+        float(torch.zeros(1, device=device))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise BadInput(
+            f"device {str(given)!r} can't be used: {str(error).splitlines()[0]}. Expected cpu or cuda"
+        ) from error
+    return device
+
+
+def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None:
+    """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
+    if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        raise BadInput(
+            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
+            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
+            learning_rate=rate,
+        )
+
+
+def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor, y: Tensor) -> None:
+    """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
+
+    Raises:
+        BadInput: public features stand in front of the network, or flips and shifts would have to move targets, too, or are
+            of no images.
+    """
+    if augmentation is None:
+        return
+    public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
+    require_no_features(augmentation, public[0] if public else None)
+    if isinstance(augmentation.transform, str):
+        FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
+        if y.dim() > 2:
+            raise BadInput(
+                f"augmentation {augmentation.transform!r} would move images and not their targets, which have shape "
+                f"{tuple(y.shape[1:])} each: expected classes or numbers. Leave it out"
+            )
+
+
+def require_no_features(augmentation: Augmentation | None, spec: str | None) -> None:
+    """Refuse copies of rows in front of which public features stand, those of `spec`.
+
+    Raises:
+        BadInput: both are there.
+    """
+    if augmentation is not None and spec is not None:
+        raise BadInput(
+            f"copies of examples (augmentation=) are made of what the network is given, the public features {spec}, and "
+            "those of a moved image are others. Give the rows as they are (features='raw') and a network for them "
+            "(model='cnn'), or leave the copies out"
+        )
+
+
+def require_same_examples(plan: Plan, data: Dataset) -> None:
+    """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
+    if plan.rows_per_person is None and data.groups is not None:
+        raise BadInput(
+            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
+            "with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
+            "without person), with group_size=K if a person has up to K rows"
+        )
+    if plan.rows_per_person is not None and data.groups is None:
+        raise BadInput(
+            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
+            "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id for each row"
+        )
+
 
 #: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each example;
 #: or a map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the rows
@@ -30,7 +275,7 @@ from privlearn.world import World
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
-class Compute(TypedDict, total=False):
+class Compute(PostProcessed, total=False):
     """How a run computes; none of it touches the guarantee.
 
     Keys:
@@ -52,9 +297,8 @@ class Compute(TypedDict, total=False):
 class RunArguments(Compute, total=False):
     """The named arguments of `descent.dpsgd.Run`."""
 
-    optimizer: OptimizerFactory
+    optimizer: OptimizerFactory | None
     learning_rate_schedule: Schedule
-    average: float | None
     validation: Dataset | None
     ledger: Ledger | None
     streams: Streams | None
@@ -98,7 +342,7 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
     that is paid for computes on all rows.
     """
-    whole, workers = bool(plan.releases) or isinstance(plan.schedule, Validation), 0
+    whole, workers = bool(plan.releases) or plan.reacts, 0
     if isinstance(given, DataLoader):
         workers = given.num_workers
         given = dataset_of(given, plan.sampling)

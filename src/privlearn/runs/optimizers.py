@@ -1,7 +1,4 @@
-"""`Average`: the mean of the weights over the end of a run, published in place of the last step's.
-
-The optimizer's learning rates over a run.
-"""
+"""What descends: the mean of the weights over the end of a run, and the optimizer's learning rates over it."""
 
 from __future__ import annotations
 
@@ -12,16 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import between
 from privlearn.schedules import Schedule
-
-#: A smaller share of a run is hardly more than its last step.
-_LEAST_SHARE = 0.001
-
-
-def require_share(share: float, name: str = "average") -> float:
-    """The share of a run over which weights are averaged, or `BadInput`, with the name that it was given by."""
-    return between(name, share, _LEAST_SHARE, 1.0)
 
 
 @final
@@ -42,19 +30,19 @@ class MeanWeights:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], share: float) -> None:
-        self._power = 2 / require_share(share) - 2
+        self._power = 2 / share - 2
         self._parameters: list[Tensor] = list(parameters)
         self.means = [parameter.detach().clone() for parameter in self._parameters]
         self.steps = 0
 
     @torch.no_grad()
-    def add(self) -> None:
+    def after_step(self) -> None:
         """A step was taken: its weights count."""
         self.steps += 1
         torch._foreach_lerp_(self.means, self._parameters, (self._power + 1) / (self._power + self.steps))
 
     @torch.no_grad()
-    def put(self) -> None:
+    def after_run(self) -> None:
         """Let the parameters be the mean; if no step was taken they stay."""
         if self.steps:
             torch._foreach_copy_(self._parameters, self.means)

@@ -1,14 +1,19 @@
-"""What a method returns: a model, the plan that it was trained by, and the facts that only the run could tell."""
+"""What a method returns: a model, the plan that it was trained by, and the facts that only the run could tell.
+
+What the curator may look at: computed on private data without a release.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from privlearn._display import Described, Summary
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
@@ -17,6 +22,7 @@ from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.runs.post_processing import chosen
 from privlearn.schedules import Schedule, spec
 from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
@@ -60,19 +66,19 @@ def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def accuracy_facts(augmentation: Augmentation | None, average: float | None, loss: Loss) -> dict[str, Any]:
+def accuracy_facts(compute: Mapping[str, Any], loss: Loss) -> dict[str, Any]:
     """What was done for accuracy alone; what was not done is left out.
 
     Args:
-        augmentation: copies of each example that are averaged before clipping.
-        average: of which last share of the steps the published weights are the mean.
+        compute: the arguments of a run (`runs.given.Compute`): copies of each example, and post-processing.
         loss: PyTorch's cross-entropy may smooth labels.
     """
+    augmentation: Augmentation | None = compute.get("augmentation")
     smoothing = loss.label_smoothing if isinstance(loss, nn.CrossEntropyLoss) else 0.0
     return {
         "augmentation_copies": augmentation.copies if augmentation else 1,
         **({"augmentation": augmentation.summary} if augmentation else {}),
-        **({} if average is None else {"average": average}),
+        **chosen(compute),
         **({"label_smoothing": smoothing} if smoothing else {}),
     }
 
@@ -97,7 +103,7 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
 
 
 @final
-class PrivateDiagnostics(Mapping[str, Any]):
+class PrivateDiagnostics(Described, Mapping[str, Any]):
     """Figures computed on private data without a release: for the curator's eyes. `publish` refuses them."""
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
@@ -112,13 +118,16 @@ class PrivateDiagnostics(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._figures)
 
-    def __repr__(self) -> str:
-        return f"PrivateDiagnostics with [{', '.join(map(repr, self._figures))}]: not covered by the guarantee"
+    def _summary(self) -> Summary:
+        """Names alone: what is printed ends up in logs."""
+        names = ", ".join(map(repr, self._figures)) or "no figures"
+        what = "computed on private data without noise, for the curator's eyes"
+        return Summary(f"PrivateDiagnostics with {names}", [("not covered by the guarantee", what)])
 
 
 @final
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Described):
     """A trained model with everything needed to publish it.
 
     Attributes:
@@ -147,6 +156,20 @@ class Result:
     model_spec: str | None = None
     classes: int | None = None
 
+    def _summary(self) -> Summary:
+        """Private diagnostics are left out."""
+        *_, network = self.model.children() if isinstance(self.model, nn.Sequential) else [self.model]
+        plan, weights = self.plan._summary(), sum(parameter.numel() for parameter in self.model.parameters())
+        return Summary(
+            f"Result of {self.method}",
+            [
+                ("model", f"{type(network).__name__} with {weights:,} parameters"),
+                ("plan", "; ".join(" ".join(row) for row in plan.rows[:2])),
+                *plan.rows[-2:],
+                ("next", 'pv.publish(result, "folder"), then pv.verify("folder"); the ledger is result.ledger'),
+            ],
+        )
+
     @property
     def adjacency(self) -> Adjacency:
         """The kind of neighbour."""
@@ -172,3 +195,61 @@ class Result:
         if stated is None:
             raise BadInput("the plan was not calibrated to a delta: give one, for example delta=1e-5")
         return stated
+
+
+@final
+class Diagnostics:
+    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
+    they could not be computed or were not finite: private, for the curator.
+
+    Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
+    """
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": [], "left_out": []}
+        self.clip_norm = math.inf
+        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
+
+    def begin(self, drawn: int, clip_norm: float) -> None:
+        """A batch of `drawn` examples comes."""
+        self._drawn += drawn
+        self.clip_norm = clip_norm
+
+    def see(self, losses: Tensor, norms: Tensor) -> None:
+        """Some of its examples' losses and gradient norms."""
+        self._rows += len(losses)
+        self._loss += float(losses.sum(dtype=torch.float64))
+        self._clipped += int((norms > self.clip_norm).sum())
+
+    def end_epoch(self) -> None:
+        """Add the epoch to `figures`."""
+        if self._rows:
+            self.figures["loss"].append(self._loss / self._rows)
+            self.figures["clipped_share"].append(self._clipped / self._rows)
+        self.figures["left_out"].append(self._drawn - self._rows)
+        self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+        return {"figures": self.figures, "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self.figures = state["figures"]
+        self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
+
+
+@final
+class Scalars:
+    """A list of numbers as a part of a run."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers."""
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what they were, in the same list."""
+        self.values[:] = state["values"]

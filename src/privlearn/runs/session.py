@@ -253,6 +253,13 @@ class TrainingSession(Session):
             self.keep(step)
             yield step, sample
 
+    @property
+    def state(self) -> str:
+        """How far the run is, in words."""
+        if self._open:
+            return "under way"
+        return "over" if self.complete or self._stopped else "not begun"
+
     def require_open(self) -> None:
         """Raise `BadInput` unless the run is under way: what is released after its end is not part of its plan."""
         if not self._open:

@@ -14,20 +14,74 @@ than the ridge. (Dwork et al. 2014, "Analyze Gauss", for X'X; Wang 2018 for a ri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.ledger import Ledger
-from privlearn.mechanisms.squares import Squares, release_squares
+from privlearn.accounting.ledger import Account, Ledger
+from privlearn.clipping.row_sums import Prepare, least_squares_sums, symmetric
+from privlearn.mechanisms.release import release
 from privlearn.runs.result import Result
+from privlearn.sampling import FullBatch
 from privlearn.statistics.opening import LabelledRows, Opened, Origin, linear_result, opened
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan
-from privlearn.streams import Streams
+from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, choice_json, ranked, release_statistics, scored
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Squares:
+    """Released sums of products: free to use. Rows are followed by a constant.
+
+    Attributes:
+        products: X'Y, with a column of 0 and 1 for each class in Y, shape (features + 1, classes).
+        gram: X'X, symmetric, shape (features + 1, features + 1).
+        product_std: standard deviation of the noise in a number of X'Y.
+        gram_std: of that in a number of X'X's diagonal; in the others it is less by sqrt(2).
+    """
+
+    products: Tensor
+    gram: Tensor
+    product_std: float
+    gram_std: float
+
+    @property
+    def loudest(self) -> float:
+        """The spectral norm of the noise in X'X, nearly: 2 sqrt(n) times the deviation off the diagonal (Wigner)."""
+        return math.sqrt(2 * len(self.gram)) * self.gram_std
+
+
+def release_squares(
+    plan: LeastSquaresPlan, x: Any, y: Any, ledger: Account, stream: NoiseStream, prepare: Prepare | None = None
+) -> Squares:
+    """Release X'Y and X'X of all rows jointly, as one `Gaussian(plan.noise)`.
+
+    Args:
+        plan: classes, bounds, neighbours, noise, and how rho is split.
+        x: rows.
+        y: their classes.
+        ledger: what is charged.
+        stream: the run's noise stream.
+        prepare: a public transform of a few rows, each by itself.
+
+    Raises:
+        BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
+    """
+    whole = math.fsum(plan.split)
+    shares = [math.sqrt(part / whole) for part in plan.split]
+    (sample,) = FullBatch().draw(len(x))
+    bounded = least_squares_sums(
+        x, y, sample, plan.neighbours, classes=plan.classes, norm=plan.row_norm, constant=plan.constant, prepare=prepare
+    )
+    (products,), (gram,) = release(*bounded, noise_multiplier=plan.noise, ledger=ledger, stream=stream, shares=shares)
+    stds = [plan.noise * part.sensitivity / share for part, share in zip(bounded, shares, strict=True)]
+    return Squares(products, symmetric(gram, len(products)), *stds)
 
 
 def fisher(
@@ -143,10 +197,7 @@ def least_squares(
         BudgetExceeded, BadInput: as `select_features`.
     """
     with opened(plan, LeastSquaresPlan, dataset, ledger, streams) as rows:
-        squares = release_squares(
-            rows.x, rows.y, classes=plan.classes, norm=plan.row_norm, constant=plan.constant, adjacency=plan.neighbours,
-            noise_multiplier=plan.noise, ledger=rows.ledger, stream=rows.stream, split=plan.split, prepare=rows.prepare,
-        )  # fmt: skip
+        squares = release_squares(plan, rows.x, rows.y, rows.ledger, rows.stream, rows.prepare)
     ridge = _RIDGE * squares.loudest
     weights = solved(squares, ridge)
     clip = ClipRows(torch.tensor(float(plan.row_norm)))

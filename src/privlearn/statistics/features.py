@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privlearn._display import Described, Summary
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.row_sums import bounded_rows, finite_rows
 from privlearn.mechanisms.release import release
@@ -25,6 +26,9 @@ from privlearn.statistics.plan import RowsPlan, SelectionPlan
 from privlearn.streams import Streams
 from privlearn.transforms.modules import ClipRows, Keep
 from privlearn.transforms.select import Statistics, scored
+
+#: Features that are listed.
+_FIRST = 20
 
 
 @final
@@ -118,8 +122,8 @@ def release_features(
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Selected:
+@dataclass(frozen=True, eq=False, repr=False)
+class Selected(Described):
     """Chosen features, and what was released to choose them: free to use.
 
     Attributes:
@@ -141,6 +145,12 @@ class Selected:
     scores: Tensor | None = None
     score_noise: Tensor | None = None
     names: tuple[str, ...] = ()
+
+    def _summary(self) -> Summary:
+        first = ", ".join((self.names or list(map(str, self.indices.tolist())))[:_FIRST])
+        return Summary(
+            f"Selected: {len(self.indices)} features", [("the best first", first), *self.plan._summary().rows[-2:]]
+        )
 
     def transform(self) -> Keep:
         """A module that keeps these features of rows as they are given, best first."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 
+from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
@@ -92,7 +93,7 @@ def opened(
     """
     require_one_process()
     if not isinstance(plan, kind):
-        given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else repr(plan)[:60]
+        given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else shortened(repr(plan), 60)
         raise BadInput(f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)")
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)

@@ -19,14 +19,14 @@ from privlearn.accounting.events import Composed, Event, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
-from privlearn.mechanisms.squares import MOST_FEATURES
 from privlearn.plan import AbstractPlan
 from privlearn.transforms.base import PublicTransform, other_features, require_chain
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
 _CONSTANT = 0.25
-_LABELS = ("public", "randomised")
+#: Numbers in a row of least squares, at most: X'X has their square, and is taken apart into eigenvectors.
+_MOST_FEATURES = 10_000
 _FISHER = "A Fisher classifier (features independent within classes), computed from released numbers alone."
 
 
@@ -100,7 +100,7 @@ class StatisticsPlan(AbstractPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LeastSquaresPlan(StatisticsPlan):
     """A classifier by least squares, from one release of the sums of products of rows, of all features.
 
@@ -132,7 +132,7 @@ class LeastSquaresPlan(StatisticsPlan):
 
     def __post_init__(self) -> None:
         self._settle()
-        count("the features of least squares", self.features, most=MOST_FEATURES)
+        count("the features of least squares", self.features, most=_MOST_FEATURES)
         count("classes", self.classes, least=2, most=10**6)
         between("row_norm", self.row_norm, *SIZES)
         if not isinstance(self.split, tuple) or len(self.split) != 2:
@@ -178,7 +178,7 @@ class LeastSquaresPlan(StatisticsPlan):
         return self._rows(released, f"{self.features} of {self.features}", f"rows to norm {self.row_norm:g}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChoosingPlan(StatisticsPlan):
     """What plans have in common of which some features may be chosen.
 
@@ -272,7 +272,7 @@ class ChoosingPlan(StatisticsPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SelectionPlan(ChoosingPlan):
     """Which features tell classes apart, and the statistics that tell: one release. Fields as of `ChoosingPlan`."""
 
@@ -293,7 +293,7 @@ class SelectionPlan(ChoosingPlan):
         return "Features chosen by released statistics of the classes."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeptFeaturesPlan(ChoosingPlan):
     """What plans have in common that choose features, and then release something of the kept ones.
 
@@ -348,7 +348,7 @@ class KeptFeaturesPlan(ChoosingPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FisherPlan(KeptFeaturesPlan):
     """A Fisher classifier from released class statistics. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`."""
 
@@ -385,7 +385,7 @@ class FisherPlan(KeptFeaturesPlan):
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowsPlan(KeptFeaturesPlan):
     """Noisy rows of the kept features, each once, with labels. Fields as of `ChoosingPlan` and `KeptFeaturesPlan`, and:
 
@@ -405,7 +405,7 @@ class RowsPlan(KeptFeaturesPlan):
     kind: ClassVar[str] = "rows"
 
     def __post_init__(self) -> None:
-        one_of("labels", self.labels, _LABELS)
+        one_of("labels", self.labels, ("public", "randomised"))
         probability("label_share", self.label_share, open_top=True)
         self._settle(Adjacency.ZERO_OUT)
         if self.neighbours is Adjacency.ADD_REMOVE:

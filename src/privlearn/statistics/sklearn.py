@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from privlearn._checks import count
+from privlearn._display import shortened
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import least_budget
@@ -205,7 +206,8 @@ class DPFisherClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _require_plan(plan: _Plan | None) -> _Plan:
     if not isinstance(plan, StatisticsPlan):
         raise BadInput(
-            f"plan is {plan!r}: expected a settled pv.statistics.FisherPlan(...).calibrate(...), or a SelectionPlan"
+            f"plan is {shortened(repr(plan), 60)}: expected a settled pv.statistics.FisherPlan(...).calibrate(...), or a "
+            "SelectionPlan"
         )
     return plan
 
@@ -219,8 +221,8 @@ def _given(plan: _Plan | None, ledger: Ledger | None) -> tuple[_Plan, Ledger]:
     plan = _require_plan(plan)
     if not isinstance(ledger, Ledger):
         raise BadInput(
-            f"ledger is {ledger!r}: expected one that all fits are charged to, for example pv.Ledger(plan.budget). With a "
-            "ledger of its own in each fit, a grid search would spend the budget many times over"
+            f"ledger is {shortened(repr(ledger), 60)}: expected one that all fits are charged to, for example "
+            "pv.Ledger(plan.budget). With one of its own in each fit, a grid search would spend the budget many times over"
         )
     return plan, ledger
 

@@ -14,7 +14,6 @@ from privlearn._lazy import lazy
 if TYPE_CHECKING:
     from privlearn.teachers.answers import Answers as Answers
     from privlearn.teachers.autoencoder import Autoencoder as Autoencoder
-    from privlearn.teachers.collection import KeptFolder as KeptFolder
     from privlearn.teachers.ensemble import Given as Given
     from privlearn.teachers.ensemble import Teachers as Teachers
     from privlearn.teachers.pate import ask_teachers as ask_teachers
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from privlearn.teachers.reducers import unit_ball as unit_ball
     from privlearn.teachers.student import Spread as Spread
     from privlearn.teachers.student import Student as Student
+    from privlearn.teachers.trained import KeptFolder as KeptFolder
     from privlearn.teachers.trained import Trained as Trained
 
 __getattr__, __dir__, __all__ = lazy(
@@ -50,7 +50,7 @@ __getattr__, __dir__, __all__ = lazy(
         "Estimator": "recipes",
         "Given": "ensemble",
         "Identity": "reducers",
-        "KeptFolder": "collection",
+        "KeptFolder": "trained",
         "Neighbourhood": "recipes",
         "Network": "recipes",
         "PatePlan": "plan",

@@ -1,23 +1,38 @@
 """What a student learns from: public inputs, and the answers to some of them that were released.
 
-The public inputs of a PATE run: which are asked about, and how a student gets them.
+The teachers are asked what the plan says, one release for each query, charged before its noise is drawn. Answers that
+are kept: what was paid for is neither lost nor paid twice when a run is interrupted.
+
+The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is killed
+from there on draws the same noise for the same sums again, and is as secret as the records until then. Afterwards it
+holds what was released and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.filters import opened
+from privlearn.accounting.ledger import Account, Ledger
+from privlearn.clipping.bounded import Bounded
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
 from privlearn.runs.result import PrivateDiagnostics
-from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
+from privlearn.runs.session import charge_again
+from privlearn.sampling import FullBatch, Sample
+from privlearn.streams import Streams
+from privlearn.teachers.ensemble import Teachers
+from privlearn.teachers.plan import Ball, Box, ConfidentVotes, PatePlan, Votes
 from privlearn.teachers.reducers import Reducer
+from privlearn.teachers.sums import CodeSums, VoteCounts
 from privlearn.transforms.modules import Scale
 
 
@@ -119,7 +134,7 @@ class Answers:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pool:
     """Public inputs.
 
@@ -161,3 +176,223 @@ class Pool:
         scale = Scale(*given.bounds())
         with torch.no_grad():
             return cls(raw, scale(raw), (scale,))
+
+
+def sum_answers(
+    plan: PatePlan,
+    teachers: Teachers,
+    reducer: Reducer | None,
+    inputs: Tensor,
+    streams: Streams,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[CodeSums | VoteCounts, int]:
+    """Add up what all teachers say to the plan's queries, and count those that said nothing of use; both private.
+
+    One teacher is held at a time. Nothing is released or charged here.
+
+    Args:
+        plan: how many are asked, and how answers are bounded.
+        teachers: the ensemble.
+        reducer: from targets to codes; None for votes.
+        inputs: the public inputs that are asked about, shape (queries, ...).
+        streams: assign records to teachers.
+        progress: called with (teachers done, teachers in all).
+
+    Raises:
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is; recipes or
+            files that are refused. What teachers say that were trained here is never refused: it follows from their records.
+    """
+    if teachers.count != plan.teachers:
+        raise BadInput(
+            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that number, "
+            "so both have to agree. Nothing was charged"
+        )
+    teachers.require_covered(plan.adjacency, plan.unit)
+    sums = empty(plan, reducer)
+    silent = 0
+    for said in teachers.answers(inputs, streams, progress, sums.shapes):
+        silent += not sums.add(said)
+    return sums, silent
+
+
+def release_answers(
+    plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
+) -> Noisy:
+    """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
+
+    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number that is
+    returned follows from what was released.
+    """
+    if isinstance(sums, CodeSums):
+        assert reducer is not None
+        codes = _codes(plan, sums, ledger, streams)
+        return reducer.decode(codes.float()), torch.ones(plan.queries, dtype=torch.bool), None
+    if isinstance(plan.aggregate, ConfidentVotes):
+        counts, answered = _confident(plan, plan.aggregate, sums, ledger, streams)
+        return counts.argmax(1), answered, counts
+    counts = torch.zeros_like(sums.counts)
+    for query in range(plan.queries):
+        counts[query] = _released(sums.bounded(query, _sample(plan), plan.adjacency), plan.noise, ledger, streams)
+    return counts.argmax(1), torch.ones(plan.queries, dtype=torch.bool), counts
+
+
+def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) -> Tensor:
+    """The noisy mean code of each query."""
+    means = torch.empty_like(sums.sums)
+    for query in range(plan.queries):
+        part = sums.bounded(query, _sample(plan), plan.adjacency)
+        # Divided by the public number of teachers, however many had an answer.
+        means[query] = _released(part, plan.noise, ledger, streams) / plan.teachers
+    return means + sums.origin
+
+
+def _confident(
+    plan: PatePlan, aggregate: ConfidentVotes, counts: VoteCounts, ledger: Account, streams: Streams
+) -> tuple[Tensor, Tensor]:
+    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan pays for.
+
+    The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
+    """
+    assert plan.limit is not None
+    account = opened(plan.limit, ledger, plan.adjacency)
+    noisy, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
+    for query in range(plan.queries):
+        if int(answered.sum()) == aggregate.answers:
+            break
+        test = counts.largest(query, _sample(plan), plan.adjacency)
+        if float(_released(test, plan.test_noise, account, streams)) < aggregate.threshold:
+            continue
+        votes = counts.bounded(query, _sample(plan), plan.adjacency)
+        noisy[query] = _released(votes, plan.noise, account, streams)
+        answered[query] = True
+    return noisy, answered
+
+
+def _released(part: Bounded, noise: float, account: Account, streams: Streams) -> Tensor:
+    [[value]] = release(part, noise_multiplier=noise, ledger=account, stream=streams.noise)
+    return value
+
+
+def _sample(plan: PatePlan) -> Sample:
+    """One query meets all the data, unsampled, and is good for one release."""
+    [sample] = FullBatch().draw(plan.teachers)
+    return sample
+
+
+def empty(plan: PatePlan, reducer: Reducer | None) -> CodeSums | VoteCounts:
+    """Where answers are added up.
+
+    Raises:
+        BadInput: a reducer where none is needed, or none, or an unfit one, where one is.
+    """
+    if isinstance(plan.aggregate, Ball | Box):
+        if not isinstance(reducer, Reducer):
+            raise BadInput(
+                f"reducer is {str(reducer)[:60]}: codes need one, such as pv.teachers.PublicPCA.fit(public) or "
+                "pv.teachers.Identity(shape)"
+            )
+        return CodeSums(plan.aggregate, reducer, plan.queries)
+    if reducer is not None:
+        raise BadInput(
+            "votes are counted as they are: leave the reducer out, or ask for codes with pv.teachers.Ball(radius)"
+        )
+    return VoteCounts(plan.aggregate, plan.queries)
+
+
+_ASKING, _ANSWERED = "asking", "answered"
+#: Targets, which queries have one, and for votes the noisy counts.
+Noisy = tuple[Tensor, Tensor, Tensor | None]
+
+
+def keep_answers(
+    plan: PatePlan,
+    pool: Pool,
+    sums: Callable[[], CodeSums | VoteCounts],
+    reducer: Reducer | None,
+    ledger: Ledger,
+    streams: Streams,
+    file: Checkpoint,
+    facts: dict[str, str],
+) -> Answers:
+    """The answers to the plan's queries: released and kept in `file`, or taken from there.
+
+    Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to the same run before an
+    interruption, no second time.
+
+    Args:
+        plan: what is asked.
+        pool: the public inputs.
+        sums: makes the teachers' sums; called only if they are not kept.
+        reducer: from codes to targets; None for votes.
+        ledger: what is charged.
+        streams: where noise is drawn from; a run that was interrupted while asking goes on with its own.
+        file: where answers are kept.
+        facts: what a run must have in common with the file to go on from it.
+
+    Raises:
+        BadInput: the file is of another run, or its run was charged to another ledger.
+        BudgetExceeded: the plan does not fit the ledger's budget.
+    """
+    with file.alone():
+        saved = file.read()
+        if saved is None:
+            ledger.require_room(plan.event(), plan.adjacency, plan.unit)
+            made = sums()
+            with _ending_if_it_fails(ledger, file):
+                ledger.begin(plan.event(), plan.adjacency, plan.unit)
+                plain = {"state": _ASKING, "facts": facts, "run": ledger.run, "streams": streams.state()}
+                file.write(Saved({"sums": _total(made)}, plain))
+        else:
+            require_same_run(saved, facts)
+            ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
+            if saved.plain["state"] == _ANSWERED:
+                charge_again(ledger, plan)
+                return _taken_up(saved, plan, pool, ledger)
+            made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
+            _total(made).copy_(saved.tensors["sums"])
+        answers = of_pool(plan, pool, ledger, release_answers(plan, made, reducer, ledger, streams), streams)
+        file.write(_answered(answers, facts, ledger.run))
+        ledger.settle()
+        return answers
+
+
+def of_pool(plan: PatePlan, pool: Pool, ledger: Ledger, noisy: Noisy, streams: Streams) -> Answers:
+    """What was released of the first inputs of `pool`."""
+    targets, answered, scores = noisy
+    expected = plan.teachers / plan.noise_std**2
+    return Answers(
+        pool.inputs, targets, answered, scores, expected, plan, pool, ledger,
+        seeded=streams.seeded, discrete=streams.noise.discrete,
+    )  # fmt: skip
+
+
+def _answered(answers: Answers, facts: dict[str, str], run: str | None) -> Saved:
+    """What is kept of answers: what was released, and which run it was."""
+    tensors = {"targets": answers.targets, "answered": answers.answered}
+    tensors |= {} if answers.scores is None else {"scores": answers.scores}
+    plain: dict[str, Any] = {"state": _ANSWERED, "facts": facts, "run": run}
+    return Saved(tensors, plain | {"seeded": answers.seeded, "discrete": answers.discrete})
+
+
+def _taken_up(saved: Saved, plan: PatePlan, pool: Pool, ledger: Ledger) -> Answers:
+    """What `_answered` took down."""
+    tensors, plain, expected = saved.tensors, saved.plain, plan.teachers / plan.noise_std**2
+    return Answers(
+        pool.inputs, tensors["targets"], tensors["answered"], tensors.get("scores"), expected, plan, pool, ledger,
+        seeded=plain["seeded"], discrete=plain["discrete"],
+    )  # fmt: skip
+
+
+def _total(sums: CodeSums | VoteCounts) -> Tensor:
+    return sums.sums if isinstance(sums, CodeSums) else sums.counts
+
+
+@contextmanager
+def _ending_if_it_fails(ledger: Ledger, file: Checkpoint) -> Iterator[None]:
+    """A block before anything is drawn, whose failure gives back what was set aside."""
+    try:
+        yield
+    except BaseException:
+        ledger.settle()
+        file.delete()
+        raise

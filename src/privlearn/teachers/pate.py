@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
@@ -23,8 +24,7 @@ from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams
-from privlearn.teachers.answers import Answers, Pool
-from privlearn.teachers.collection import empty, keep_answers, of_pool, release_answers, sum_answers
+from privlearn.teachers.answers import Answers, Pool, empty, keep_answers, of_pool, release_answers, sum_answers
 from privlearn.teachers.ensemble import Teachers
 from privlearn.teachers.plan import PatePlan
 from privlearn.teachers.reducers import PublicPCA, Reducer
@@ -163,7 +163,7 @@ def teach_student(answers: Answers, student: StudentRecipe) -> Result:
         BadInput: a student that is none, or that can't learn from such answers. They are not lost.
     """
     if not isinstance(answers, Answers) or answers.plan is None or answers.pool is None or answers.ledger is None:
-        raise BadInput(f"answers is {repr(answers)[:60]}: expected what pv.teachers.ask_teachers returned")
+        raise BadInput(f"answers is {shortened(repr(answers), 60)}: expected what pv.teachers.ask_teachers returned")
     _require_student(student)
     if isinstance(student, Student):
         student = student.settled(answers)
@@ -212,7 +212,7 @@ def _facts(plan: PatePlan, teachers: Teachers, reducer: Reducer | None, pool: Po
 def _require_student(student: Any) -> None:
     if not callable(student):
         raise BadInput(
-            f"student is {repr(student)[:60]}: expected a pv.teachers.Student(...), or a function from "
+            f"student is {shortened(repr(student), 60)}: expected a pv.teachers.Student(...), or a function from "
             f"pv.teachers.Answers to a trained module",
             name="student",
         )
@@ -229,4 +229,4 @@ def _require_kinds(plan: Any, teachers: Any, ledger: Any, streams: Any, progress
         ("progress", progress, progress is None or callable(progress), "a function of (done, all), or None"),
     ):
         if not fits:
-            raise BadInput(f"{name} is {repr(value)[:60]}: expected {expected}", name=name)
+            raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)

@@ -38,7 +38,7 @@ _NOISE = (1e-6, 1e12)
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PatePlan(AbstractPlan):
     """Questions to an ensemble of teachers (PATE), as public numbers.
 

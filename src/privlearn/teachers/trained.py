@@ -1,12 +1,15 @@
 """Teachers that are trained here, each on its own shard, streamed and resumable.
 
 Which teacher learns from which records: each record with one, assigned without a look at any other record.
+
+`KeptFolder` is a folder of all that an interrupted run goes on from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +24,7 @@ from privlearn._storage import loads, write_durably
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
+from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.sampling import assign
 from privlearn.streams import Streams
 from privlearn.teachers.ensemble import Progress, Teachers
@@ -260,6 +264,54 @@ def fingerprint(*values: Tensor) -> str:
         total.update(f"{value.dtype} {tuple(value.shape)} ".encode())
         total.update(np.ascontiguousarray(value.cpu().numpy()).data)
     return total.hexdigest()
+
+
+@final
+class KeptFolder:
+    """A folder that keeps a run of PATE: random streams, the teachers' predictions, and then the released answers.
+
+    `Trained(..., folder=kept.folder)` and `pate(..., streams=kept.streams(), keep=kept.answers)`, run again after an
+    interruption, go on where they were and end with the same answers, bit for bit. On a ledger in a file nothing is
+    charged twice. The folder is as secret as the records: `delete` it when the student is published.
+
+    Args:
+        folder: where it is; made when the streams are.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def answers(self) -> Path:
+        """The file of answers, for `keep=`; there once the teachers are asked."""
+        return self.folder / "answers"
+
+    @property
+    def teachers(self) -> Path:
+        """What `Trained` says of its teachers; there once records are given to them."""
+        return self.folder / TEACHERS
+
+    def streams(self, seed: int | None = None, *, discrete: bool = False) -> Streams:
+        """The random streams as they were when the run first began, or new ones, which are kept.
+
+        Args:
+            seed, discrete: as of `Streams.new`; of a run that was begun, its own.
+
+        Raises:
+            BadInput: the folder can't be read or written.
+        """
+        file = Checkpoint(self.folder / "streams")
+        saved = file.read()
+        if saved is not None:
+            return Streams.at(saved.plain["streams"])
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        streams = Streams.new(seed, discrete=discrete)
+        file.write(Saved({}, {"streams": streams.state()}))
+        return streams
+
+    def delete(self) -> None:
+        """Nothing is left to go on from."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 Places = NDArray[np.int64]

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from privlearn.transforms.base import Transform as Transform
     from privlearn.transforms.chain import feature_cache as feature_cache
     from privlearn.transforms.chain import read_features as read_features
+    from privlearn.transforms.modules import Normalised as Normalised
     from privlearn.transforms.moments import Moments as Moments
-    from privlearn.transforms.normalised import Normalised as Normalised
     from privlearn.transforms.pca import PrivatePCA as PrivatePCA
     from privlearn.transforms.precomputed import FeatureFolder as FeatureFolder
     from privlearn.transforms.precomputed import save_features as save_features
-    from privlearn.transforms.random_units import RandomUnits as RandomUnits
+    from privlearn.transforms.scattering import RandomUnits as RandomUnits
     from privlearn.transforms.scattering import Scattering as Scattering
     from privlearn.transforms.select import SelectFeatures as SelectFeatures
     from privlearn.transforms.sources import External as External
@@ -37,12 +37,12 @@ __getattr__, __dir__, __all__ = lazy(
         "External": "sources",
         "FeatureFolder": "precomputed",
         "Moments": "moments",
-        "Normalised": "normalised",
+        "Normalised": "modules",
         "Precomputed": "sources",
         "PrivatePCA": "pca",
         "PrivateTransform": "base",
         "PublicTransform": "base",
-        "RandomUnits": "random_units",
+        "RandomUnits": "scattering",
         "Rescale": "specs",
         "RowNorm": "specs",
         "Scatter": "specs",

@@ -12,7 +12,7 @@ from privlearn.errors import BadInput
 from privlearn.transforms.base import PublicTransform, Shape
 
 if TYPE_CHECKING:
-    from privlearn.transforms.external import ExternalModule
+    from privlearn.transforms.modules import ExternalModule
     from privlearn.transforms.precomputed import PrecomputedRows
 
 #: What is done to each row of features that were made elsewhere: mean 0 and variance 1, or nothing.
@@ -58,7 +58,7 @@ class External(PublicTransform):
         self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None
     ) -> ExternalModule:
         """What the function returns."""
-        from privlearn.transforms.external import ExternalModule
+        from privlearn.transforms.modules import ExternalModule
 
         return ExternalModule(self.name)
 
@@ -67,7 +67,7 @@ class External(PublicTransform):
         """The user's own encoder, if they name it, and it has the weights that it had."""
         import torch
 
-        from privlearn.transforms.external import ExternalModule
+        from privlearn.transforms.modules import ExternalModule
 
         if code != stated["spec"]:
             named = printable(stated["spec"][:80])

@@ -14,10 +14,8 @@ from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
-    from privlearn.transforms.modules import ClipRows, Scale
-    from privlearn.transforms.normalised import Normalised
-    from privlearn.transforms.random_units import RandomUnits
-    from privlearn.transforms.scattering import Scattering
+    from privlearn.transforms.modules import ClipRows, Normalised, Scale
+    from privlearn.transforms.scattering import RandomUnits, Scattering
 
 #: Angles of wavelets.
 ANGLES = 8
@@ -228,14 +226,14 @@ class ScatterRandom(PublicTransform):
 
     def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> RandomUnits:
         """The module for images of `shape`, with all that is learned from made-up ones."""
-        from privlearn.transforms.random_units import RandomUnits
+        from privlearn.transforms.scattering import RandomUnits
 
         return RandomUnits.learned(self.J, self.units, self.mirror == 1, self.kept, shape, cache, begin)
 
     @classmethod
     def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> RandomUnits:
         """A module with room for the units and directions that it keeps."""
-        from privlearn.transforms.random_units import RandomUnits
+        from privlearn.transforms.scattering import RandomUnits
 
         own, shape, local = parse(stated["spec"][:80]), stated["shape"], stated["local"]
         if (
@@ -281,7 +279,7 @@ class RowNorm(PublicTransform):
 
     def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Normalised:
         """The module for examples of any shape."""
-        from privlearn.transforms.normalised import Normalised
+        from privlearn.transforms.modules import Normalised
 
         return Normalised(self.power)
 

@@ -28,7 +28,7 @@ from privlearn.tuning.stopping import (
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Blocks(AbstractPlan):
     """k candidates on k + 1 blocks: each is trained on its own block, and judged on the last one.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
 from privlearn._checks import between, count, positive
+from privlearn._display import shortened
 from privlearn._public import registered
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose
@@ -19,7 +20,6 @@ from privlearn.accounting.mechanisms import Gaussian
 from privlearn.accounting.trees import RepeatAndSelect, one_of
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.schedules import Validation
 
 #: Runs that may be expected; each is a training.
 _MOST_RUNS = 1000
@@ -31,7 +31,7 @@ _SHARE = 0.05
 
 @final
 @registered
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomStopping(AbstractPlan):
     """A random number of runs, of which the best is kept. Nothing is shown of the others, not even how many they were.
 
@@ -200,8 +200,10 @@ class Candidate:
             )
         for plan in (self.plan, *([self.again] if self.again is not None else [])):
             if not isinstance(plan, Plan):
-                raise BadInput(f"the plan of candidate {name!r} is {plan!r}: expected a privlearn Plan")
-            if isinstance(plan.schedule, Validation):
+                raise BadInput(
+                    f"the plan of candidate {name!r} is {shortened(repr(plan), 60)}: expected a privlearn Plan"
+                )
+            if plan.reacts:
                 raise BadInput(
                     f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates need "
                     "schedules that are, such as exp:k=0.01"

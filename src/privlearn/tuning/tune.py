@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn import sampling
+from privlearn._display import shortened
 from privlearn.accounting.events import Composed
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import Gaussian
@@ -28,7 +29,7 @@ from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, Privle
 from privlearn.mechanisms import selection as selection_module
 from privlearn.mechanisms.release import release
 from privlearn.mechanisms.selection import select
-from privlearn.runs.refusals import require_same_examples
+from privlearn.runs.given import require_same_examples
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
 from privlearn.streams import Streams
@@ -87,7 +88,9 @@ def tune(
     """
     require_one_process()
     if not isinstance(plan, Blocks | RandomStopping):
-        raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.tuning.Blocks(...) or pv.tuning.RandomStopping(...)")
+        raise BadInput(
+            f"plan is {shortened(repr(plan), 60)}: expected pv.tuning.Blocks(...) or pv.tuning.RandomStopping(...)"
+        )
     session = Session(plan, ledger, streams)
     data = _rows(dataset)
     require_same_examples(plan.candidates[0].plan, data)

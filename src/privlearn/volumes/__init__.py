@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
-    from privlearn.volumes.corrections import Corrections as Corrections
-    from privlearn.volumes.corrections import Seen as Seen
+    from privlearn.volumes.start import Corrections as Corrections
     from privlearn.volumes.start import MapStudent as MapStudent
+    from privlearn.volumes.start import Seen as Seen
     from privlearn.volumes.start import Start as Start
     from privlearn.volumes.training import Pairs as Pairs
     from privlearn.volumes.training import Training as Training
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy(
     __name__,
     {
-        "Corrections": "corrections",
+        "Corrections": "start",
         "MapStudent": "start",
         "Pairs": "training",
-        "Seen": "corrections",
+        "Seen": "start",
         "Start": "start",
         "Training": "training",
         "Warp": "training",

@@ -14,7 +14,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset
 from privlearn.streams import Streams
 from privlearn.teachers import PublicPCA
-from privlearn.teachers.collection import release_answers, sum_answers
+from privlearn.teachers.answers import release_answers, sum_answers
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn_studies.charts import BLUE, GREY, RED, Across, Curve, Figure, Panel
 from privlearn_studies.data import images

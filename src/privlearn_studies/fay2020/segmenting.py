@@ -16,7 +16,7 @@ from privlearn.clipping.clips import PerLayer
 from privlearn.data.dataset import Dataset
 from privlearn.data.hippocampus import CLASSES
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.models.unets import volume_decoder, volume_encoder
+from privlearn.models.networks import volume_decoder, volume_encoder
 from privlearn.plan import Plan
 from privlearn.sampling import Poisson
 from privlearn.schedules import Constant
@@ -26,8 +26,7 @@ from privlearn.teachers.answers import Answers
 from privlearn.teachers.pate import pate
 from privlearn.teachers.plan import Ball, PatePlan
 from privlearn.volumes import MapStudent, Pairs, Seen, Start, Training, Warp, map_losses, maps_of, probabilities
-from privlearn.volumes.corrections import as_probabilities
-from privlearn.volumes.start import public_maps
+from privlearn.volumes.start import as_probabilities, public_maps
 from privlearn_studies.fay2020.kept import Kept
 from privlearn_studies.fay2020.scans import (
     Public,

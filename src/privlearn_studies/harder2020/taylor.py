@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.mac import analytic
-from privlearn.mac.activations import SOFTPLUS
 from privlearn.mac.expansion import BINARY, Surrogate, hidden_first, hidden_second
+from privlearn.mac.network import SOFTPLUS
 from privlearn_studies.charts import BLUE, GREY, ORANGE, RED, SKY, Across, Band, Curve, Figure, Mark, Panel
 from privlearn_studies.report import Findings, Row, page
 from privlearn_studies.runs import Runs

@@ -1,0 +1,87 @@
+"""What a first run meets: the optimizer by default, and messages about batches."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import privlearn as pv
+from privlearn.descent.rules import learning_rate
+from privlearn.errors import SampleReused
+from tests.support.nets import cross_entropy, small_data, small_net
+
+
+def plan(**more: Any) -> pv.Plan:
+    return pv.Plan(pv.Poisson(0.3), epochs=2, schedule=pv.schedules.Constant(1.0), examples=12, **more)
+
+
+def run(**more: Any) -> pv.Run:
+    return pv.Run(plan(), small_net(), cross_entropy, small_data(), streams=pv.Streams.new(1), **more)
+
+
+def test_the_default_optimizer_learns_digits() -> None:
+    data = pv.load("digits")
+    plan = pv.Plan(pv.Poisson(0.18), epochs=30, examples=1437).calibrate(epsilon=4.0, delta=1e-5)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    result = pv.dpsgd(plan, model, nn.CrossEntropyLoss(reduction="none"), data, streams=pv.Streams.new(1))
+    x, y = data.test_tensors()
+    assert float((result.model(x).argmax(1) == y).double().mean()) > 0.88
+    assert result.facts["optimizer"]["name"] == "SGD"
+
+
+def test_the_default_rate_follows_from_public_numbers() -> None:
+    """As the rules give it for a network of one's own; initial weights as long as PyTorch usually makes them."""
+    made = run().optimizer
+    norm = math.sqrt((7 + 3) / 3)
+    assert isinstance(made, torch.optim.SGD)
+    assert made.defaults["lr"] == learning_rate("SGD", plan(), 12, "package.module:function", norm)
+    usual = [math.dist(layer.weight.flatten().tolist(), [0] * layer.weight.numel())
+             for layer in small_net() if isinstance(layer, nn.Linear)]  # fmt: skip
+    assert math.hypot(*usual) == pytest.approx(norm, rel=0.2)
+    assert (
+        made.defaults["lr"]
+        == pv.Run(plan(), small_net(seed=9), cross_entropy, (small_data()[0] * 9, small_data()[1])).optimizer.defaults[
+            "lr"
+        ]
+    )
+
+
+def test_a_run_with_the_default_optimizer_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        dpsgd_until(3, tmp_path / "run")
+    assert torch.equal(dpsgd_until(None, tmp_path / "run"), dpsgd_until(None, None))
+
+
+def dpsgd_until(stop: int | None, path: Path | None) -> torch.Tensor:
+    def progress(done: int, total: int) -> None:
+        if done == stop:
+            raise KeyboardInterrupt
+
+    checkpoint = path and pv.runs.Checkpoint(path, every=1e-9)
+    result = pv.dpsgd(plan(), small_net(seed=0 if stop else 5) if path else small_net(), cross_entropy, small_data(),
+                      streams=pv.Streams.new(1), progress=progress, checkpoint=checkpoint)  # fmt: skip
+    return torch.cat([value.flatten() for value in result.model.state_dict().values()])
+
+
+def test_a_second_step_on_a_batch_is_refused_as_that() -> None:
+    with run() as own:
+        batch = next(iter(next(iter(own))))
+        own.step(batch)
+        with pytest.raises(SampleReused, match=r"a step was taken on Batch.* already.*Take the next batch"):
+            own.step(batch)
+        assert "release()" not in str(batch)
+
+
+def test_how_many_examples_a_batch_has_is_private() -> None:
+    with run() as own:
+        batch = next(iter(next(iter(own))))
+        assert batch
+        with pytest.raises(TypeError, match=r"is private.*expected_batch_size"):
+            len(batch)  # type: ignore[arg-type]
+        own.step(batch)
