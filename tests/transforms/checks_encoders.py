@@ -263,7 +263,7 @@ def check_kept_features_are_those_of_these_rows() -> None:
 
         def features(data: pv.Dataset, spec: str) -> Tensor:
             with feature_cache(folder, lambda *own: done.append(own)):
-                return features_of(encoder(spec), torch.from_numpy(data.x).float() / 255)
+                return features_of(encoder(spec, (SIZE, SIZE)), torch.from_numpy(data.x).float() / 255)
 
         first = features(images(), "scatter:J=2")
         assert done == [(12, 12)]
@@ -283,7 +283,7 @@ def check_kept_features_are_those_of_these_rows() -> None:
 @check
 def check_long_data_are_encoded_in_blocks() -> None:
     x = torch.rand(300, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    found = features_of(encoder("scatter:J=1"), x)
+    found = features_of(encoder("scatter:J=1", (SIZE, SIZE)), x)
     torch.testing.assert_close(found, Scattering(1)(x), rtol=1e-4, atol=1e-4)
 
 
@@ -419,7 +419,7 @@ def check_other_features_than_the_certified_ones_do_not_verify() -> None:
             assert certificate.parse((out / "privacy.json").read_bytes())
             found = pv.verify(out)
             assert not found.ok
-            assert len(found.problems) == 1
+            assert any("features" in problem for problem in found.problems)
             must_raise(CertificateMismatch, lambda: pv.load_model(out))  # noqa: B023
 
 

@@ -93,9 +93,14 @@ class StatisticsPlan(AbstractPlan):
         return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Other public features than the plan's, or that features were chosen."""
-        check_choices(facts, [])
+        """Other public features than the plan's, or that another number of features was chosen."""
+        check_choices(facts, [self.keep] if self.selects else [])  # type: ignore[attr-defined]
         return other_features(self.front, facts)
+
+    @property
+    def selects(self) -> bool:
+        """Whether some features are left out."""
+        return bool(self.keep < self.features)  # type: ignore[attr-defined]
 
 
 @final
@@ -226,11 +231,6 @@ class ChoosingPlan(StatisticsPlan):
         self._select(1.0).output_shape((self.features,))
 
     @property
-    def selects(self) -> bool:
-        """Whether some features are left out."""
-        return self.keep < self.features
-
-    @property
     @abstractmethod
     def in_one_release(self) -> bool:
         """Whether the statistics that features are chosen by are all that is released, or none are chosen."""
@@ -263,11 +263,6 @@ class ChoosingPlan(StatisticsPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
-
-    def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Other public features than the plan's, or that another number of features was chosen."""
-        check_choices(facts, [self.keep] if self.selects else [])
-        return other_features(self.front, facts)
 
 
 @final
@@ -427,9 +422,7 @@ class RowsPlan(KeptFeaturesPlan):
     @property
     def label_epsilon(self) -> float | None:
         """The epsilon of randomised response; None where labels are not randomised."""
-        if not self._label_part:
-            return None
-        return math.sqrt(self._rest * self._label_part) / self.noise  # rho = epsilon^2 / 2
+        return math.sqrt(self._rest * self._label_part) / self.noise if self._label_part else None  # rho: epsilon^2 / 2
 
     @property
     def _label_part(self) -> float:
