@@ -12,6 +12,7 @@ from privlearn._lazy import lazy
 
 if TYPE_CHECKING:
     from privlearn import accounting as accounting
+    from privlearn import boosting as boosting
     from privlearn import clipping as clipping
     from privlearn import errors as errors
     from privlearn import mac as mac
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from privlearn.descent.dpsgd import Run as Run
     from privlearn.descent.dpsgd import dpsgd as dpsgd
     from privlearn.descent.train import train as train
+    from privlearn.loop import make_private as make_private
     from privlearn.mac.dpmac import dpmac as dpmac
     from privlearn.mechanisms.release import release as release
     from privlearn.plan import Plan as Plan
@@ -68,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy(
         "dpsgd": "descent.dpsgd",
         "load": "data",
         "load_model": "publishing.model",
+        "make_private": "loop",
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",
@@ -77,6 +80,7 @@ __getattr__, __dir__, __all__ = lazy(
         **dict.fromkeys(
             (
                 "accounting",
+                "boosting",
                 "clipping",
                 "errors",
                 "mac",

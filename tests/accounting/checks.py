@@ -66,7 +66,7 @@ def check_epsilon_is_never_below_the_exact_gaussian_for_mixtures() -> None:
 @check
 def check_masses_are_kept() -> None:
     """A pair's Q-mass is 1, and so is its P-mass: nothing is lost on the grid."""
-    from privlearn.accounting import partition
+    from privlearn.accounting.pld import partition
 
     pairs = [partition._by_doubling(t, s, 1e-3, 1e-3) for t, s in ((2, 0.5), (10, 0.6), (100, 1.0))]
     pairs += [partition._by_fourier(t, s, 1e-4, 1e-9) for t, s in ((16, 0.8), (100, 2.0))]

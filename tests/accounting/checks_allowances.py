@@ -11,10 +11,11 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from privlearn.accounting import accountant, filters, pairs, partition, pld, rdp, zcdp
+from privlearn.accounting import accountant, filters, pld, rdp, zcdp
 from privlearn.accounting.events import Event, Repeated, compose
 from privlearn.accounting.mechanisms import Gaussian, GroupSampled, Laplace, Partitioned, PoissonSampled
-from privlearn.accounting.pairs import Pair, atoms, poisson_pair
+from privlearn.accounting.pld import pairs, partition
+from privlearn.accounting.pld.pairs import Pair, atoms, poisson_pair
 from privlearn.errors import BadInput
 from privlearn_studies.yu2019.accounting import strong_composition
 from tests.support.checks import check, must_raise

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 import privlearn as pv
-from privlearn.accounting import accountant, pairs, pld, zcdp
+from privlearn.accounting import accountant, pld, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
@@ -30,6 +30,7 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
+from privlearn.accounting.pld import pairs
 from privlearn.accounting.trees import Filter, GaussianFilter
 from privlearn.clipping import row_sums
 from privlearn.clipping.clips import Flat

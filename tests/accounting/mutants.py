@@ -8,14 +8,13 @@ from privlearn.accounting import (
     comparisons,
     filters,
     mechanisms,
-    pairs,
-    partition,
     pld,
     rdp,
     trees,
     zcdp,
 )
 from privlearn.accounting import rdp as accounting_rdp
+from privlearn.accounting.pld import pairs, partition
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [

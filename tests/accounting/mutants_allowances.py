@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import accountant, budget, pairs, partition, pld, rdp, zcdp
+from privlearn.accounting import accountant, budget, pld, rdp, zcdp
 from privlearn.accounting import rdp as accounting_rdp
+from privlearn.accounting.pld import pairs, partition
 from privlearn_studies.yu2019.accounting import strong_composition
 from tests.support.mutant import Mutant, suite_of
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, pairs, trees
+from privlearn.accounting import budget, guarantee, ledger, ledger_file, ledger_state, mechanisms, trees
+from privlearn.accounting.pld import pairs
 from privlearn.clipping import backends, gradients, row_sums
 from privlearn.data import dataset
 from privlearn.publishing import certificate, verify

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from privlearn.accounting import accountant, comparisons, partition, pld
+from privlearn.accounting import accountant, comparisons, pld
 from privlearn.accounting.comparisons import lower_bound
 from privlearn.accounting.events import Composed, Event, Repeated
 from privlearn.accounting.guarantee import Adjacency
@@ -23,6 +23,7 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
+from privlearn.accounting.pld import partition
 from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.cli import main
 from privlearn.errors import BadInput, PrivlearnError, UnsupportedEvent

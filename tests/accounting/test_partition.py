@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from privlearn.accounting import accountant, comparisons, partition, pld, zcdp
+from privlearn.accounting import accountant, comparisons, pld, zcdp
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
-from privlearn.accounting.partition import _by_doubling, _by_fourier
+from privlearn.accounting.pld import partition
+from privlearn.accounting.pld.partition import _by_doubling, _by_fourier
 from privlearn.plan import Plan
 from privlearn.sampling import Partition
 from privlearn.schedules import Exponential, Schedule, Step

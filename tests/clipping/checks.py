@@ -15,7 +15,7 @@ import privlearn as pv
 from privlearn import streams
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import backends, gradients, kernels, per_example
+from privlearn.clipping import backends, gradients, kernels, per_example, per_operation
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
@@ -172,6 +172,47 @@ def self_and_cross(n: Any, x: Tensor) -> Tensor:
     return n.b(n.a(seen.tanh(), x, x, need_weights=False)[0].flatten(1))
 
 
+def weight_normed(n: Any, x: Tensor) -> Tensor:
+    """Weights that are computed from parameters, and a scale that is one more than a parameter."""
+    hidden = nn.functional.linear(x, n.w / n.w.norm(dim=1, keepdim=True)) * (1 + n.s)
+    return n.b(hidden.tanh())
+
+
+def positions(n: Any, x: Tensor) -> Tensor:
+    """The same positions in every example, by a table and by a slice of one, and one token that is all examples' own."""
+    places = torch.arange(3)[None]
+    hidden = n.b(x + n.a(places) + n.t[:3]).tanh()
+    return nn.functional.linear(torch.cat([n.c.expand(len(x), 2, -1), hidden], 1).sin().sum(1), n.w)
+
+
+def relative_positions(n: Any, x: Tensor) -> Tensor:
+    """A bias for attention, from a table that is looked up by places, alone and under a mask."""
+    q = n.a(x).view(len(x), 3, 2, 2).transpose(1, 2)
+    places = torch.arange(9).view(3, 3) % 5
+    bias = n.t[places.flatten()].view(3, 3, 2).permute(2, 0, 1)[None]
+    seen = nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=bias)
+    masked = (q @ q.mT + torch.where(x[:, None, :, :1] > 0, bias, -5.0)).softmax(-1) @ q
+    return n.b((seen / bias.sigmoid().sum() - masked).flatten(1))
+
+
+def transposed(n: Any, x: Tensor) -> Tensor:
+    """A weight's transpose, a product with a bias beside, sums by names (batch first and second), and a table by index."""
+    hidden = torch.addmm(n.s, (x @ n.w.T).flatten(0, 1), n.t).view(len(x), -1, 4)
+    hidden = torch.einsum("btd,dhk->bthk", hidden.tanh(), n.c).flatten(2)
+    second = torch.einsum("tbd,dhk->tbhk", hidden.tanh().transpose(0, 1), n.c).flatten(2).transpose(0, 1)
+    rows = n.t[(x.sum(2) > 0).long()]
+    return n.b((second * rows + n.c.flatten(1).repeat(len(x), 1).view(len(x), 4, 4)[:, :1]).sum(1))
+
+
+def convolved_twice(n: Any, x: Tensor) -> Tensor:
+    """A convolution of one position, shared."""
+    return n.b(n.a(n.a(x).tanh()).flatten(1))
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(drawn(*shape, seed=sum(shape)))
+
+
 def layerwise() -> list[tuple[nn.Module, Tensor]]:
     """Networks of operations with rules, and rows for them: as many as the smaller made-up batch has."""
     torch.manual_seed(0)
@@ -185,7 +226,14 @@ def layerwise() -> list[tuple[nn.Module, Tensor]]:
         (Net(embedded_and_read, a=nn.Embedding(7, 4)), torch.randint(7, (5, 6))),
         (Net(self_and_cross, a=attention, b=nn.Linear(12, 3)), drawn(5, 3, 4)),
         (nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3)), drawn(5, 1, 4, 4)),
-    ]
+        (Net(weight_normed, w=parameter(4, 5), s=parameter(4), b=nn.Linear(4, 3)), drawn(5, 5)),
+        (Net(positions, a=nn.Embedding(4, 4, padding_idx=1), b=nn.Linear(4, 4), c=parameter(1, 1, 4), t=parameter(5, 4),
+             w=parameter(3, 4)), drawn(5, 3, 4)),
+        (Net(relative_positions, a=nn.Linear(4, 4), b=nn.Linear(12, 3), t=parameter(5, 2)), drawn(5, 3, 4)),
+        (Net(transposed, w=parameter(4, 4), s=parameter(4), t=parameter(4, 4), c=parameter(4, 2, 2), b=nn.Linear(4, 3)),
+         drawn(5, 5, 4)),  # as many positions as examples
+        (Net(convolved_twice, a=nn.Conv2d(4, 4, 1), b=nn.Linear(4, 3)), drawn(5, 4, 1, 1)),
+    ]  # fmt: skip
     return [(net.double(), x) for net, x in nets]
 
 
@@ -197,7 +245,8 @@ def check_rules_give_each_examples_gradient() -> None:
         problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
         batches = [made_up_batch(x, y, size) for size in (5, 7)]
         plain = kernels.Kernels()
-        found, losses = backends.PerOperation(problem, plain, backends.layouts(problem, plain, batches))(x, y)
+        seen = per_operation.layouts(problem, plain, batches)
+        found, losses = per_operation.PerOperation(problem, plain, [seen])(x, y)
         truth, true_losses = backends.Loop(problem)(x, y)
         torch.testing.assert_close(losses, true_losses)
         assert found.keys() == truth.keys()
@@ -224,7 +273,7 @@ def marked_last(n: Any, x: Tensor) -> Tensor:
 
 
 def marked_beside(n: Any, x: Tensor) -> Tensor:
-    return n.b(n.a(x).tanh() + (x[:, :1] == MISSING) * n.a.bias.sinh())
+    return n.b(n.a(x).tanh() + (x[:, :1] == MISSING) * torch.atan2(n.a.bias, x[:, :4]))
 
 
 BRANCHES: dict[Callable[[Any, Tensor], Tensor], tuple[int, int]] = {

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import backends, capture, clips, evaluation, gradients, kernels, per_example
+from privlearn.clipping import (
+    backends,
+    capture,
+    clips,
+    derived,
+    evaluation,
+    gradients,
+    kernels,
+    per_example,
+    per_operation,
+)
 from privlearn.clipping import kernels as clipping_kernels
+from privlearn.clipping.operations import contraction, elementwise
 from privlearn.mechanisms import release
 from tests.support.mutant import Mutant, suite_of
 
@@ -67,12 +78,29 @@ MUTANTS = [
            "one[0] * batches[1] == other[0] * batches[0]", "True", "check_rules_give_each_examples_gradient"),
     Mutant("the batch second, read as if first", capture.Call.grouped, "t.transpose(0, 1)",
            "t.reshape(t.shape[1], t.shape[0], *t.shape[2:])", "check_rules_give_each_examples_gradient"),
-    Mutant("another sequence of operations passes", backends.PerOperation.__call__, "if capture.trace != self._trace:",
+    Mutant("another sequence of operations passes", per_operation.PerOperation._on, "if capture.trace != trace:",
            "if False:", "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("rows may move", capture.moved, "tensor = source(func, args, kwargs)", "tensor = None",
            "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("a use without a rule passes", backends.PerOperation.__call__, "if flow is not None:", "if False:",
+    Mutant("a use without a rule passes", per_operation.PerOperation._on, "if flow is not None:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
+    Mutant("a derived tensor's gradient stays with it", derived.Derived.hand_on, "own.append(tensor)", "continue",
+           "check_rules_give_each_examples_gradient"),
+    Mutant("positions that all look up the same are left out", derived.Derived.hand_on,
+           "keep(self._looked_up[id(tensor)][1], None, self._rows(tensor, formed))", "pass",
+           "check_rules_give_each_examples_gradient"),
+    Mutant("a padding's row is trained", derived.Derived._rows, "if padding is not None:", "if False:",
+           "check_rules_give_each_examples_gradient"),
+    Mutant("examples are handed each other's gradients", derived.backward_by_example,
+           "outputs, inputs, flows,", "outputs, inputs, [flow.flip(0) for flow in flows],",
+           "check_rules_give_each_examples_gradient"),
+    Mutant("a transpose is read as its weight", derived.Derived.see,
+           "self._transposed[id(out)] = args[0]", "self._transposed[id(out)] = out",
+           "check_rules_give_each_examples_gradient"),
+    Mutant("copies of a parameter within an example count as one", elementwise.Expanded.backward, "each.sum(over)",
+           "each.mean(over)", "check_rules_give_each_examples_gradient"),
+    Mutant("einsum's batch is its first dimension", contraction.Contraction.backward, "inputs[call.layout.axis]",
+           "inputs[0]", "check_rules_give_each_examples_gradient"),
     Mutant("memory in use is used again", clipping_kernels.Scratch.empty, "_cdata) == 1", "_cdata) >= 1",
            "check_memory_in_use_is_not_used_again"),
     Mutant("the count is left out of the sensitivity", clips.Quantile.norm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.clipping import augmentation, backends, evaluation, gradients, randomness
+from privlearn.clipping import augmentation, backends, evaluation, gradients, per_operation, randomness
 from privlearn.data import rows
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
@@ -26,8 +26,8 @@ MUTANTS = [
            MASKS),
     Mutant("copies draw from numpy by the place in the batch", augmentation.Views._one_by_one, "random.seed(number)",
            "number", COPIES),
-    Mutant("dropout is seeded with the initial weights, for the whole run", backends.PerOperation.__call__,
-           "problem.random.together(self._drawn)", "__import__('contextlib').nullcontext()", MASKS),
+    Mutant("dropout is seeded with the initial weights, for the whole run", per_operation.PerOperation._on,
+           "problem.random.together(drawn)", "__import__('contextlib').nullcontext()", MASKS),
     Mutant("calls of layers by the place", randomness._Keyed._numbers, "plain[:, :, 0], plain",
            "plain[:, :, 0], _ = np.arange(number)[:, None], 0\n    plain[:, :, 1], plain", MASKS),
     Mutant("persons by their place in the batch", gradients.ClippedGradients._named,

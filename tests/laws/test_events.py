@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import privlearn
-from privlearn.accounting import accountant, events, pairs, pld, rdp, zcdp
+from privlearn.accounting import accountant, events, pld, rdp, zcdp
 from privlearn.accounting.events import (
     _KINDS,
     Composed,
@@ -40,6 +40,7 @@ from privlearn.accounting.mechanisms import (
     RandomisedResponse,
     Selection,
 )
+from privlearn.accounting.pld import pairs
 from privlearn.accounting.trees import Filter, GaussianFilter, OneOf, Parallel, RepeatAndSelect
 from privlearn.errors import BadInput, UnsupportedEvent
 

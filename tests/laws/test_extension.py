@@ -29,7 +29,7 @@ from privlearn.accounting import events, rdp
 from privlearn.accounting.events import Event, Mechanism
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian
-from privlearn.accounting.pairs import ATOMS, PairBuilder, pure_pair
+from privlearn.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
 from privlearn.cli import main
 from privlearn.clipping import clips
 from privlearn.clipping.capture import Call, Capture

@@ -29,9 +29,6 @@ STILL: dict[str, set[str]] = {
     "the_package_has_few_files": {
         "privlearn",
     },
-    "rooms_are_small": {
-        "accounting",
-    },
     "functions_are_short": {
         "clipping/operations/attention.py: attention",
     },

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from privlearn import plan, sampling, streams
-from privlearn.accounting import budget, events, guarantee, ledger, ledger_state, pairs
+from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
+from privlearn.accounting.pld import pairs
 from privlearn.clipping import clips, gradients, per_example, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release

@@ -30,6 +30,7 @@ from privlearn import streams as streams_module
 from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.boosting import rounds
 from privlearn.descent import dpsgd as dpsgd_module
 from privlearn.descent import epoch_noise
 from privlearn.mac import dpmac
@@ -165,7 +166,7 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (release_module, dpsgd_module, dpmac, pca, epoch_noise, feature_rows):
+        for module in (release_module, dpsgd_module, dpmac, pca, epoch_noise, feature_rows, rounds):
             stack.enter_context(mock.patch.object(module, "release", release))
         yield
 

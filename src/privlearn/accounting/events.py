@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
 
-    from privlearn.accounting.pairs import PairBuilder
+    from privlearn.accounting.pld.pairs import PairBuilder
 
 
 class Event:

@@ -13,10 +13,11 @@ from typing import final
 import numpy as np
 
 from privlearn._checks import between, count, positive
-from privlearn.accounting import partition, rdp
+from privlearn.accounting import rdp
 from privlearn.accounting.events import Event, Mechanism, Repeated, kind
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.pairs import (
+from privlearn.accounting.pld import partition
+from privlearn.accounting.pld.pairs import (
     ATOMS,
     Array,
     PairBuilder,

@@ -1,6 +1,6 @@
-"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, one at a time.
+"""Two ways to the gradient of every example: with `torch.func.vmap`, and one at a time. `per_operation` has the third.
 
-The last is the truth that the other two are held against, and the last resort.
+The loop is the truth that the other two are held against, and the last resort.
 
 When two computations on made-up rows agree, and whether a loss is computed example by example.
 
@@ -10,21 +10,19 @@ What a batch holds in memory, and how much it may.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving
+from privlearn.clipping.capture import Layout, NotLayerwise, without_checkpoints
 from privlearn.clipping.evaluation import FrozenState
-from privlearn.clipping.kernels import Kernels
-from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of
-from privlearn.clipping.operations import RULES
+from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample
@@ -64,7 +62,7 @@ class Problem:
     def computing(self, draws: AbstractContextManager[object]) -> Iterator[None]:
         """A block in which random numbers are drawn as `draws` says, and after which no state is left behind."""
         try:
-            with draws:
+            with draws, without_checkpoints():
                 yield
         finally:
             if self.fixed:
@@ -76,12 +74,7 @@ class Problem:
         Raises:
             NotPerExample: there is not one for each row.
         """
-        if losses.shape != (rows,):
-            raise NotPerExample(
-                f"the loss has shape {tuple(losses.shape)} for a batch of {rows}: expected one value for each example, "
-                f"shape ({rows},). Give a loss with reduction='none', and average over what is not the batch",
-                shape=tuple(losses.shape),
-            )
+        losses = require_one_each(losses, rows)
         return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, *leaves: Tensor) -> Tensor:
@@ -119,34 +112,6 @@ class Problem:
         return torch.autocast(x.device.type, self.autocast) if self.autocast else nullcontext()
 
 
-#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the sequence
-#: of all operations; and where the examples are in what each call that draws random numbers draws.
-Seen = tuple[list[Layout], list[set[int]], int, list[Layout]]
-
-
-def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
-    """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
-
-    Raises:
-        NotLayerwise: nothing does, or examples change their places.
-    """
-    captures: list[Capture] = []
-
-    def run(*leaves: Tensor) -> None:
-        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(leaves[0])))
-        leaves = problem.inputs(leaves)
-        with torch.enable_grad(), captures[-1]:
-            problem.forward(*leaves)
-
-    drawn = layouts_of_draws(problem, batches, run)
-    one, other = captures
-    if one.trace != other.trace:
-        raise NotLayerwise("the model calls other operations on a batch of another size")
-    sizes = (len(batches[0][0]), len(batches[1][0]))
-    between = [Layout.between(*shapes, sizes) for shapes in zip(one.shapes, other.shapes, strict=True)]
-    return between, moving(one, other), one.trace, drawn
-
-
 def layouts_of_draws(
     problem: Problem,
     batches: Sequence[Leaves],
@@ -167,49 +132,6 @@ def layouts_of_draws(
         raise NotLayerwise("the model draws more or fewer random numbers for a batch of another size")
     sizes = (len(batches[0][0]), len(batches[1][0]))
     return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
-
-
-@final
-class PerOperation:
-    """One backward pass in which only gradients of activations flow. For models whose operations have rules.
-
-    Args:
-        problem: what is differentiated.
-        kernels: for matrix products.
-        layouts: what was seen on made-up rows.
-    """
-
-    name: ClassVar[str] = "layers"
-
-    def __init__(self, problem: Problem, kernels: Kernels, layouts: Seen) -> None:
-        self._problem, self._kernels = problem, kernels
-        self._layouts, self._batch, self._trace, self._drawn = layouts
-        self._trained = list(problem.parameters.values())
-
-    def __call__(self, *leaves: Tensor) -> Gradients:
-        """Gradients and losses of a batch."""
-        problem, copies = self._problem, self._problem.copies
-        self._kernels.scratch.next_step()
-        examples = len(leaves[0]) // copies
-        capture = Capture(RULES, self._trained, self._kernels, examples, copies, self._layouts, self._batch)
-        leaves = problem.inputs(leaves)
-        with problem.computing(problem.random.together(self._drawn)):
-            with torch.enable_grad():
-                with capture:
-                    losses = problem.forward(*leaves)
-                total = losses.sum()
-            if capture.trace != self._trace:
-                raise NotLayerwise("the model calls other operations than it did on made-up rows")
-            flows: Sequence[Tensor | None] = torch.autograd.grad(total, self._trained, allow_unused=True)
-        by_name = {}
-        for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=True):
-            if flow is not None:
-                operation = capture.unseen.get(id(parameter), "an operation")
-                raise NotLayerwise(f"{name!r} is used by {operation} without a rule for it")
-            gradients = capture.uses.of(parameter)
-            if gradients is not None:
-                by_name[name] = gradients
-        return by_name, losses.detach()
 
 
 @final
@@ -250,6 +172,19 @@ class Vmap:
         return {name: Dense(gradients) for name, gradients in formed.items()}, losses
 
 
+@contextmanager
+def gradients_apart(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """For the block no parameter has a gradient (`.grad`); those that it writes are lost, and those before are put back."""
+    held = [(parameter, parameter.grad) for parameter in parameters]
+    for parameter, _ in held:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in held:
+            parameter.grad = gradient
+
+
 @final
 class Loop:
     """One example at a time."""
@@ -268,15 +203,23 @@ class Loop:
             with problem.computing(problem.random.alone(number)), torch.enable_grad():
                 loss = problem.forward(*(leaf[own] for leaf in leaves))[0]
                 trained = list(problem.parameters.values())
-                row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
-            rows.append(row)
+                with gradients_apart(trained):  # a backward pass within, as of reversible layers, writes into them
+                    row = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+                    rows.append([g if p.grad is None else g + p.grad for g, p in zip(row, trained, strict=True)])
             losses.append(loss.detach())
         each = zip(problem.parameters, *rows, strict=True)
         formed = {name: torch.stack([p.to_dense() if p.is_sparse else p for p in parts]) for name, *parts in each}
         return {name: Dense(gradients) for name, gradients in formed.items()}, torch.stack(losses)
 
 
-Backend = PerOperation | Vmap | Loop
+class Backend(Protocol):
+    """A way to the gradient of every example."""
+
+    name: ClassVar[str]
+
+    def __call__(self, *leaves: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
+        ...
 
 
 #: Relative difference up to which two results agree.
@@ -419,8 +362,9 @@ class _Held(torch.autograd.graph.saved_tensors_hooks):
 
     def _see(self, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
-            self._sizes[storage.data_ptr()] = storage.nbytes()
+            with torch._C.DisableTorchFunction():  # these calls are none of the model's
+                storage = tensor.untyped_storage()
+                self._sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     @property

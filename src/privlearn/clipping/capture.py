@@ -5,6 +5,9 @@ uses a trained parameter runs as an autograd function of ours: its backward pass
 keeps each example's gradient of its parameters, or what tells their norms. The parameters' own gradients are never
 computed; if autograd nevertheless finds one, a use went unseen, and the whole way is given up.
 
+Activation checkpointing is switched off: parts that are computed again in the backward pass would go unseen. Memory is
+bounded by the number of examples that are computed at once instead.
+
 Whether an operation changes which row of a batch belongs to whom.
 
 Operations are told apart by examples through their place in the batch. A model that sorts, picks or drops rows breaks
@@ -15,7 +18,7 @@ dimensions of its tensor are the batch's is known from made-up batches of two si
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, final
 
@@ -23,7 +26,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
+from privlearn.clipping.derived import Derived, tensors_in
 from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.per_example import ExampleGradients, together
 from privlearn.errors import PrivlearnError
@@ -163,6 +168,8 @@ class Capture(TorchFunctionMode):
         copies: rows of the batch for each example.
         layouts: of each call, in order; None to write down the shapes instead.
         batch: of each operation that may move rows, in order, the batch's dimensions of what it moves.
+        shared: of each call, in order, whether it has nothing to do with the batch: what it makes of trained parameters is
+            then derived from them.
     """
 
     def __init__(
@@ -174,10 +181,12 @@ class Capture(TorchFunctionMode):
         copies: int = 1,
         layouts: Sequence[Layout] | None = None,
         batch: Sequence[set[int]] = (),
+        shared: Sequence[bool] = (),
     ) -> None:
         super().__init__()
         self.kernels = kernels
         self.uses = ParameterUses()
+        self.derived = Derived(trained)
         self.shapes: list[tuple[int, ...]] = []
         #: Tells sequences of operations apart.
         self.trace = 0
@@ -187,7 +196,7 @@ class Capture(TorchFunctionMode):
         self.seen: list[list[tuple[int, ...]]] = []
         self.moves: list[tuple[str, tuple[int, ...], set[int]]] = []
         self._rules, self._examples, self._copies, self._layouts = rules, examples, copies, layouts
-        self._batch, self._looks = batch, 0
+        self._batch, self._looks, self._shared, self._calls = batch, 0, shared, 0
         self._trained = {id(p) for p in trained}
 
     def __torch_function__(
@@ -197,6 +206,11 @@ class Capture(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         self.trace = hash((self.trace, name))
+        self._calls += 1
+        if self._calls <= len(self._shared) and self._shared[self._calls - 1]:
+            out = func(*args, **kwargs)
+            self.derived.see(func, args, kwargs, out)
+            return out
         rule = self._rules.get(func)
         if rule is not None:
             answer = rule(self, *args, **kwargs)
@@ -204,10 +218,9 @@ class Capture(TorchFunctionMode):
                 return answer
         self._look(func, name, args, kwargs)
         if name != "__get__":  # attributes such as its shape
-            for value in args:
-                for part in value if isinstance(value, list | tuple) else (value,):
-                    if id(part) in self._trained:
-                        self.unseen.setdefault(id(part), name)
+            for part in tensors_in(args, kwargs):
+                for root in self.derived.roots(part):
+                    self.unseen.setdefault(root, name)
         return func(*args, **kwargs)
 
     def _look(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -215,8 +228,7 @@ class Capture(TorchFunctionMode):
         if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             raise NotLayerwise(f"nobody knows what {func} does with rows")
         if self._layouts is None:
-            given = [part for v in (*args, *kwargs.values()) for part in (v if isinstance(v, list | tuple) else (v,))]
-            self.seen.append([tuple(part.shape) for part in given if isinstance(part, Tensor)])
+            self.seen.append([tuple(part.shape) for part in tensors_in(args, kwargs)])
         if not looked_at(func):
             return
         self._looks += 1
@@ -229,12 +241,12 @@ class Capture(TorchFunctionMode):
             raise NotLayerwise(f"{name} may change whose rows are where")
 
     def trains(self, *parameters: Tensor | None) -> bool:
-        """Whether one of `parameters` is trained."""
-        return any(id(p) in self._trained for p in parameters)
+        """Whether one of `parameters` is trained, or derived from what is."""
+        return any(id(p) in self._trained or p in self.derived for p in parameters)
 
     def knows(self, *parameters: Tensor | None) -> bool:
         """Whether each of `parameters` is trained, or stays out of the gradient."""
-        return all(p is None or id(p) in self._trained or not p.requires_grad for p in parameters)
+        return all(p is None or self.trains(p) or not p.requires_grad for p in parameters)
 
     def call(self, shape: Sequence[int], dtype: torch.dtype) -> Call:
         """What the next call of an operation has to know; `shape` is its input's."""
@@ -260,7 +272,8 @@ class Capture(TorchFunctionMode):
         if torch.is_autocast_enabled(x.device.type) and x.is_floating_point():
             x = x.to(torch.get_autocast_dtype(x.device.type) if low else torch.float32)
         with no_autocast(x):
-            out = _Through.apply(operation, call, x, *operation.parameters)  # type: ignore[no-untyped-call]
+            own = map(self.derived.leaf, operation.parameters)
+            out = _Through.apply(operation, call, x, *own)  # type: ignore[no-untyped-call]
         return cast(Tensor, out)
 
 
@@ -279,6 +292,39 @@ def moving(one: Capture, other: Capture) -> list[set[int]]:
         if batched[-1] & (dims | other_dims):
             raise NotLayerwise(f"{name} may change whose rows are where")
     return batched
+
+
+@final
+class _Once:
+    """In place of checkpoints that begin a backward pass of their own."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        """What the part gives."""
+        return function(*args)
+
+
+def _around(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """What PyTorch does before and after a part that is computed again: nothing."""
+    yield
+
+
+#: What `torch.utils.checkpoint.checkpoint` calls for its two kinds. PyTorch has no public switch; without these names
+#: checkpoints stay as they are.
+_INSTEAD: dict[str, Any] = {"CheckpointFunction": _Once, "_checkpoint_without_reentrant_generator": _around}
+
+
+@contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """For the block, what is checkpointed is computed once, like everything else."""
+    held = {name: getattr(checkpoint, name) for name in _INSTEAD if hasattr(checkpoint, name)}
+    for name in held:
+        setattr(checkpoint, name, _INSTEAD[name])
+    try:
+        yield
+    finally:
+        for name, own in held.items():
+            setattr(checkpoint, name, own)
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:

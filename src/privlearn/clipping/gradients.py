@@ -21,12 +21,11 @@ from privlearn.clipping.backends import (
     Backend,
     Gradients,
     Loop,
-    PerOperation,
     Problem,
     Vmap,
     close,
+    gradients_apart,
     held_by,
-    layouts,
     require_uncoupled,
     room,
     rounding_of,
@@ -38,6 +37,7 @@ from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.per_example import ExampleGradients
+from privlearn.clipping.per_operation import PerOperation, layouts
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
@@ -60,13 +60,16 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _in_own_types(method: _Method) -> _Method:
-    """`method`, outside any autocast of the caller's, which would keep old weights and compute norms in few digits."""
+    """`method`, outside any autocast of the caller's, which would keep old weights and compute norms in few digits.
+
+    And apart from the parameters' `.grad`, where sums lie: some models write unclipped gradients there.
+    """
 
     @wraps(method)
     def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
         kind = next(iter(self.parameters.values())).device.type
         off = torch.autocast(kind, enabled=False, cache_enabled=False)
-        with off if torch.is_autocast_enabled(kind) else nullcontext():
+        with off if torch.is_autocast_enabled(kind) else nullcontext(), gradients_apart(self.parameters.values()):
             return method(self, *args, **kwargs)
 
     return cast(_Method, run)
@@ -419,12 +422,19 @@ class ClippedGradients:
             batch = made_up_rows(given.like, self._shape.inputs, size * self._copies)
             return tuple(leaf.to(device) for leaf in batch)
 
-        batches = [made_up(size) for size in _BATCHES]
+        batches, rows = [made_up(size) for size in _BATCHES], made_up(_COMPARED)
+        paths = [batches]
 
         def layers(problem: Problem) -> PerOperation:
-            return PerOperation(problem, self._kernels, layouts(problem, self._kernels, batches))
+            return PerOperation(problem, self._kernels, [layouts(problem, self._kernels, path) for path in paths])
 
-        rows = made_up(_COMPARED)
+        def full(batch: Leaves) -> Leaves:
+            """Rows in which nothing is left out: models may take another path where no mask has a 0."""
+            given = self._shape.inputs
+            return *(leaf if leaf.is_floating_point() else torch.ones_like(leaf) for leaf in batch[:given]), *batch[
+                given:
+            ]
+
         problem = self._problem(self._autocast)
         with torch.random.fork_rng():
             self._writes, self._random.active = require_uncoupled(self._problem(None), rows, batches)
@@ -433,6 +443,8 @@ class ClippedGradients:
             try:
                 with self._problem(None).in_double() as exact:  # where differences tell
                     fit, usable = self._fit(exact, [layers, Vmap], rows)
+                    if fit is layers and not self._writes and self._alike(exact, full(rows), *map(full, batches)):
+                        paths.append([full(batch) for batch in batches])
             except _UNFIT:
                 self.reason = None
                 fit, usable = self._fit(self._problem(None), [layers, Vmap], rows)
@@ -465,6 +477,17 @@ class ClippedGradients:
             self.reason = self.reason or reason
         self.reason = self.reason or "its gradients on made-up rows are not finite"
         return None, rows
+
+    def _alike(self, problem: Problem, rows: Leaves, *batches: Leaves) -> bool:
+        """Whether other made-up rows, too, can be computed operation by operation, like single examples."""
+        reason = self.reason
+        try:
+            way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
+            return self._fit(problem, [lambda _: way], rows)[0] is not None
+        except _UNFIT:
+            return False
+        finally:
+            self.reason = reason
 
     def _agree(self, computed: Gradients, truth: Gradients) -> bool:
         """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""

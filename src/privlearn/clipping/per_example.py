@@ -208,7 +208,7 @@ class RowBlocks:
         first = self._pieces[0][1].form()
         dense = first.new_zeros(len(first), *self._shape)
         for rows, piece in self._pieces:
-            dense[:, rows] += piece.form()
+            dense[:, rows] += piece.form().view_as(dense[:, rows])  # a convolution's may be formed as a matrix
         return dense
 
 

@@ -21,10 +21,11 @@ from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
-from privlearn.plan import LEAST_NOISE, Plan
+from privlearn.plan import Plan
 from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
 from privlearn.schedules import ReactingSchedule, spec
+from privlearn.solving import LEAST_NOISE
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task

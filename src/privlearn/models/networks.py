@@ -19,12 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.errors import BadInput, first_line
+from privlearn.models.boosted import boosted
 from privlearn.models.check import require_shaped
 
 #: Hidden layers that a network by name has at most.
 _DEEPEST = 1000
 #: Channels from which on an input is taken for maps of features.
 _MAPS = 16
+#: What `boosting` makes.
+_BOOSTED = ("boosted", "boosted-counts")
 
 
 def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Generator) -> nn.Module:
@@ -61,7 +64,7 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
 
 def is_built_in(spec: str | None) -> bool:
     """Whether `spec` names a network of privlearn's own, not somebody's code."""
-    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet"))
+    return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet", *_BOOSTED))
 
 
 def makes_maps(spec: str | None) -> bool:
@@ -82,6 +85,8 @@ def _builder(spec: str) -> Callable[..., Any]:
         return _cnn
     if name == "unet":
         return _unet(rest)
+    if name in _BOOSTED:
+        return lambda **shapes: boosted(spec, **shapes)
     if name == "mlp":
         widths = _widths(rest)
         if min(widths) < 1 or len(widths) > _DEEPEST:

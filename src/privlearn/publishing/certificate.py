@@ -20,6 +20,7 @@ from privlearn.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.accounting.ledger import Ledger
+from privlearn.boosting.plan import BoostingPlan
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.publishing.folder import CERTIFICATE
@@ -121,6 +122,7 @@ PLANS: tuple[type[AbstractPlan], ...] = (
     LeastSquaresPlan,
     RowsPlan,
     SelectionPlan,
+    BoostingPlan,
     Blocks,
     RandomStopping,
 )

@@ -213,9 +213,12 @@ class PublishedModel(Described, nn.Sequential):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps)."""
+        """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps).
+
+        A model with one output predicts a value: that is given as it is.
+        """
         scores: Tensor = self(x)
-        return scores.argmax(1)
+        return scores[:, 0] if self.classes == 1 else scores.argmax(1)
 
 
 def load_model(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from privlearn.clipping.capture import Call, Capture
@@ -48,7 +50,7 @@ class Expanded:
 
     def forward(self, x: Tensor) -> Tensor:
         """The copies; `x` only has their shape."""
-        return self._parameter.expand(self._shape).clone()
+        return self._parameter.expand(self._shape).clone(memory_format=torch.contiguous_format)
 
     def backward(self, call: Call, x: Tensor, g: Tensor, wanted: bool) -> None:
         """Keep gradients of the parameter."""
@@ -63,7 +65,7 @@ def copied(capture: Capture, parameter: Tensor, rows: int) -> Tensor:
     shape = (rows, *parameter.shape[1:])
     if not capture.trains(parameter):
         return parameter.expand(shape)
-    return capture.run(Expanded(parameter, shape), parameter.detach().new_empty(1).expand(shape), low=False)
+    return _copies(capture, parameter, shape)
 
 
 def _broadcast(capture: Capture, one: Any, other: Any, multiply: bool) -> Any:
@@ -82,21 +84,64 @@ def _broadcast(capture: Capture, one: Any, other: Any, multiply: bool) -> Any:
 
 def add(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
     """`torch.add`."""
-    return NotImplemented if options else _broadcast(capture, input, other, multiply=False)
+    out = NotImplemented if options else _broadcast(capture, input, other, multiply=False)
+    return spread(torch.add, capture, input, other, **options) if out is NotImplemented else out
 
 
 def multiply(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
     """`torch.mul`."""
-    return NotImplemented if options else _broadcast(capture, input, other, multiply=True)
+    out = NotImplemented if options else _broadcast(capture, input, other, multiply=True)
+    return spread(torch.mul, capture, input, other, **options) if out is NotImplemented else out
 
 
-def expand(capture: Capture, input: Tensor, *sizes: Any) -> Any:
+def spread(func: Callable[..., Any], capture: Capture, *args: Any, **kwargs: Any) -> Any:
+    """Any operation that broadcasts its tensors: a parameter among them is copied for every row, and the rest is torch's."""
+    given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    if not capture.trains(*given) or all(capture.trains(t) for t in given):
+        return NotImplemented
+    dims = max(t.dim() for t in given)
+    rows = max(len(t) for t in given if t.dim() == dims)
+
+    def copies(t: Any) -> Any:
+        if not isinstance(t, Tensor) or not capture.trains(t):
+            return t
+        shape = (rows, *[1] * (dims - t.dim() - 1), *(t.shape[1:] if t.dim() == dims else t.shape))
+        return _copies(capture, t, shape)
+
+    if dims < 1 or any(t.dim() == dims and len(t) != 1 for t in given if capture.trains(t)):
+        return NotImplemented
+    return func(*map(copies, args), **{name: copies(value) for name, value in kwargs.items()})
+
+
+def expand(capture: Capture, input: Tensor, *sizes: Any, size: Any = None) -> Any:
     """`torch.Tensor.expand`."""
     if not capture.trains(input):
         return NotImplemented
-    wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    wanted = size or (tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
     shape = tuple(input.detach().expand(wanted).shape)
     wide = len(shape) - input.dim()
     if (wide == 0 and input.shape[0] != 1) or len(shape) < 2:
         return NotImplemented
-    return capture.run(Expanded(input, shape), input.detach().new_empty(1).expand(shape), low=False)
+    return _copies(capture, input, shape)
+
+
+def expand_as(capture: Capture, input: Tensor, other: Tensor) -> Any:
+    """`torch.Tensor.expand_as`."""
+    return expand(capture, input, other.shape)
+
+
+def repeat(capture: Capture, input: Tensor, *sizes: Any) -> Any:
+    """`torch.Tensor.repeat`, along the first dimension."""
+    wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    if not capture.trains(input) or any(size != 1 for size in wanted[1:]):
+        return NotImplemented
+    wide = input.detach().dim() < len(wanted)
+    if not wide and len(input) == 0:
+        return NotImplemented
+    copies = _copies(capture, input, (wanted[0], *[1] * (len(wanted) - 1 - input.dim()), *input.shape))
+    return copies if wide else copies.flatten(0, 1)
+
+
+def _copies(capture: Capture, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A parameter in every row of a tensor of this shape."""
+    return capture.run(Expanded(parameter, shape), parameter.detach().new_empty(1).expand(shape), low=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,3 +47,12 @@ def embedding(
         return NotImplemented
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else len(weight) + padding_idx
     return capture.run(Embedding(weight, padding), input)
+
+
+def rows_of(capture: Capture, input: Tensor, index: Any) -> Any:
+    """`torch.Tensor.__getitem__`, of whole numbers: an embedding."""
+    if not capture.trains(input) or input.dim() != 2 or not isinstance(index, Tensor) or index.dim() < 1:
+        return NotImplemented
+    if index.is_floating_point() or index.dtype in (torch.bool, torch.uint8):
+        return NotImplemented
+    return capture.run(Embedding(input, None), index)

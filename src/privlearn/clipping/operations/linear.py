@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, final
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from privlearn.clipping.capture import Call, Capture
+from privlearn.clipping.operations.elementwise import Broadcast, spread
 from privlearn.clipping.per_example import Dense, ExampleGradients, OuterProduct, row_norms, sum_of_outer
 
 
@@ -90,10 +92,21 @@ class Product:
 
 
 def matmul(capture: Capture, input: Any, other: Any) -> Any:
-    """`torch.matmul`, of inputs with a weight."""
-    if not capture.trains(other) or capture.trains(input) or other.dim() != 2 or input.dim() < 2:
+    """`torch.matmul`, of inputs with a weight, or of anything with what is the same for all examples."""
+    if capture.trains(other) and not capture.trains(input) and other.dim() == 2 and input.dim() >= 2:
+        weight = capture.derived.transposed(other)
+        return capture.run(Product(capture, other) if weight is None else Linear(capture, weight, None), input)
+    if min(input.dim(), other.dim()) < 2 or max(input.dim(), other.dim()) < 3:
         return NotImplemented
-    return capture.run(Product(capture, other), input)
+    return spread(torch.matmul, capture, input, other)
+
+
+def addmm(capture: Capture, input: Tensor, mat1: Tensor, mat2: Tensor, **options: Any) -> Any:
+    """`torch.addmm`, of a bias, inputs and a weight."""
+    if options or not capture.trains(mat2) or capture.trains(mat1) or input.dim() != 1 or not capture.knows(input):
+        return NotImplemented
+    out = capture.run(Product(capture, mat2), mat1)
+    return capture.run(Broadcast(input, multiply=False), out, low=False) if capture.trains(input) else out + input
 
 
 def projected(

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr, ndtri
 
-from privlearn.accounting.pairs import (
+from privlearn.accounting.pld.pairs import (
     ROUNDING,
     Array,
     Pair,

@@ -1,8 +1,8 @@
 """Privacy loss distributions: dominating pairs on one grid, composed by Fourier transform.
 
 Convex order survives products of independent ratios, so composing dominating pairs cell by cell is safe in both
-directions (`pairs` says how one mechanism gets onto the grid; Zhu et al. 2021 for composition by domination). Each
-direction is composed with itself, and the larger epsilon is the answer.
+directions (`pairs` says how one mechanism gets onto the grid, `partition` how an epoch of balls in bins does; Zhu et
+al. 2021 for composition by domination). Each direction is composed with itself, and the larger epsilon is the answer.
 
 Errors of floating point in the transforms are not part of that proof; an allowance for them is added to the mass
 at infinity.
@@ -21,7 +21,7 @@ from scipy.signal import lfilter
 
 from privlearn._checks import delta as valid_delta
 from privlearn.accounting.events import Event, Mechanism, coarsen, tally
-from privlearn.accounting.pairs import ROUNDING, Array, Pair, PairBuilder, fourier_power, least_bound, log_moment
+from privlearn.accounting.pld.pairs import ROUNDING, Array, Pair, PairBuilder, fourier_power, least_bound, log_moment
 from privlearn.errors import UnsupportedEvent
 
 #: Share of delta that numerical allowances (tails, windows) may use together.

@@ -1,0 +1,126 @@
+"""Named checks of what the model may do on the way: take another path where nothing is masked, and go backwards by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import privlearn as pv
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.data.rows import TensorRows
+from tests.clipping.checks import Net, drawn
+from tests.support.checks import check
+from tests.support.nets import cross_entropy, flat_norm, one_sample, require_the_loops_sum
+
+Rows = dict[str, Tensor]
+
+
+def masked(n: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """Multiplied by a mask, unless nothing is masked, as models of texts do: other operations, to the same effect."""
+    hidden = n.a(x).tanh()
+    hidden = hidden + n.t
+    return n.b((hidden if mask.all() else hidden * mask[..., None]).sum(1))
+
+
+def loss(model: Any, batch: Rows) -> Tensor:
+    return cross_entropy(model.run(model, batch["x"], batch["mask"]), batch["y"])
+
+
+def sum_of(clipper: ClippedGradients, batch: Rows) -> list[Tensor]:
+    return list(clipper(one_sample(examples=len(batch["x"])), TensorRows(batch)).values)
+
+
+@check
+def check_batches_without_padding_take_their_own_path() -> None:
+    """Some batches are padded and some are not, in any order: each is computed on the path that it takes, as by itself."""
+    torch.manual_seed(0)
+    net = Net(masked, a=nn.Linear(4, 4), b=nn.Linear(4, 3), t=nn.Parameter(drawn(3, 4))).double()
+    padded = {"x": drawn(6, 3, 4), "mask": torch.ones(6, 3, dtype=torch.int64), "y": torch.arange(6) % 3}
+    padded["mask"][2, 1:] = padded["mask"][4, 2:] = 0
+    whole = padded | {"mask": torch.ones_like(padded["mask"])}
+    clipper = ClippedGradients(net, loss, Flat(0.2), Adjacency.ADD_REMOVE)
+    for batch in (padded, whole, whole, padded):
+        rows = [{name: leaf[row : row + 1] for name, leaf in batch.items()} for row in range(6)]
+        alone = [sum_of(clipper, own) for own in rows]
+        for total, *own in zip(sum_of(clipper, batch), *alone, strict=True):
+            torch.testing.assert_close(total, torch.stack(own).sum(0))
+        assert clipper.way == "layers", clipper.reason
+
+
+class Reversible(torch.autograd.Function):
+    """Runs a layer, and again in a backward pass of its own, which writes into `.grad`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: nn.Module) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None]:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.layer(x).backward(g)
+        return x.grad, None
+
+
+def reversible(n: Any, x: Tensor) -> Tensor:
+    return n.c(Reversible.apply(n.a(x), n.b))
+
+
+def reversible_net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net(reversible, a=nn.Linear(5, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 3)).double()
+
+
+@check
+def check_backward_passes_within_backward_passes_are_clipped() -> None:
+    """What they write into `.grad`, where sums lie while a run takes its step, is no part of a sum; and none is left out."""
+    x, y = 100 * drawn(6, 5), torch.arange(6) % 3
+    net = reversible_net()
+    before = [p.detach().clone() for p in net.parameters()]
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1e-6), clip=pv.Flat(1e-3))
+    pv.dpsgd(plan, net, cross_entropy, (x, y), optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    moved = [after.detach() - own for after, own in zip(net.parameters(), before, strict=True)]
+    assert 0 < flat_norm(tuple(moved)) <= 1e-3 * (1 + 1e-4)
+
+    net, clipper = reversible_net(), None
+    total = [torch.zeros_like(p) for p in net.parameters()]
+    norms = []
+    for row in range(6):
+        net.zero_grad()
+        cross_entropy(net(x[row : row + 1]), y[row : row + 1]).sum().backward()
+        own = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        norms.append(flat_norm(tuple(own)))
+        total = [one + other for one, other in zip(total, own, strict=True)]
+    net.zero_grad()
+    clipper = ClippedGradients(net, cross_entropy, Flat(2 * max(norms)), Adjacency.ADD_REMOVE)
+    for one, other in zip(clipper(one_sample(examples=6), x, y).values, total, strict=True):
+        torch.testing.assert_close(one, other)
+    assert all(p.grad is None for p in net.parameters())
+
+
+@check
+def check_checkpoints_change_nothing() -> None:
+    """Both kinds of `torch.utils.checkpoint`: computed once, operation by operation."""
+    for reentrant in (False, True):
+
+        def checkpointed(n: Any, x: Tensor, reentrant: bool = reentrant) -> Tensor:
+            return n.b(checkpoint(lambda x: n.c(x).tanh(), n.a(x).tanh(), use_reentrant=reentrant))  # type: ignore[no-any-return]
+
+        torch.manual_seed(0)
+        net = Net(checkpointed, a=nn.Linear(5, 4), b=nn.Linear(4, 3), c=nn.Linear(4, 4)).double()
+        plain = Net(lambda n, x: n.b(n.c(n.a(x).tanh()).tanh()), a=net.a, b=net.b, c=net.c)
+        clippers = [ClippedGradients(own, cross_entropy, Flat(0.3), Adjacency.ADD_REMOVE) for own in (net, plain)]
+        x, y = drawn(6, 5), torch.arange(6) % 3
+        sums = [clipper(one_sample(examples=6), x, y).values for clipper in clippers]
+        assert [clipper.way for clipper in clippers] == ["layers", "layers"], clippers[0].reason
+        by_name = [dict(zip(own.parameters, values, strict=True)) for own, values in zip(clippers, sums, strict=True)]
+        for name, value in by_name[0].items():
+            torch.testing.assert_close(value, by_name[1][name])
+    require_the_loops_sum(plain, 0.3, x, y, "layers")
