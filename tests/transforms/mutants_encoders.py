@@ -53,7 +53,7 @@ MUTANTS = [
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("an encoder is in the mode that others leave it in", modules.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0]", "check_batch_norm_of_an_encoder_is_a_fixed_map"),
-    Mutant("batch norm of a network is taken for a fixed map", models_check.require_per_example,
+    Mutant("batch norm of a network is taken for a fixed map", models_check.require_separate,
            "fixed and module.track_running_stats", "module.track_running_stats",
            "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
