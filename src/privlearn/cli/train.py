@@ -214,9 +214,9 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
 def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of DP-SGD or DP-MAC."""
     chosen = methods.training_request(request) if request.method == DPMAC else descent_request(request)
-    with featured(request, data, chosen) as data:
+    with featured(request, data, chosen) as (data, front):
         public = None if request.public is None else public_rows(request, data)
-        facts = facts_of(data, request.examples)
+        facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
         settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
         plan, examples = settled.plan, facts.examples
@@ -243,7 +243,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
-        shape = shape_after(plan.front, _row_shape(data))
+        shape = shape_after(plan.front, np.shape(data.x)[1:])
         size = tuple(np.shape(data.y)[1:])
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
@@ -251,12 +251,6 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
         screen.notes.print(exactness)
     if request.epochs is not None and plan.epochs < request.epochs:
         screen.notes.print(f"the budget ends after {plan.epochs} of {request.epochs} epochs at this noise")
-
-
-def _row_shape(data: Dataset) -> tuple[int, ...]:
-    """The shape of a row behind public features."""
-    row = torch.zeros(1, *data.x.shape[1:])
-    return tuple((row if data.features is None else data.features.encoder(row)).shape[1:])
 
 
 def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: dict[str, Any], opened: Opened) -> Result:
@@ -323,8 +317,8 @@ def _descent_rows(request: Request, plan: Plan, answer: dict[str, Any], result: 
 @contextmanager
 def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A classifier from released statistics of classes."""
-    with featured(request, data) as data:
-        facts = facts_of(data, request.examples)
+    with featured(request, data) as (data, front):
+        facts = facts_of(data, request.examples, front)
         plan, why = methods.features_plan(request, facts)
         answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
@@ -427,4 +421,4 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request.label_smoothing)
-        require_changeable(request.augmentation, plan, data, x, y)
+        require_changeable(request.augmentation, plan, x, y)

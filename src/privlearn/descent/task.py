@@ -112,11 +112,11 @@ class Task:
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
         augmentation = compute.get("augmentation")
-        require_changeable(augmentation, plan, self.data, self.x, self.y)
+        require_changeable(augmentation, plan, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         self.examples = plan.examples or self.present
         self._row_key = b""
-        self.front = Front(plan, self.data, self.x)
+        self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)
         require_public_numbers(self.examples, rates)

@@ -227,7 +227,7 @@ class MacTask:
         x, y = data.tensors()
         require_same_examples(plan, data)
         self._examples = plan.examples or len(x)
-        self._front = Front(plan, data, x)
+        self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape
         warn_of_absent(self._x)
         require_public_numbers(self._examples, rates)

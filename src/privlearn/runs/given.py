@@ -268,7 +268,7 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
         )
 
 
-def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Dataset, x: Tensor, y: Tensor) -> None:
+def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor, y: Tensor) -> None:
     """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
 
     Raises:
@@ -278,9 +278,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
     if augmentation is None:
         return
     public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
-    require_no_features(
-        augmentation, (public[0] if public else None) if data.features is None else data.features.encoder.spec
-    )
+    require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
         FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:

@@ -91,7 +91,7 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
         transforms: what was made of each transform of it, in their order.
         data: whose features may have names, which stand for them until something else is made of them.
     """
-    names, choices = () if data.features else data.feature_names, []
+    names, choices = data.feature_names, []
     for own, transform in zip(front, transforms, strict=True):
         if isinstance(own, Rescale):
             continue  # of the same numbers
