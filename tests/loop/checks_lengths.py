@@ -122,7 +122,7 @@ def check_what_a_row_is_padded_to_follows_from_itself() -> None:
     seen: list[dict[int, Any]] = []
     for company in ([0], [0, 6, 8], list(range(9))):
         own = {}
-        for part, numbers in given.groups(np.array(company), lambda rows: True):
+        for part, numbers in given.by_shape(np.array(company), lambda rows: True):
             for number in numbers.tolist():
                 own[number] = [leaf.tolist() for leaf in part.fetch(torch.tensor([number]))]
         assert set(own) == set(company)

@@ -17,11 +17,11 @@ CANNOT, NEST = (
 )
 
 MUTANTS = [
-    Mutant("rows are padded to the longest of the batch", dataset_rows._Batch.groups, "longer = padding.rounded_up(own)",
+    Mutant("rows are padded to the longest of the batch", dataset_rows._Batch.by_shape, "longer = padding.rounded_up(own)",
            "longer = max(map(shapes_of, self._made.values()))", OWN),
-    Mutant("rows of the longest group alone are computed", dataset_rows._Batch.groups, "sorted(groups.items())",
+    Mutant("rows of the longest group alone are computed", dataset_rows._Batch.by_shape, "sorted(groups.items())",
            "sorted(groups.items())[-1:]", LOOP),
-    Mutant("a length that can't be computed takes its rows along", dataset_rows._Batch.groups,
+    Mutant("a length that can't be computed takes its rows along", dataset_rows._Batch.by_shape,
            "longer if suits(_Batch(self._rows, {}, longer)) else own", "longer", CANNOT),
     Mutant("padded on the other side", padding._placed, "if before.get(axis)", "if not before.get(axis)", LEARNED),
     Mutant("padded with ones", padding.Padding.padded, "axes, fill)\n", "axes, 1)\n", LEARNED),

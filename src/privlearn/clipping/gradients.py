@@ -330,7 +330,7 @@ class ClippedGradients:
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """The examples that are computed at once: rows of one shape, whose company changes no other row."""
         first = (self._way, self._chunk)
-        groups: Any = rows.groups(examples, self._suits) if _padded(rows) else [(rows, examples)]  # type: ignore[attr-defined]
+        groups: Any = rows.by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]  # type: ignore[attr-defined]
         for data, own in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)

@@ -51,6 +51,7 @@ class DatasetRows:
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
     Attributes:
+        groups: a person's id for each row, where examples are persons; None: nobody said whose they are.
         stated: the shapes of a row's tensors, with 1 for a length that differs from row to row.
 
     Raises:
@@ -69,6 +70,7 @@ class DatasetRows:
         self._made = _Made(dataset, collate or _collated)
         self.workers, self.fresh, self._begin = count("workers", workers, least=0), fresh, begin
         self._key: bytes | None = None
+        self.groups: Any = None
         batch = self._first()
         leaves, self.structure = tree_flatten(batch)
         if not leaves or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves):
@@ -99,7 +101,7 @@ class DatasetRows:
 
     @property
     def padded(self) -> bool:
-        """Whether rows have lengths of their own: then they are computed by `groups`."""
+        """Whether rows have lengths of their own: then they are computed by `by_shape`."""
         return self._made.padding is not None
 
     def fetch(self, rows: Tensor) -> Leaves:
@@ -126,7 +128,7 @@ class DatasetRows:
         for (_, own), made in zip(listed, loader, strict=True):
             yield _Batch(self._at(own), made)
 
-    def groups(
+    def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
     ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """The examples by the shape of their rows, each padded to a length that follows from its own.
@@ -135,7 +137,7 @@ class DatasetRows:
             examples: the indices.
             suits: whether rows of the shapes of these can be computed; asked last of those that are yielded next.
         """
-        yield from _Batch(self, {}).groups(examples, suits)
+        yield from _Batch(self, {}).by_shape(examples, suits)
 
     def _at(self, key: bytes | None) -> DatasetRows:
         """These rows in a batch with this key."""
@@ -218,7 +220,7 @@ class _Batch:
         """Digests of these rows."""
         return self._rows.identities(rows)
 
-    def groups(
+    def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
     ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """As of `DatasetRows`."""
