@@ -156,7 +156,7 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
     if collate is not None:
-        rows.require_apart()
+        rows.try_collate()
     return rows, drawn.batch_size
 
 

@@ -284,7 +284,10 @@ class Task:
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the digest of the schema that rows of a table came from."""
-        shapes = {"input_shape": list(self.data.x.shape[1:]), "network_input_shape": list(self.rows.like[0].shape[1:])}
+        shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
+        if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
+            shape = own = self.indexed.stated[0]  # lengths are private
+        shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
         return shapes | ({"schema": self.data.schema} if self.data.schema else {})
 
 
