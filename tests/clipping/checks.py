@@ -15,7 +15,7 @@ import privlearn as pv
 from privlearn import streams
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.clipping import backends, gradients, kernels, per_example, per_operation
+from privlearn.clipping import backends, gradients, kernels, per_example
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.clips import Automatic, Clip, Flat, PerLayer, Quantile
 from privlearn.clipping.gradients import ClippedGradients
@@ -245,8 +245,8 @@ def check_rules_give_each_examples_gradient() -> None:
         problem = backends.Problem(net, cross_entropy, dict(net.named_parameters()))
         batches = [made_up_batch(x, y, size) for size in (5, 7)]
         plain = kernels.Kernels()
-        seen = per_operation.layouts(problem, plain, batches)
-        found, losses = per_operation.PerOperation(problem, plain, [seen])(x, y)
+        seen = backends.layouts(problem, plain, batches)
+        found, losses = backends.PerOperation(problem, plain, [seen])(x, y)
         truth, true_losses = backends.Loop(problem)(x, y)
         torch.testing.assert_close(losses, true_losses)
         assert found.keys() == truth.keys()

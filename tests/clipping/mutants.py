@@ -11,7 +11,6 @@ from privlearn.clipping import (
     gradients,
     kernels,
     per_example,
-    per_operation,
 )
 from privlearn.clipping import kernels as clipping_kernels
 from privlearn.clipping.operations import contraction, elementwise
@@ -55,7 +54,7 @@ MUTANTS = [
            "check_sums_of_many_gradients_are_bounded"),
     Mutant("all batches follow the sample's size", gradients.ClippedGradients._chunks,
            "size = min(self._chunk, BLOCK)",
-           "size = math.ceil(len(own) / math.ceil(len(own) / self._chunk))",
+           "size = -(-len(own) // -(-len(own) // self._chunk))",
            "check_batches_computed_at_once_do_not_follow_the_sample"),
     Mutant("sums in double precision never reach the gradients", gradients.ClippedGradients.released,
            "own.copy_(total)", "own",
@@ -78,11 +77,11 @@ MUTANTS = [
            "one[0] * batches[1] == other[0] * batches[0]", "True", "check_rules_give_each_examples_gradient"),
     Mutant("the batch second, read as if first", capture.Call.grouped, "t.transpose(0, 1)",
            "t.reshape(t.shape[1], t.shape[0], *t.shape[2:])", "check_rules_give_each_examples_gradient"),
-    Mutant("another sequence of operations passes", per_operation.PerOperation._on, "if capture.trace != trace:",
+    Mutant("another sequence of operations passes", backends.PerOperation._on, "if capture.trace != trace:",
            "if False:", "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("rows may move", capture.moved, "tensor = source(func, args, kwargs)", "tensor = None",
            "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("a use without a rule passes", per_operation.PerOperation._on, "if flow is not None:", "if False:",
+    Mutant("a use without a rule passes", backends.PerOperation._on, "if flow is not None:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
     Mutant("a derived tensor's gradient stays with it", derived.Derived.hand_on, "own.append(tensor)", "continue",
            "check_rules_give_each_examples_gradient"),

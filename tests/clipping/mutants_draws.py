@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import streams
-from privlearn.clipping import augmentation, backends, evaluation, gradients, per_operation, randomness
+from privlearn.clipping import agreement, augmentation, backends, evaluation, gradients, randomness
 from privlearn.data import rows
 from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
@@ -26,7 +26,7 @@ MUTANTS = [
            MASKS),
     Mutant("copies draw from numpy by the place in the batch", augmentation.Views._one_by_one, "random.seed(number)",
            "number", COPIES),
-    Mutant("dropout is seeded with the initial weights, for the whole run", per_operation.PerOperation._on,
+    Mutant("dropout is seeded with the initial weights, for the whole run", backends.PerOperation._on,
            "problem.random.together(drawn)", "__import__('contextlib').nullcontext()", MASKS),
     Mutant("calls of layers by the place", randomness._Keyed._numbers, "plain[:, :, 0], plain",
            "plain[:, :, 0], _ = np.arange(number)[:, None], 0\n    plain[:, :, 1], plain", MASKS),
@@ -79,9 +79,9 @@ MUTANTS = [
     Mutant("buffers are put back after the whole batch only", backends.Loop.__call__,
            "problem.computing(problem.random.alone(number))",
            "problem.random.alone(number)", LOSSES),
-    Mutant("losses that remember are let through", backends._require_same, "not torch.allclose(",
+    Mutant("losses that remember are let through", agreement._require_same, "not torch.allclose(",
            "None and torch.allclose(", LOSSES),
-    Mutant("losses that draw from numpy are let through", backends.require_uncoupled, "if foreign:", "if False:",
+    Mutant("losses that draw from numpy are let through", agreement.require_uncoupled, "if foreign:", "if False:",
            LOSSES),
     Mutant("a known stream of copies is not told", streams.Streams.__post_init__,
            "self.initialisation, self.views)", "self.initialisation)", KNOWN),

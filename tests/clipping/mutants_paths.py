@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import backends, capture, gradients, per_operation
+from privlearn.clipping import agreement, backends, capture
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -10,9 +10,9 @@ MUTANTS = [
            "check_backward_passes_within_backward_passes_are_clipped"),
     Mutant("what backward passes write into .grad is left out", backends.Loop.__call__,
            "g if p.grad is None else g + p.grad", "g", "check_backward_passes_within_backward_passes_are_clipped"),
-    Mutant("a path is taken for another", per_operation.PerOperation._on, "if capture.trace != trace:", "if False:",
+    Mutant("a path is taken for another", backends.PerOperation._on, "if capture.trace != trace:", "if False:",
            "check_branches_that_only_real_data_take_change_nothing"),
-    Mutant("batches without padding have no path", gradients.ClippedGradients._choose, "if fit is layers and", "if False and",
+    Mutant("batches without padding have no path", agreement.Choice.__init__, "if fit is layers and", "if False and",
            "check_batches_without_padding_take_their_own_path"),
     Mutant("what is checkpointed is computed twice", capture.without_checkpoints, "hasattr(checkpoint, name)", "False",
            "check_checkpoints_change_nothing"),

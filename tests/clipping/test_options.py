@@ -387,7 +387,7 @@ def test_what_fits_into_memory_is_computed_at_once(monkeypatch: pytest.MonkeyPat
     met = []
     for room in (1, 1500, 1 << 28):
         sizes: list[int] = []
-        monkeypatch.setattr("privlearn.clipping.backends._WORKING_SET", room)
+        monkeypatch.setattr("privlearn.clipping.agreement._WORKING_SET", room)
         found = clipped_sum(small_net(), Flat(0.2), x, y, observe=lambda losses, norms, s=sizes: s.append(len(losses)))
         require_close(found, expected)
         met.append(max(sizes))

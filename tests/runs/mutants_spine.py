@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import plan, sampling, streams
 from privlearn.accounting import budget, events, guarantee, ledger, ledger_state
 from privlearn.accounting.pld import pairs
-from privlearn.clipping import clips, gradients, per_example, row_sums
+from privlearn.clipping import agreement, clips, gradients, per_example, row_sums
 from privlearn.descent import dpsgd, epoch_noise
 from privlearn.mechanisms import noise, release
 from privlearn.models import check as models_check
@@ -81,7 +81,7 @@ MUTANTS = [
            "check_one_example_moves_the_sum_by_at_most_the_sensitivity"),
     Mutant("norms in single precision", per_example.row_norms, "and norms.numel()", "and False",
            "check_norms_do_not_underflow"),
-    Mutant("any way of computing gradients is taken", gradients.ClippedGradients._agree,
+    Mutant("any way of computing gradients is taken", agreement._same_gradients,
            "(ours, losses), (theirs, true_losses) = computed, truth", "return True",
            "check_rules_that_disagree_are_not_used"),
     Mutant("NaN survives the clip", gradients.ClippedGradients._finite,

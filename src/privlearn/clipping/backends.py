@@ -1,31 +1,27 @@
-"""Two ways to the gradient of every example: with `torch.func.vmap`, and one at a time. `per_operation` has the third.
+"""Three ways to the gradient of every example: operation by operation, with `torch.func.vmap`, and one at a time.
 
-The loop is the truth that the other two are held against, and the last resort.
-
-When two computations on made-up rows agree, and whether a loss is computed example by example.
-
-What a batch holds in memory, and how much it may.
+The loop is the truth that the other two are held against (`agreement`), and the last resort.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from privlearn.clipping.capture import Layout, NotLayerwise, without_checkpoints
+from privlearn.clipping.capture import Capture, Layout, NotLayerwise, moving, without_checkpoints
+from privlearn.clipping.derived import CallShapes, shared_calls
 from privlearn.clipping.evaluation import FrozenState
+from privlearn.clipping.kernels import Kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
+from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense, ExampleGradients
-from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
-from privlearn.errors import NotPerExample
+from privlearn.clipping.randomness import Recorder, RowRandom
 
 #: Gradients by parameter name (a parameter that took no part is missing), and each example's loss, shape (examples,).
 Gradients = tuple[dict[str, ExampleGradients], Tensor]
@@ -134,6 +130,102 @@ def layouts_of_draws(
     return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
 
 
+#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the sequence
+#: of all operations; where the examples are in what each call that draws random numbers draws; and which calls have nothing
+#: to do with the batch.
+Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool]]
+
+
+def layouts(problem: Problem, kernels: Kernels, batches: Sequence[Leaves]) -> Seen:
+    """Where the examples are in each operation's input: what explains its shapes at two batch sizes.
+
+    Raises:
+        NotLayerwise: nothing does, or examples change their places.
+    """
+    shapes: list[CallShapes] = []
+    for leaves in map(problem.inputs, batches):
+        shapes.append(CallShapes())
+        own = [leaf.clone() for leaf in leaves]  # the model may write into them
+        with problem.computing(torch.enable_grad()), shapes[-1]:
+            problem.forward(*own)
+    shared = shared_calls(*shapes)
+    captures: list[Capture] = []
+
+    def run(*leaves: Tensor) -> None:
+        captures.append(Capture(RULES, list(problem.parameters.values()), kernels, len(leaves[0]), shared=shared))
+        leaves = problem.inputs(leaves)
+        with torch.enable_grad(), captures[-1]:
+            problem.forward(*leaves)
+
+    drawn = layouts_of_draws(problem, batches, run)
+    one, other = captures
+    if len({one.trace, other.trace, *(own.trace for own in shapes)}) > 1:
+        raise NotLayerwise("the model calls other operations on a batch of another size")
+    sizes = (len(batches[0][0]), len(batches[1][0]))
+    between = [Layout.between(*pair, sizes) for pair in zip(one.shapes, other.shapes, strict=True)]
+    return between, moving(one, other), one.trace, drawn, shared
+
+
+@final
+class PerOperation:
+    """One backward pass in which only gradients of activations flow. For models whose operations have rules.
+
+    Args:
+        problem: what is differentiated.
+        kernels: for matrix products.
+        paths: what was seen on made-up rows, for each path that the model may take. A batch is computed on the first one that
+            is its own, and the next batch on that one first.
+    """
+
+    name: ClassVar[str] = "layers"
+
+    def __init__(self, problem: Problem, kernels: Kernels, paths: Sequence[Seen]) -> None:
+        self._problem, self._kernels, self._paths = problem, kernels, list(paths)
+        self._trained = list(problem.parameters.values())
+
+    def __call__(self, *leaves: Tensor) -> Gradients:
+        """Gradients and losses of a batch."""
+        self._kernels.scratch.next_step()
+        inputs = self._problem.inputs(leaves)
+        other: NotLayerwise | None = None
+        for number, path in enumerate(self._paths):
+            try:
+                computed = self._on(path, inputs)
+            except NotLayerwise as error:
+                other = other or error
+                continue
+            self._paths.insert(0, self._paths.pop(number))
+            return computed
+        assert other is not None
+        raise other
+
+    def _on(self, path: Seen, leaves: Leaves) -> Gradients:
+        """The same, if the batch takes this path."""
+        problem, copies = self._problem, self._problem.copies
+        layouts, batch, trace, drawn, shared = path
+        examples = len(leaves[0]) // copies
+        capture = Capture(RULES, self._trained, self._kernels, examples, copies, layouts, batch, shared)
+        with problem.computing(problem.random.together(drawn)):
+            with torch.enable_grad():
+                with capture:
+                    losses = problem.forward(*leaves)
+                total = losses.sum()
+            if capture.trace != trace:
+                raise NotLayerwise("the model calls other operations than it did on made-up rows")
+            ends = [*self._trained, *capture.derived.leaves]
+            flows: Sequence[Tensor | None] = torch.autograd.grad(total, ends, allow_unused=True)
+            capture.derived.hand_on(capture.uses.of, capture.uses.keep)
+        by_name = {}
+        for (name, parameter), flow in zip(problem.parameters.items(), flows, strict=False):
+            if flow is not None:
+                operation = capture.unseen.get(id(parameter), "an operation")
+                raise NotLayerwise(f"{name!r} is used by {operation} without a rule for it")
+            gradients = capture.uses.of(parameter)
+            if gradients is not None:
+                by_name[name] = gradients
+        return by_name, losses.detach()
+
+
 @final
 class Vmap:
     """All examples at once through `torch.func`, for every other model."""
@@ -220,161 +312,3 @@ class Backend(Protocol):
     def __call__(self, *leaves: Tensor) -> Gradients:
         """Gradients and losses of a batch."""
         ...
-
-
-#: Relative difference up to which two results agree.
-TOLERANCE = 2e-3
-
-
-def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> tuple[bool, bool]:
-    """Refuse a loss whose value for one example depends on other examples, or on earlier batches.
-
-    Every computation starts from the same seeds, and from the state that the model and the loss had.
-
-    Args:
-        problem: what is differentiated.
-        rows: a made-up batch.
-        batches: two more such batches, of different sizes.
-
-    Returns:
-        Whether the model or the loss writes into the rows that it is given, and whether it draws random numbers.
-
-    Raises:
-        NotPerExample: it does, or draws random numbers from elsewhere than PyTorch.
-    """
-    written, drawn, foreign = False, False, False
-
-    def losses(*leaves: Tensor) -> Tensor:
-        nonlocal written, drawn, foreign
-        given, device = [leaf.clone() for leaf in leaves], leaves[0].device
-        with generators_at(0), problem.computing(torch.no_grad()):
-            own, others = drawn_by(device), foreign_state()
-            layout = problem.forward(*given)
-            drawn |= not all(map(torch.equal, drawn_by(device), own))
-            foreign |= foreign_state() != others
-        written |= any(t._version > 0 or not torch.equal(t, own) for t, own in zip(given, leaves, strict=True))
-        return layout
-
-    together = losses(*rows)
-    _require_same(losses(*rows), together)
-    if foreign:
-        raise NotPerExample(
-            "the model or the loss draws random numbers from numpy or random, which would differ with the other examples: "
-            "draw them with torch"
-        )
-    starts = range(0, len(rows[0]), problem.copies)
-    if not drawn or not _agree_by_example(problem, rows, batches):
-        alone = torch.cat([_alone(losses, rows, start, problem.copies, drawn) for start in starts])
-        if not _agree(together, alone):
-            raise NotPerExample(
-                "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
-                "normalisation over the batch"
-            )
-    given = problem.shape.inputs
-    losses(*map(larger, rows[:given]), *rows[given:])
-    _require_same(losses(*rows), together)
-    return written, drawn
-
-
-def _agree_by_example(problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
-    """Whether examples have the same losses by themselves and together, if each draws random numbers of its own."""
-    examples, copies, random = len(rows[0]) // problem.copies, problem.copies, problem.random
-    random.active = True
-    random.take(np.arange(examples, dtype=np.uint64))
-    with torch.no_grad():
-        try:
-            drawn = layouts_of_draws(problem, batches)
-            with problem.computing(random.together(drawn)):
-                together = problem.forward(*(leaf.clone() for leaf in rows))
-        except NotLayerwise:
-            return False
-        alone = []
-        for number in range(examples):
-            own = slice(number * copies, (number + 1) * copies)
-            with problem.computing(random.alone(number)):
-                alone.append(problem.forward(*(leaf[own].clone() for leaf in rows)))
-    return _agree(together, torch.cat(alone))
-
-
-def _agree(together: Tensor, alone: Tensor) -> bool:
-    usable = alone.isfinite()
-    return close(together[usable], alone[usable], rounding_of(alone[usable]))
-
-
-def _alone(losses: Callable[..., Tensor], rows: Leaves, start: int, copies: int, drawn: bool) -> Tensor:
-    """The loss of the example whose rows begin at `start`, by itself.
-
-    If random numbers are drawn, they depend on the size of the batch: then beside others than before.
-    """
-    own = slice(start, start + copies)
-    if not drawn:
-        return losses(*(leaf[own] for leaf in rows))
-    others = [leaf.roll(copies, 0) for leaf in rows]
-    for leaf, given in zip(others, rows, strict=True):
-        leaf[own] = given[own]
-    return losses(*others)[start // copies :][:1]
-
-
-def _require_same(again: Tensor, losses: Tensor) -> None:
-    """Refuse losses that differ from those of the same rows before; on a GPU sums may be taken in another order."""
-    rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
-    if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
-        raise NotPerExample(
-            "the loss of the same rows differs from one call to the next, with the same seeds: the model or the loss keeps "
-            "something of earlier batches. Keep it in buffers (register_buffer), which are put back after each batch, or "
-            "leave it out"
-        )
-
-
-def larger(rows: Tensor) -> Tensor:
-    """Rows with other numbers, where they are no indices: what keeps a maximum, say, comes to another."""
-    return 2 * rows if rows.is_floating_point() else rows
-
-
-def rounding_of(values: Tensor) -> float:
-    """A difference that tells nothing about values of this size."""
-    return math.sqrt(torch.finfo(values.dtype).eps) * float(values.abs().max()) if values.numel() else 0.0
-
-
-def close(one: Tensor, other: Tensor, rounding: float) -> bool:
-    """Whether two results agree, apart from `rounding`."""
-    return torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=rounding)
-
-
-#: Bytes that one physical batch may hold, unless its size is given; on a GPU, a share of what is free.
-_WORKING_SET, _FREE_SHARE = 1 << 28, 0.5
-
-
-def held_by(way: Backend, *leaves: Tensor) -> int:
-    """Bytes that `way` holds at the end of a batch's backward pass, about."""
-    holding = _Held()
-    with nullcontext() if isinstance(way, Vmap) else holding:  # torch.func allows no hooks
-        computed, _ = way(*leaves)
-    return holding.bytes + sum(gradients.nbytes for gradients in computed.values())
-
-
-class _Held(torch.autograd.graph.saved_tensors_hooks):
-    """Adds up the bytes that autograd holds for the backward pass, each piece of memory once."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
-        super().__init__(self._see, lambda tensor: tensor)
-
-    def _see(self, tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            with torch._C.DisableTorchFunction():  # these calls are none of the model's
-                storage = tensor.untyped_storage()
-                self._sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    @property
-    def bytes(self) -> int:
-        """What is held."""
-        return sum(self._sizes.values())
-
-
-def room(device: torch.device) -> int:
-    """Bytes that one physical batch may hold."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _FREE_SHARE)
-    return _WORKING_SET

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import wraps
@@ -15,21 +14,9 @@ from torch import Tensor, nn
 
 from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.agreement import Choice, room
 from privlearn.clipping.augmentation import Augmentation, Views
-from privlearn.clipping.backends import (
-    TOLERANCE,
-    Backend,
-    Gradients,
-    Loop,
-    Problem,
-    Vmap,
-    close,
-    gradients_apart,
-    held_by,
-    require_uncoupled,
-    room,
-    rounding_of,
-)
+from privlearn.clipping.backends import Backend, Gradients, Loop, Problem, gradients_apart
 from privlearn.clipping.bounded import BLOCK, MOST_IN_BLOCKS, Bounded, kept
 from privlearn.clipping.capture import NotLayerwise
 from privlearn.clipping.clips import Clip, PerLayer, Quantile
@@ -37,24 +24,17 @@ from privlearn.clipping.evaluation import FrozenState
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss
 from privlearn.clipping.per_example import ExampleGradients
-from privlearn.clipping.per_operation import PerOperation, layouts
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
-from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
-from privlearn.models.check import made_up_rows
+from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.sampling import Sample
 from privlearn.world import World
 
 #: Shown each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
-_BATCHES, _COMPARED = (5, 7), 4
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
 _STAND_INS = 4
-#: Relative difference of squared norms up to which two ways agree in double precision.
-_EXACT = 1e-4
-#: What a way raises on a model that is not for it.
-_UNFIT = (PrivlearnError, RuntimeError, ValueError, IndexError, KeyError, TypeError, AttributeError)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -182,8 +162,6 @@ class ClippedGradients:
         self._ways: dict[Any, tuple[Backend, int] | None] = {}
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
-        #: Whether the model or the loss writes into what it is given.
-        self._writes = False
 
     def state_dict(self) -> dict[str, Any]:
         """What the next sum depends on beside the model and the data, down to its rounding; plain and public."""
@@ -311,7 +289,7 @@ class ClippedGradients:
         if self._way is None:
             self.fixed, self._shape = FrozenState(self._model, self._loss), BatchShape.of(given, self._loss)
             try:
-                self._way, held = self._choose(given)
+                self._way, self._chunk = self._choose(given)
             except PrivlearnError:
                 raise
             except Exception as error:
@@ -322,8 +300,6 @@ class ClippedGradients:
                     f"{first_line(error)}. Expected a loss that turns outputs and targets of shape {tuple(y.shape[1:])} and "
                     f"type {y.dtype} into one number for each example, through which gradients flow"
                 ) from error
-            if self._chunk is None:
-                self._chunk = max(1, room(self._device) // max(held, 1))
             self._ways[_shapes(given)] = self._way, self._chunk
         return given
 
@@ -344,14 +320,12 @@ class ClippedGradients:
         """Turn to rows of the shapes of these; False if they can't be computed, which made-up rows of these shapes tell."""
         shapes = _shapes(rows)
         if shapes not in self._ways:
-            before = self._writes, self._random.active, self.reason
+            before = self._random.active
             try:
-                way, held = self._choose(rows)
-                self._ways[shapes] = way, self._microbatch or max(1, room(self._device) // max(held, 1))
+                self._ways[shapes] = self._choose(rows)
             except Exception:
                 self._ways[shapes] = None
-            self._writes, self._random.active = before[0] or self._writes, before[1] or self._random.active
-            self.reason = before[2] or self.reason
+            self._random.active = before or self._random.active
         if (known := self._ways[shapes]) is not None:
             self._way, self._chunk = known
         return known is not None
@@ -439,118 +413,18 @@ class ClippedGradients:
         own = data.identities(rows)
         return own if self._rows is None else digests(torch.from_numpy(own.view(np.int64).reshape(examples, -1)))
 
-    def _fresh(self, *leaves: Tensor) -> Leaves:
-        """Rows that may be written into."""
-        return tuple(leaf.clone() for leaf in leaves) if self._writes else leaves
-
     def _problem(self, autocast: torch.dtype | None) -> Problem:
         return Problem(
             self._model, self._loss, self.parameters, self._copies, autocast, random=self._random, fixed=self.fixed,
             shape=self._shape,
         )  # fmt: skip
 
-    def _choose(self, given: Rows) -> tuple[Backend, int]:
-        """The fastest way that agrees with the loop over single examples, on made-up rows of many scales.
-
-        Returns:
-            The way, and the bytes that it holds for each example.
+    def _choose(self, rows: Rows) -> tuple[Backend, int]:
+        """The way for rows of these shapes, and how many examples are computed at once.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
         """
-        device = self._device
-
-        def made_up(size: int) -> Leaves:
-            batch = made_up_rows(given.like, self._shape.inputs, size * self._copies)
-            return tuple(leaf.to(device) for leaf in batch)
-
-        batches, rows = [made_up(size) for size in _BATCHES], made_up(_COMPARED)
-        paths = [batches]
-
-        def layers(problem: Problem) -> PerOperation:
-            return PerOperation(problem, self._kernels, [layouts(problem, self._kernels, path) for path in paths])
-
-        def full(batch: Leaves) -> Leaves:
-            """Rows in which nothing is left out: models may take another path where no mask has a 0."""
-            given = self._shape.inputs
-            return *(leaf if leaf.is_floating_point() else torch.ones_like(leaf) for leaf in batch[:given]), *batch[
-                given:
-            ]
-
-        problem = self._problem(self._autocast)
-        with torch.random.fork_rng():
-            self._writes, self._random.active = require_uncoupled(self._problem(None), rows, batches)
-            self._random.take(np.arange(_COMPARED, dtype=np.uint64))
-            self._views.prepare(rows[0], self._random)
-            try:
-                with self._problem(None).in_double() as exact:  # where differences tell
-                    fit, usable = self._fit(exact, [layers, Vmap], rows)
-                    if fit is layers and not self._writes and self._alike(exact, full(rows), *map(full, batches)):
-                        paths.append([full(batch) for batch in batches])
-            except _UNFIT:
-                self.reason = None
-                fit, usable = self._fit(self._problem(None), [layers, Vmap], rows)
-            try:
-                way = fit(problem) if fit else Loop(problem)
-                return way, held_by(way, *self._fresh(*usable)) // _COMPARED
-            except _UNFIT as error:
-                self.reason = first_line(error)
-                Loop(problem)(*self._fresh(*usable))
-                return Loop(problem), 2 * sum(p.nbytes for p in self.parameters.values())
-
-    def _fit(
-        self, problem: Problem, kinds: Sequence[Callable[[Problem], Backend]], rows: Leaves
-    ) -> tuple[Callable[[Problem], Backend] | None, Leaves]:
-        """The first of `kinds` that agrees with the loop, and the rows that could be compared."""
-        truth = Loop(problem)(*self._fresh(*rows))
-        usable = truth[1].isfinite() & self._squares(*truth).isfinite().all(0)
-        if not usable.all():
-            rows = tuple(leaf[usable.repeat_interleave(self._copies)] for leaf in rows)
-            truth = Loop(problem)(*self._fresh(*rows)) if usable.any() else truth
-        for make in kinds if usable.any() else []:
-            try:
-                if self._agree(make(problem)(*self._fresh(*rows)), truth):
-                    return make, rows
-                reason = "its gradients differ from those of single examples"
-            except NotPerExample:
-                raise
-            except _UNFIT as error:
-                reason = first_line(error)
-            self.reason = self.reason or reason
-        self.reason = self.reason or "its gradients on made-up rows are not finite"
-        return None, rows
-
-    def _alike(self, problem: Problem, rows: Leaves, *batches: Leaves) -> bool:
-        """Whether other made-up rows, too, can be computed operation by operation, like single examples."""
-        reason = self.reason
-        try:
-            way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
-            return self._fit(problem, [lambda _: way], rows)[0] is not None
-        except _UNFIT:
-            return False
-        finally:
-            self.reason = reason
-
-    def _agree(self, computed: Gradients, truth: Gradients) -> bool:
-        """Whether every example's loss and gradient norms are the same, and so are sums of the gradients."""
-        (ours, losses), (theirs, true_losses) = computed, truth
-        if not close(losses, true_losses, rounding_of(true_losses)):
-            return False
-        # One sum of all examples, each made to count about as much as any other.
-        total = torch.stack([gradients.squares for gradients in theirs.values()]).sum(0).clamp(min=1e-300)
-        weights = torch.linspace(1, 2, len(total), device=total.device) / total.sqrt()
-        rounding = math.sqrt(torch.finfo(true_losses.dtype).eps)  # of sums that cancel
-        tolerance = _EXACT if true_losses.dtype == torch.float64 else TOLERANCE
-        for name, expected in theirs.items():
-            squares = ours[name].squares if name in ours else torch.zeros_like(total)
-            allowed = tolerance * expected.squares + rounding * total
-            if ((squares - expected.squares).abs() > allowed).any():
-                return False
-            shape = self.parameters[name].shape
-            sums = [torch.zeros(shape, dtype=true_losses.dtype, device=total.device) for _ in range(2)]
-            for gradients, into in zip((theirs, ours), sums, strict=True):
-                if name in gradients:
-                    gradients[name].add_weighted(weights.to(into.dtype), into)
-            if not close(sums[1], sums[0], 10 * rounding):
-                return False
-        return True
+        choice = Choice(self._problem(self._autocast), self._kernels, self._views, rows.like)
+        self.reason = self.reason or choice.reason
+        return choice.way, self._microbatch or max(1, room(self._device) // max(choice.held, 1))
