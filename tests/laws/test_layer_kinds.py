@@ -1534,7 +1534,7 @@ def test_recomputing_reentrantly_is_right_or_refused() -> None:
         length = math.sqrt(sum(float(p.grad.square().sum()) for p in trained if p.grad is not None))
         for sums, p in zip(total, trained, strict=True):
             assert p.grad is not None
-            sums += p.grad * min(1.0, 0.2 / length)
+            sums += p.grad * min(1.0, kept(0.2, [p.dtype]) / length)
             p.grad = None
     clipper = ClippedGradients(net, cross_entropy, Flat(0.2), Adjacency.ADD_REMOVE)
     try:
