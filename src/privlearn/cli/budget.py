@@ -13,7 +13,7 @@ from rich.table import Table
 
 from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
-from privlearn.cli.options import DPMAC, FEATURES, PATE
+from privlearn.cli.options import BOOSTING, DPMAC, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
@@ -35,6 +35,8 @@ def run(request: Request) -> int:
         _features(request)
     elif request.method == PATE:
         _votes(request)
+    elif request.method == BOOSTING:
+        _boosting(request)
     elif request.examples is None:
         raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
     elif request.tune is not None:
@@ -146,6 +148,30 @@ def _show_features(answer: dict[str, Any], plan: ClassifierPlan, request: Reques
             f"with {request.examples / plan.classes:.4g} rows in each class its mean has "
             f"{answer['class_mean_noise']:.4g}"
         )
+    screen.guarantee_lines(answer)
+    out.print(f"\n{screen.meaning(answer)}")
+
+
+# Boosting
+
+
+def _boosting(request: Request) -> None:
+    plan, out = methods.boosting_plan(request), screen.answers
+    answer = screen.priced(plan, request.delta) | {
+        "plan": plan.to_json(),
+        "releases": plan.releases,
+        "histogram_noise": plan.release_noise * plan.neighbours.sum_sensitivity(plan.norm),
+        "unspent": screen.unspent(plan),
+    }
+    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    if request.json:
+        screen.print_json(answer)
+        return
+    out.print(
+        f"[bold]{plan.releases}[/] histograms of {len(plan.columns)} columns and {plan.trees} trees in {plan.passes} "
+        f"passes, noise multiplier [bold]{plan.noise:.4g}[/] for all together"
+    )
+    out.print(f"the sum of the gradients in a cell has noise of {answer['histogram_noise']:.4g}")
     screen.guarantee_lines(answer)
     out.print(f"\n{screen.meaning(answer)}")
 

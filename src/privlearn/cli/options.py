@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that train, and what each answers where an option does not suit it.
-DPSGD, DPMAC, PATE, FEATURES = METHODS = ("dpsgd", "dpmac", "pate", "features")
+DPSGD, DPMAC, PATE, FEATURES, BOOSTING = METHODS = ("dpsgd", "dpmac", "pate", "features", "boosting")
 REFUSALS = {
     DPSGD: "",
     DPMAC: "--method dpmac does not go with {}. Leave it out, or train by dpsgd",
@@ -18,6 +18,8 @@ REFUSALS = {
     "are the student's, --teacher the teachers'.)",
     FEATURES: "--method features does not go with {}: it makes a linear classifier from released statistics in one go. "
     "Leave it out, or train by dpsgd",
+    BOOSTING: "--method boosting does not go with {}: it adds up tables over binned columns. Leave it out, or train by "
+    "dpsgd",
 }
 _DESCENT, _NETWORKS, _ROWS = (DPSGD, DPMAC), (DPSGD, DPMAC, PATE), (DPSGD, DPMAC, FEATURES)
 _CHOOSING = (DPSGD, FEATURES)
@@ -205,12 +207,22 @@ _FEATURES = _group(
     part="plan",
 )  # fmt: skip
 
+_BOOSTING = _group(
+    "boosting", _BOTH,
+    Option("trees", "N", "random trees beside the histograms of the columns (default: 0, an additive model)", int, 0,
+           (BOOSTING,)),
+    Option("depth", "D", "splits of a tree (default: 3)", int, 3, (BOOSTING,)),
+    Option("passes", "N", "how often all histograms are gone through (default: 4)", int, 4, (BOOSTING,)),
+    Option("bins", "B", "of a column of numbers, of equal width (default: 16)", int, 16, (BOOSTING,)),
+    part="plan",
+)  # fmt: skip
+
 _WITHOUT_DATA = _group(
     None, BUDGET,
     _METHOD,
     Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number "
-           "of classes", int),
-    Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
+           "of classes; for boosting (default: 2)", int),
+    Option("numbers", "P", "for features, --select and --normalise: numbers in a row; for boosting: columns", int),
     _NORMALISE,
     Option("plot", "F.png", "draw the noise and the spending over the epochs", methods=_DESCENT),
     part="plan",
@@ -324,7 +336,7 @@ def _training() -> tuple[Option, ...]:
 def options() -> tuple[Option, ...]:
     """Every option, in the order of the help."""
     votes = _group("votes of teachers", BUDGET, *_VOTES, part="plan")
-    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_WITHOUT_DATA, *votes, *_OTHERS)
+    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_BOOSTING, *_WITHOUT_DATA, *votes, *_OTHERS)
 
 
 def options_of(command: str) -> dict[str, Option]:

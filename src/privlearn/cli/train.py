@@ -17,6 +17,8 @@ from rich.table import Table
 from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.boosting.plan import columns_of
+from privlearn.boosting.rounds import boost
 from privlearn.cli import methods, pate, screen, tune
 from privlearn.cli.jobs import (
     Job,
@@ -109,6 +111,8 @@ def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
             return pate.pate_job(request, data)
         case "features":
             return features_job(request, data)
+        case "boosting":
+            return boosting_job(request, data)
     return descent_job(request, data)
 
 
@@ -333,6 +337,27 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             release,
             rows,
         )
+
+
+# Boosting
+
+
+@contextmanager
+def boosting_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """An additive model or trees, from noisy histograms."""
+    plan = methods.boosting_plan(request, columns_of(data), data.classes)
+    answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
+    yield Job(
+        replace(data, low=None, high=None),  # rows are binned as they are: nothing scales those that are tested on
+        answer,
+        f"{plan.releases} histograms of {len(plan.columns)} columns and {plan.trees} trees, noise multiplier "
+        f"{plan.noise:.4g} for all together, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} "
+        f"({answer['adjacency']})",
+        (*screen.delta_warning(request.delta, request.examples), *seed_warning(request)),
+        None,
+        lambda opened: boost(plan, data, ledger=opened.ledger, streams=opened.streams()),
+        lambda result: {"released": f"{plan.releases} histograms"},
+    )
 
 
 def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[str, str]]:
