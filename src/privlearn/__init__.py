@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privlearn.descent.dpsgd import Run as Run
     from privlearn.descent.dpsgd import dpsgd as dpsgd
     from privlearn.descent.train import train as train
+    from privlearn.loop import make_private as make_private
     from privlearn.mac.dpmac import dpmac as dpmac
     from privlearn.mechanisms.release import release as release
     from privlearn.plan import Plan as Plan
@@ -69,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy(
         "dpsgd": "descent.dpsgd",
         "load": "data",
         "load_model": "publishing.model",
+        "make_private": "loop",
         "pate": "teachers.pate",
         "publish": "publishing.publish",
         "release": "mechanisms.release",

@@ -21,7 +21,8 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.bounded import kept
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.data.rows import DatasetRows, TensorRows, ahead
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import TensorRows, ahead
 from privlearn.descent.dpsgd import Run
 from privlearn.errors import BadInput, NotPerExample, SampleReused
 from privlearn.runs.checkpoint import Checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.clipping import gradients, losses
-from privlearn.data import rows
+from privlearn.data import dataset_rows, rows
 from privlearn.descent import dpsgd, task
 from privlearn.runs import optimizers, session
 from tests.runs.checks_resuming import Stopped
@@ -60,28 +60,31 @@ MUTANTS = [
     # Rows by index
     Mutant("checkpoints run ahead of the steps", task.Epoch._drawn,
            "drawn = session.drawn(self.number, self.noise_multiplier, task.present)\n"
-           "    for step, sample, rows in _with_rows(drawn, task):\n        session.keep(step)\n",
+           "    for step, sample, rows in _with_rows(drawn, task, self.number):\n        session.keep(step)\n",
            "drawn = session.batches(self.number, self.noise_multiplier, task.present)\n"
-           "    for step, sample, rows in _with_rows(drawn, task):\n", AHEAD),
-    Mutant("workers draw from the caller", rows.DatasetRows.ahead, "generator=torch.Generator()", "generator=None",
+           "    for step, sample, rows in _with_rows(drawn, task, self.number):\n", AHEAD),
+    Mutant("workers draw from the caller", dataset_rows.DatasetRows.ahead, "generator=torch.Generator()", "generator=None",
            "check_workers_draw_nothing_from_the_caller"),
     Mutant("rows by index are not scaled", rows.TransformedRows.fetch, "self._through(x)", "x.float()", MEMORY),
-    Mutant("rows are collated together", rows.DatasetRows.fetch,
-           "_joined([self._made[number] for number in rows.tolist()])",
+    Mutant("rows are collated together", dataset_rows.DatasetRows.fetch,
+           "_joined([self._made.row(number, self._key) for number in rows.tolist()])",
            "tuple(self._made._collate([self._made._dataset[number] for number in rows.tolist()]))",
            "check_a_row_does_not_change_how_others_are_collated"),
-    Mutant("rows of other shapes are made to fit", rows._Made.__getitem__, "!= self.expected", "is None", ABSENT),
-    Mutant("a failing row ends the workers", rows._Quiet.__getitem__, "except Exception:", "except ZeroDivisionError:",
+    Mutant("rows of other shapes are made to fit", dataset_rows._Made._like_others, "!= self.expected", "is None", ABSENT),
+    Mutant("a failing row ends the workers", dataset_rows._Quiet.__getitem__, "except Exception:", "except ZeroDivisionError:",
            ABSENT),
-    Mutant("a batch with a row that fails is lost", rows.DatasetRows.ahead, "yield self if leaves is None else _Ahead(",
-           "yield _Ahead(self, indices, self.like) if leaves is None else _Ahead(", ABSENT),
+    Mutant("a batch with a row that fails is lost", dataset_rows.DatasetRows.ahead,
+           "yield self._at(own) if leaves is None else _Ahead(",
+           "yield _Ahead(self._at(own), indices, self.like) if leaves is None else _Ahead(", ABSENT),
     Mutant("a failing row ends the run before it begins", task._digested, "suppress(Exception)", "suppress(ZeroDivisionError)",
            ABSENT),
-    Mutant("random transforms go on from row to row", rows._Made.batch, "with _seeded():", "if True:", RANDOM),
-    Mutant("rows move the caller's generators", rows._seeded, "torch.set_rng_state(held)", "pass", RANDOM),
-    Mutant("rows move the caller's numpy", rows._seeded, "np.random.set_state(legacy)", "pass", RANDOM),
-    Mutant("rows move the caller's Python", rows._seeded, "random.setstate(plain)", "pass", RANDOM),
-    Mutant("rows fetched ahead are others", rows._Ahead.fetch, "torch.tensor([self._place[index] for index in rows.tolist()])",
+    Mutant("random transforms go on from row to row", dataset_rows._Made.row,
+           "with _seeded(_SEED, watched=key is not None) as drew:", "if True:", RANDOM),
+    Mutant("rows move the caller's generators", dataset_rows._seeded, "torch.set_rng_state(held)", "pass", RANDOM),
+    Mutant("rows move the caller's numpy", dataset_rows._seeded, "np.random.set_state(legacy)", "pass", RANDOM),
+    Mutant("rows move the caller's Python", dataset_rows._seeded, "random.setstate(plain)", "pass", RANDOM),
+    Mutant("rows fetched ahead are others", dataset_rows._Ahead.fetch,
+           "torch.tensor([self._place[index] for index in rows.tolist()])",
            "torch.arange(len(rows))", RANDOM),
     # Worlds
     Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._world.part(sample.indices)",

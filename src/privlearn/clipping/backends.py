@@ -22,7 +22,7 @@ from torch.func import functional_call, grad, vmap
 
 from privlearn.clipping.capture import Layout, NotLayerwise, without_checkpoints
 from privlearn.clipping.evaluation import FrozenState
-from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of
+from privlearn.clipping.losses import PAIR, BatchShape, Leaves, Loss, Losses, losses_of, require_one_each
 from privlearn.clipping.per_example import Dense, ExampleGradients
 from privlearn.clipping.randomness import Recorder, RowRandom, drawn_by, foreign_state, generators_at
 from privlearn.errors import NotPerExample
@@ -74,12 +74,7 @@ class Problem:
         Raises:
             NotPerExample: there is not one for each row.
         """
-        if losses.shape != (rows,):
-            raise NotPerExample(
-                f"the loss has shape {tuple(losses.shape)} for a batch of {rows}: expected one value for each example, "
-                f"shape ({rows},). Give a loss with reduction='none', and average over what is not the batch",
-                shape=tuple(losses.shape),
-            )
+        losses = require_one_each(losses, rows)
         return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, *leaves: Tensor) -> Tensor:

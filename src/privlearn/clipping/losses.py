@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, final
 
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_structure
 
 from privlearn.data.rows import Leaves, Rows, nested
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first parameter is
 #: called `model`.
@@ -70,6 +71,51 @@ def takes_model(loss: Loss) -> bool:
     return names[:1] == ["model"]
 
 
+@final
+class ModelLoss:
+    """A function of (model, batch) as a loss, whatever its parameters are called."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        #: The module that it is a method of, if it is one: its state is put back after each batch, as the model's is.
+        self.func = getattr(function, "__self__", function)
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def __call__(self, model: Any, batch: Any) -> Tensor:
+        """One value for each example."""
+        return self.function(model, batch)
+
+
+def same_loss(one: Loss | None, other: Loss | None) -> bool:
+    """Whether two losses are one: also a function that is made anew in each turn of a loop, of the same code and values."""
+    one, other = (loss.function if isinstance(loss, ModelLoss) else loss for loss in (one, other))
+    if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
+        return one == other
+    return one.__code__ is other.__code__ and all(
+        own is its or (type(own) is type(its) and isinstance(own, bool | int | float | str) and own == its)
+        for own, its in zip(_values_in(one), _values_in(other), strict=True)
+    )
+
+
+def _values_in(function: FunctionType) -> list[Any]:
+    """What a function holds beside its code."""
+    named = function.__kwdefaults__ or {}
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [*cells, *(function.__defaults__ or ()), *named.values()]
+
+
+def require_one_each(losses: Any, rows: int) -> Tensor:
+    """The losses of so many rows, or `NotPerExample` if there is not one for each."""
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        given = f"has shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"is a {type(losses).__name__}"
+        raise NotPerExample(
+            f"the loss {given} for a batch of {rows}: expected one value for each example, shape ({rows},). Give a loss with "
+            "reduction='none', and average over what is not the batch",
+            shape=tuple(getattr(losses, "shape", ())),
+        )
+    return losses
+
+
 def losses_of(model: nn.Module, loss: Loss, leaves: Sequence[Tensor], shape: BatchShape = PAIR) -> Any:
     """What `loss` gives for a batch: a model is called with a tensor, with all of a tuple, or with a dictionary's names."""
     if shape is PAIR:
@@ -95,7 +141,18 @@ class Losses(nn.Module):
 
     def forward(self, *leaves: Tensor) -> Any:
         """One value for each example."""
-        return losses_of(self.model, self._loss[0], leaves, self._shape)
+        return require_one_each(losses_of(self.model, self._loss[0], leaves, self._shape), len(leaves[0]))
 
 
-__all__ = ["PAIR", "BatchShape", "Leaves", "Loss", "Losses", "losses_of", "takes_model"]
+__all__ = [
+    "PAIR",
+    "BatchShape",
+    "Leaves",
+    "Loss",
+    "Losses",
+    "ModelLoss",
+    "losses_of",
+    "require_one_each",
+    "same_loss",
+    "takes_model",
+]

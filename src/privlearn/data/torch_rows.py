@@ -11,12 +11,23 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data.dataloader import default_collate
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.rows import DatasetRows, Rows
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import Rows, TensorRows
 from privlearn.errors import BadInput, first_line
 
 _UNKNOWN = "nothing says how likely a row is to be drawn, and how often"
@@ -103,6 +114,85 @@ def shuffled_batch_size(loader: DataLoader[Any]) -> int:
     if loader.drop_last and rows % loader.batch_size:
         raise _refusal("leaves out the last, smaller batch (drop_last=True)", "privlearn's pv.Shuffle trains on it")
     return loader.batch_size
+
+
+def resampled(loader: Any) -> tuple[Rows, int]:
+    """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
+
+    Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not matter.
+
+    Raises:
+        BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced here.
+    """
+    if not isinstance(loader, DataLoader):
+        raise BadInput(
+            f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), whose "
+            "batch size is the expected number of examples in a batch"
+        )
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        rows_of(dataset)
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise BadInput(
+            f"the loader is a {type(loader).__name__}, which makes its batches in its own way: give the plain "
+            "DataLoader(dataset, batch_size=B, collate_fn=...) that is behind it"
+        )
+    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+        raise BadInput(
+            f"the loader has {'no batches' if loader.batch_sampler is None else 'a batch_sampler of its own'}, and batches "
+            "are drawn at random here. Give DataLoader(dataset, batch_size=B) without it, and sampling= for other ways"
+        )
+    _require_plain(loader.sampler, len(dataset))  # type: ignore[arg-type]
+    if loader.drop_last:
+        raise BadInput(
+            "the loader has drop_last=True: batches are drawn at random here, of changing sizes, and none is the last "
+            "that could be dropped. Leave drop_last out; the sum is divided by the expected batch size, so that small "
+            "batches do no harm"
+        )
+    if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
+        return TensorRows(tensors), loader.batch_size
+    collate = None if loader.collate_fn is default_collate else loader.collate_fn
+    rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
+    if collate is not None:
+        rows.require_apart()
+    return rows, loader.batch_size
+
+
+def _require_plain(sampler: Any, rows: int) -> None:
+    """Refuse a sampler that gives some rows another chance than others, or leaves rows out."""
+    if isinstance(sampler, SequentialSampler):
+        return
+    name = type(sampler).__name__
+    if isinstance(sampler, WeightedRandomSampler):
+        raise BadInput(
+            "the loader has a WeightedRandomSampler: a row that is drawn more often would need more noise than is priced "
+            "here. Leave the sampler out, and weigh each example in the loss instead, before it is clipped"
+        )
+    if isinstance(sampler, SubsetRandomSampler):
+        raise BadInput(
+            "the loader has a SubsetRandomSampler: give the rows themselves, DataLoader(torch.utils.data.Subset(dataset, "
+            "indices), batch_size=B)"
+        )
+    if not isinstance(sampler, RandomSampler):
+        raise BadInput(
+            f"the loader has a sampler of its own, {name}: {_UNKNOWN}. Leave it out; batches are drawn by sampling=, Poisson "
+            "sampling by default"
+        )
+    if sampler.replacement or sampler.num_samples != rows:
+        raise BadInput(
+            f"the loader draws {sampler.num_samples} of {rows} rows {'with' if sampler.replacement else 'without'} "
+            "replacement: give DataLoader(dataset, batch_size=B), and choose the number of steps with epochs="
+        )
+
+
+def _tensors_of(dataset: Any) -> list[Tensor] | None:
+    """The rows of a data set of tensors, or of a part of one; None if it is another."""
+    if type(dataset) is TensorDataset:
+        return list(dataset.tensors)
+    if type(dataset) is Subset and type(dataset.dataset) is TensorDataset:
+        places = torch.as_tensor(dataset.indices)
+        return [tensor[places] for tensor in dataset.dataset.tensors]
+    return None
 
 
 def _refusal(does: str, why: str) -> BadInput:

@@ -43,12 +43,11 @@ class Run(DescribedRun):
     Args:
         plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
-        loss: of (outputs, targets) or of (model, batch), one for each example: see `clipping.losses`.
-        data: rows in memory or fetched by index: see `runs.given.Given`.
+        loss: of (outputs, targets) or (model, batch), one for each example: see `clipping.losses`. None: `step` is given it.
+        data, compute: rows and how to compute: see `runs.given`, and `runs.post_processing.PostProcessed` (`average`).
         optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers (`Task.optimizer`).
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
-        compute: see `runs.given.Compute`, and `runs.post_processing.PostProcessed` (`average`).
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -58,7 +57,7 @@ class Run(DescribedRun):
     """
 
     def __init__(
-        self, plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss, data: Given, *,
+        self, plan: Plan, model: nn.Module | Callable[[tuple[int, ...]], nn.Module], loss: Loss | None, data: Given, *,
         optimizer: OptimizerFactory | None = None, learning_rate_schedule: Schedule = Constant(),  # noqa: B008
         validation: Dataset | None = None, ledger: Ledger | None = None, streams: Streams | None = None,
         checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
@@ -71,7 +70,6 @@ class Run(DescribedRun):
         self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
         self._processors = processors(task.parameters, compute)
         self._noise = epoch_noise(task, session)
-        self._sums = task.gradients.buffers()
         session.parts |= {"optimizer": self.optimizer, **self._processors}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
@@ -93,13 +91,14 @@ class Run(DescribedRun):
                     self._noise.end_epoch(task.x, task.y)
             session.end(self._noise.epochs)
 
-    def step(self, batch: Batch) -> None:
-        """Clip, release, descend: once for each batch (else `SampleReused`), before the run is over (else `BadInput`)."""
+    def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
+        """Clip, release, descend, by `loss` from now on: once for each batch, else `SampleReused`. Returns private figures."""
         session, task = self._session, self._task
         batch.require_unused(session)
-        with session.generators(), gradients_in(task.parameters, self._sums):
+        task.use(loss, session)
+        with session.generators(), gradients_in(task.parameters, task.sums):
             task.watch.begin(len(batch.sample), task.gradients.clip_norm)
-            clipped = task.gradients(batch.sample, batch.rows, out=self._sums)  # private, and bounded
+            clipped = task.gradients(batch.sample, batch.rows, out=task.sums)  # private, and bounded
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=session.noise
             )
@@ -109,6 +108,7 @@ class Run(DescribedRun):
         session.taken += 1
         for processor in self._processors.values():
             processor.after_step()
+        return PrivateDiagnostics(task.watch.batch())
 
     def result(self) -> Result:
         """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""

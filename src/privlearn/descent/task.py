@@ -5,6 +5,7 @@ Its epochs and batches, for a run that is driven by hand.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,18 +14,20 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privlearn._checks import one_of
 from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
-from privlearn.clipping.losses import BatchShape, Loss, Losses
+from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
+from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.descent.rules import learning_rate
 from privlearn.errors import BadInput, SampleReused
-from privlearn.models.check import require_per_example
+from privlearn.models.check import require_per_example, require_separate
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import facts
 from privlearn.runs.front import Front
@@ -61,7 +64,7 @@ class Task:
     Args:
         session: the run's ledger, streams and checkpoint.
         model: a network, or a function from the shape of one (transformed) example to one.
-        loss: of outputs and targets, or of the model and a batch.
+        loss: of outputs and targets, or of the model and a batch; None if it comes with the first step (`use`).
         given: the rows.
         rates: the schedule of learning rates.
         compute: how to compute.
@@ -76,7 +79,8 @@ class Task:
         divisor: the expected batch size.
         steps: steps in an epoch.
         network: what is trained.
-        gradients: the clipped sums.
+        gradients: the clipped sums, once there is a loss.
+        sums: where they are put.
         watch: private diagnostics.
 
     Raises:
@@ -84,11 +88,13 @@ class Task:
         BadInput: whatever does not fit.
     """
 
+    gradients: ClippedGradients
+
     def __init__(
         self,
         session: TrainingSession,
         model: nn.Module | Callable[[tuple[int, ...]], nn.Module],
-        loss: Loss,
+        loss: Loss | None,
         given: Given,
         rates: Schedule,
         compute: Compute,
@@ -107,6 +113,7 @@ class Task:
         require_changeable(augmentation, plan, self.data, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         self.examples = plan.examples or self.present
+        self._row_key = b""
         self.front = Front(plan, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)
@@ -115,16 +122,62 @@ class Task:
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         self.network.to(device_of(compute.get("device"), self.network)).train()
         self.watch = Diagnostics()
-        self.gradients = self._gradients(session)
-        self.parameters = list(self.gradients.parameters.values())
+        self.parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         self.rows: Rows = (
             TransformedRows(indexed, self.front.modules) if indexed and self.front.modules else self._empty()
         )
+        self.accuracies: list[float] = []
+        require_separate(self.network)
+        if loss is not None:
+            self._prepare(loss, session)
+        elif session.file or plan.filter is not None:
+            raise BadInput(
+                "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when the run "
+                "is made"
+            )
+        if isinstance(indexed, DatasetRows) and indexed.fresh:
+            if "rows" not in session.origin:
+                session.origin["rows"] = session.streams.views.bytes(16).hex()
+            self._row_key = bytes.fromhex(session.origin["rows"])
+
+    def row_key(self, epoch: int, step: int) -> bytes:
+        """What the rows of a batch that are made afresh are made from: secret, and the same when a run is resumed."""
+        return hashlib.blake2b(f"{epoch} {step}".encode(), key=self._row_key, digest_size=16).digest()
+
+    def use(self, loss: Loss | None, session: TrainingSession) -> None:
+        """Train by this loss from here on; None, or the same as before, changes nothing.
+
+        Raises:
+            NotPerExample, BadInput: as for the first one; nothing was spent on it.
+        """
+        if loss is None and self.loss is None:
+            raise BadInput("the run was given no loss: give one to each step, step(batch, loss), or loss= once")
+        if loss is None or same_loss(loss, self.loss):
+            return
+        if session.file:
+            raise BadInput(
+                "a run with a checkpoint has one loss: leave the checkpoint out, or put both into one function"
+            )
+        before = {name: value for name, value in vars(self).items() if name in ("loss", "gradients")}
+        try:
+            self._prepare(loss, session)
+        except BaseException:
+            vars(self).update(before)
+            raise
+        if "gradients" in before:
+            self.gradients.clip_norm = before["gradients"].clip_norm
+
+    def _prepare(self, loss: Loss, session: TrainingSession) -> None:
+        """Choose how gradients of a loss are computed; refuse it if they can't be."""
+        self.loss = loss
+        self.gradients = self._gradients(session)
         self._refuse(session)
+        self.sums = self.gradients.buffers()
 
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
         precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
         saved = session.saved
+        assert self.loss is not None
         return ClippedGradients(
             self.network,
             self.loss,
@@ -150,6 +203,7 @@ class Task:
 
     def _refuse(self, session: TrainingSession) -> None:
         """Refuse what can't be computed: on made-up rows, and on the smallest and largest whole numbers of those in memory."""
+        assert self.loss is not None
         where, like = device_of(None, self.network), self.rows.like
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
@@ -162,8 +216,7 @@ class Task:
         self.gradients.prepare(self.rows)
         if self.plan.reacts:
             require_scores(self.network, single[0])
-        self.accuracies: list[float] = []
-        session.parts = {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
+        session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
                          "accuracies": Scalars(self.accuracies)}  # fmt: skip
 
     def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
@@ -334,7 +387,7 @@ class Epoch:
 
     def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
-        for step, sample, rows in _with_rows(drawn, task):
+        for step, sample, rows in _with_rows(drawn, task, self.number):
             session.keep(step)
             batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
             yield batch
@@ -365,13 +418,23 @@ class DescribedRun(Described):
         )
 
 
-def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task) -> Iterator[tuple[int, Sample, Rows]]:
-    """Each sample with its rows, which workers fetch ahead where the data have workers."""
-    if not getattr(task.indexed, "workers", 0) or task.persons is not None:
+def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> Iterator[tuple[int, Sample, Rows]]:
+    """Each sample with its rows, which workers fetch ahead where the data have workers.
+
+    Rows that are made afresh are made from a key of the batch.
+    """
+    workers = getattr(task.indexed, "workers", 0)
+    if not (workers or getattr(task.indexed, "fresh", False)) or task.persons is not None:
         for step, sample in drawn:
             yield step, sample, task.rows
         return
-    samples = list(drawn)
-    fetched = ahead(task.rows, [sample.indices for _, sample in samples])
-    for (step, sample), rows in zip(samples, fetched, strict=True):
-        yield step, sample, rows
+    first: list[tuple[int, Sample]] = []
+
+    def indices() -> Iterator[NDArray[np.int64]]:
+        for step, sample in drawn:
+            first.append((step, sample))
+            yield sample.indices
+
+    fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, first[place][0]))
+    for place, rows in enumerate(fetched):
+        yield *first[place], rows

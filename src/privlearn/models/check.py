@@ -30,6 +30,19 @@ def require_shaped(model: nn.Module) -> None:
             )
 
 
+def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
+    """Raise `NotPerExample` for modules that are known to couple examples, by name; `fixed` as for `require_per_example`."""
+    for name, module in model.named_modules():
+        for kind, reason in _COUPLED.items():
+            if isinstance(module, kind) and not (fixed and module.track_running_stats):
+                raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
+            raise NotPerExample(
+                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
+                module=name,
+            )
+
+
 def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
@@ -45,15 +58,7 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
         BadInput: the model cannot run on such inputs at all.
     """
     require_shaped(model)
-    for name, module in model.named_modules():
-        for kind, reason in _COUPLED.items():
-            if isinstance(module, kind) and not (fixed and module.track_running_stats):
-                raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
-            raise NotPerExample(
-                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
-                module=name,
-            )
+    require_separate(model, fixed=fixed)
     try:
         twin = copy.deepcopy(model).double().train(not fixed)
     except RuntimeError as error:

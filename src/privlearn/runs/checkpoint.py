@@ -144,7 +144,7 @@ class Checkpoint:
 
 def facts(
     network: nn.Module,
-    loss: Loss,
+    loss: Loss | None,
     data: Sequence[Tensor],
     persons: Tensor | None,
     validation: tuple[Tensor, Tensor] | None,

@@ -24,7 +24,8 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.rows import DatasetRows, Rows, TensorRows, TransformedRows
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
@@ -61,7 +62,12 @@ def require_kinds(
     for name, value, fits, expected in (
         ("plan", plan, isinstance(plan, Plan), "a privlearn Plan, for example pv.Plan(pv.Poisson(0.01))"),
         ("model", model, makes, "a torch.nn.Module, or a function from the shape of one example to one"),
-        ("loss", loss, callable(loss), "a function of outputs and targets, such as CrossEntropyLoss(reduction='none')"),
+        (
+            "loss",
+            loss,
+            loss is None or callable(loss),
+            "a function of outputs and targets, such as CrossEntropyLoss(reduction='none')",
+        ),
         ("learning_rate_schedule", rates, callable(rates), "a schedule, such as pv.schedules.Exponential(k=0.1)"),
         ("ledger", ledger, ledger is None or account, "a privlearn Ledger, or None for a new one"),
         ("streams", streams, streams is None or isinstance(streams, Streams), "Streams.new(), or None for new ones"),
@@ -185,6 +191,34 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
             "gradients, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         )
     return made
+
+
+def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
+    """Refuse an optimizer that was made from other parameters than those that the model trains.
+
+    A parameter that it lacks would get noise and never move, and one that is not the model's would never get a gradient.
+
+    Raises:
+        BadInput: naming one.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadInput(
+            f"optimizer is {repr(optimizer)[:60]}: expected one that was made from the model's parameters, such as "
+            "torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    own = {id(parameter): (name, parameter) for name, parameter in model.named_parameters()}
+    lacking = [name for key, (name, parameter) in own.items() if parameter.requires_grad and key not in held]
+    if held - own.keys():
+        raise BadInput(
+            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: they would get no gradient. "
+            "Make it from model.parameters(), and put whatever else is trained (in a loss, say) into the model"
+        )
+    if lacking:
+        raise BadInput(
+            f"{lacking[0]!r} and {len(lacking) - 1} more parameters are trained (requires_grad) and not in the optimizer: "
+            "they would never move. Freeze them with requires_grad_(False), or make the optimizer from them, too"
+        )
 
 
 def device_of(given: str | torch.device | None, network: nn.Module) -> torch.device:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.schedules import Schedule
+from privlearn.schedules import Constant, Schedule
 
 
 @final
@@ -72,7 +72,12 @@ class RateSchedule:
         self.first = self._rates[0]
 
     def at(self, epoch: float) -> None:
-        """Set those of `epoch`, counted from 0, with the part of it that is over."""
+        """Set those of `epoch`, counted from 0, with the part of it that is over.
+
+        A constant schedule leaves them alone: they may be a scheduler's of the caller's.
+        """
+        if isinstance(self._schedule, Constant):
+            return
         factor = self._schedule(epoch) / self._schedule(0)
         for group, rate in zip(self._descent.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor

@@ -66,7 +66,7 @@ def public_facts(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"public_features": descriptions[0] if len(descriptions) == 1 else list(descriptions)}
 
 
-def accuracy_facts(compute: Mapping[str, Any], loss: Loss) -> dict[str, Any]:
+def accuracy_facts(compute: Mapping[str, Any], loss: Loss | None) -> dict[str, Any]:
     """What was done for accuracy alone; what was not done is left out.
 
     Args:
@@ -209,9 +209,11 @@ class Diagnostics:
         self.figures: dict[str, list[float]] = {"loss": [], "clipped_share": [], "left_out": []}
         self.clip_norm = math.inf
         self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
+        self._before = (0, 0, 0.0, 0)
 
     def begin(self, drawn: int, clip_norm: float) -> None:
         """A batch of `drawn` examples comes."""
+        self._before = (self._drawn, self._rows, self._loss, self._clipped)
         self._drawn += drawn
         self.clip_norm = clip_norm
 
@@ -220,6 +222,13 @@ class Diagnostics:
         self._rows += len(losses)
         self._loss += float(losses.sum(dtype=torch.float64))
         self._clipped += int((norms > self.clip_norm).sum())
+
+    def batch(self) -> dict[str, float]:
+        """The same figures of the last batch, and how many examples it had; those of none are nan."""
+        now = (self._drawn, self._rows, self._loss, self._clipped)
+        drawn, rows, loss, clipped = (after - before for after, before in zip(now, self._before, strict=True))
+        mean = {"loss": loss / rows if rows else math.nan, "clipped_share": clipped / rows if rows else math.nan}
+        return {**mean, "examples": drawn, "left_out": drawn - rows}
 
     def end_epoch(self) -> None:
         """Add the epoch to `figures`."""

@@ -1,0 +1,259 @@
+"""Private training in a loop of your own: `make_private` takes a model, an optimizer and a loader as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Unpack, final
+
+from torch import Tensor, nn
+
+from privlearn._display import Described, Summary
+from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.clips import Clip, Flat
+from privlearn.clipping.losses import ModelLoss
+from privlearn.data.torch_rows import resampled
+from privlearn.descent.dpsgd import Run
+from privlearn.descent.task import Batch, Epoch
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.publishing.publish import publish
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.given import Compute, require_optimizer_of
+from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.sampling import Sampler, named
+from privlearn.schedules import Constant, NoiseSchedule
+from privlearn.streams import Streams
+
+
+class LoopSettings(Compute, total=False):
+    """What `make_private` may be given beside a target, beyond `runs.given.Compute`.
+
+    Keys:
+        rho: a target in zero-concentrated DP, in place of epsilon and delta.
+        noise_multiplier: the noise itself, in place of a target.
+        examples: the declared public number of examples; by default that of the data, which is then published.
+        adjacency: `add_remove` (which needs `examples`), `zero_out` or `replace_one`.
+        group_size: the declared most examples of one person, protected together.
+        sampling: a sampler of `pv.sampling`, or its name; by default Poisson, with the loader's batch size expected.
+        schedule: of the noise over the epochs; with a target its shape.
+        clip: another clip than `pv.Flat(max_grad_norm)`.
+        loss: for every step; else each step is given it.
+        ledger: what to charge; by default a new one with the target as its limit.
+        streams: the random streams; by default seeded by the operating system.
+        checkpoint: a file to keep progress in; it needs `loss`.
+    """
+
+    rho: float | None
+    noise_multiplier: float | None
+    examples: int | None
+    adjacency: Adjacency | str | None
+    group_size: int
+    sampling: Sampler | str | None
+    schedule: NoiseSchedule | None
+    clip: Clip | None
+    loss: Callable[..., Tensor] | None
+    ledger: Ledger | None
+    streams: Streams | None
+    checkpoint: Checkpoint | str | Path | None
+
+
+_OWN = set(LoopSettings.__annotations__) - set(Compute.__annotations__)
+
+
+def make_private(
+    model: nn.Module, optimizer: Any, loader: Any, *,
+    epochs: int, epsilon: float | None = None, delta: float | None = None, max_grad_norm: float | None = None,
+    **settings: Unpack[LoopSettings],
+) -> PrivateLoop:  # fmt: skip
+    """Train in a loop of your own: batches are drawn from the loader's rows, and each step is clipped, charged and noised.
+
+    Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each): `plan.guarantee(delta)`. What
+    `step` returns, the batches and the rows are private.
+
+    Args:
+        model: trained in place. Frozen parameters stay as they are. One made by torch.compile is taken for what it was made
+            of: gradients of single examples are read off its operations.
+        optimizer: used as it is, with its parameter groups, its state and the schedulers that hold it. Each parameter that is
+            trained has to be in it.
+        loader: a DataLoader over a map-style data set. Its data set, collate_fn, workers and batch size are used, and batches
+            are drawn by `sampling`. Each row is made and collated by itself, with torch's, numpy's and Python's generators at
+            a seed of its own in each step.
+        epochs: how many; leaving the loop earlier claims as much.
+        epsilon: the target, with delta.
+        delta: below one over the number of examples.
+        max_grad_norm: the clipping norm of each example's gradient.
+        settings: see `LoopSettings`, `runs.given.Compute` (`microbatch`, `precision`, `device`, ...).
+
+    Raises:
+        BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: what can't be private, before anything is spent; of a loss
+            that comes with the first step, then.
+    """
+    model = _unwrapped(model)
+    require_optimizer_of(optimizer, model)
+    rows, batch_size = resampled(loader)
+    own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
+    compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
+    plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows))
+    loss = own["loss"]
+    run = Run(
+        plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
+        ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"], **compute,
+    )  # fmt: skip
+    return PrivateLoop(run, plan, model, optimizer, delta)
+
+
+@final
+class PrivateLoop(Described):
+    """A loop that somebody writes around a run of DP-SGD: `for batch in private.batches(): private.step(batch, loss)`.
+
+    As a context manager it ends the run however the block ends.
+
+    Attributes:
+        run: the `descent.dpsgd.Run` that it drives.
+        plan: what is spent, and how.
+        ledger: what is charged.
+        model: what is trained.
+        optimizer: the one that was given.
+        steps_per_epoch: batches in an epoch.
+        steps: batches in all, for learning-rate schedulers that ask.
+        taken: steps that were taken.
+        epoch: epochs that are complete.
+    """
+
+    def __init__(self, run: Run, plan: Plan, model: nn.Module, optimizer: Any, delta: float | None = None) -> None:
+        self.run, self.plan, self.model, self.optimizer, self._delta = run, plan, model, optimizer, delta
+        self.steps_per_epoch = run._task.steps
+        self.steps = plan.epochs * self.steps_per_epoch
+        self._result: Result | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is charged."""
+        return self.run._session.ledger
+
+    @property
+    def taken(self) -> int:
+        """How many steps were taken."""
+        return self.run._session.taken
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are complete."""
+        return self.taken // self.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Epoch]:
+        """The epochs that are still to come, each an iterable of batches."""
+        return iter(self.run)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of all epochs that are still to come, each for one step. Empty ones are among them, and take a step."""
+        for epoch in self.run:
+            yield from epoch
+
+    def step(self, batch: Batch, loss: Callable[..., Tensor] | None = None) -> PrivateDiagnostics:
+        """Clip each example's gradient, charge the ledger, add noise, and let the optimizer take a step.
+
+        Args:
+            batch: from `batches`, once.
+            loss: a function of (model, batch) to one value for each example, shape (batch,), where `batch` is what the
+                loader's collate function makes; or a loss of torch.nn with reduction="none" for batches (inputs, targets). It
+                is called with parts of the batch, and with made-up rows before the first step. None: the one before.
+
+        Returns:
+            Private figures of the batch, for the curator's eyes: "loss" (its mean), "clipped_share", "examples", "left_out".
+
+        Raises:
+            NotPerExample, BadInput: the loss couples examples, or can't be computed; before anything is spent on the batch.
+            SampleReused: a second step on one batch.
+        """
+        if not isinstance(batch, Batch):
+            raise BadInput(
+                f"step was given a {type(batch).__name__}: expected a batch of private.batches(), drawn at random and good "
+                "for one step. The loss is called with its rows: step(batch, loss), loss(model, rows)"
+            )
+        return self.run.step(batch, None if loss is None else _of_model(loss))
+
+    def spent(self, delta: float | None = None) -> Guarantee:
+        """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
+
+        The guarantee, which a certificate claims however early the loop is left, is `plan.guarantee(delta)`.
+        """
+        stated = delta or self._delta
+        if stated is None:
+            raise BadInput("nothing says at which delta epsilon is stated: give one, for example delta=1e-5")
+        return self.ledger.spent(stated)
+
+    def result(self) -> Result:
+        """The trained model, and what can be published of it; ends the run. One that is left early says so."""
+        self._result = self._result or self.run.result()
+        return self._result
+
+    def publish(self, out: str | Path, **options: Any) -> Path:
+        """End the run and write the model with its certificate, as `pv.publish`, whose other arguments are `options`."""
+        return publish(self.result(), out, **{"delta": self._delta, **options})
+
+    def __enter__(self) -> PrivateLoop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.run.__exit__(*error)
+
+    def _summary(self) -> Summary:
+        rows = self.run._summary().rows[:-1]
+        loop = "for batch in private.batches(): private.step(batch, loss); then private.publish(folder)"
+        return Summary(f"A loop of one's own, {self.taken} of {self.steps} steps taken", [*rows, ("use", loop)])
+
+
+def _unwrapped(model: Any) -> nn.Module:
+    """What torch.compile compiled; other wrappers are refused."""
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"model is {repr(model)[:60]}: expected a torch.nn.Module")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise BadInput(
+            f"model is wrapped in {type(model).__name__}, which averages gradients before they could be clipped: give the "
+            "module in it, model.module"
+        )
+    return model
+
+
+def _of_model(loss: Any) -> Any:
+    """Functions are of (model, batch); torch's own losses are of (outputs, targets)."""
+    if not callable(loss):
+        raise BadInput(
+            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for each example, not its value. "
+            "It is called by step, on parts of the batch"
+        )
+    return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
+
+
+def _plan(
+    own: dict[str, Any], epochs: int, epsilon: float | None, delta: float | None, norm: float | None, batch_size: int,
+    rows: int,
+) -> Plan:  # fmt: skip
+    """The plan that the arguments of `make_private` describe."""
+    clip, noise, schedule = own["clip"], own["noise_multiplier"], own["schedule"]
+    if (clip is None) == (norm is None):
+        raise BadInput("expected one of max_grad_norm=C, the clipping norm, and clip=, such as pv.Flat(1.0): give one")
+    targets = [
+        name for name, given in (("epsilon", epsilon), ("rho", own["rho"]), ("noise_multiplier", noise)) if given
+    ]
+    if len(targets) != 1:
+        raise BadInput(
+            f"{' and '.join(targets) or 'nothing'} says how much may be spent: expected one of epsilon=E (with delta=D), "
+            "rho=R, and the noise itself, noise_multiplier=S"
+        )
+    if noise is not None and schedule is not None:
+        raise BadInput("noise_multiplier and schedule= both say what the noise is: give one of them")
+    examples = own["examples"] or rows
+    sampling = own["sampling"] or "poisson"
+    if isinstance(sampling, str):
+        sampling = named(sampling, min(batch_size, examples), examples)
+    plan = Plan(
+        sampling, epochs=epochs, schedule=schedule or (Constant() if noise is None else Constant(noise)),
+        clip=clip or Flat(norm or 0.0), adjacency=own["adjacency"], examples=own["examples"],
+        group_size=own["group_size"] or 1,
+    )  # fmt: skip
+    return plan if noise is not None else plan.calibrate(epsilon=epsilon, delta=delta, rho=own["rho"])

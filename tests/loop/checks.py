@@ -1,0 +1,366 @@
+"""Named checks of loops that somebody else writes; mutations must make them fail."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import privlearn as pv
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.descent.task import Batch
+from privlearn.errors import BadInput, NotPerExample, SampleReused
+from privlearn.runs.checkpoint import Checkpoint
+from tests.support.checks import check, must_raise
+
+X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.ReLU(), nn.Linear(8, 2))
+
+
+def loss(model: Any, batch: Any) -> Tensor:
+    x, y = batch
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(X, Y), **{"batch_size": 15, "shuffle": True, **options})
+
+
+def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.5, **options})
+
+
+def private(model: nn.Module | None = None, given: Any = None, **options: Any) -> Any:
+    model = model or network()
+    optimizer = options.pop("optimizer", None) or sgd(model)
+    options = {"epochs": 2, "max_grad_norm": 1.0, "streams": pv.Streams.new(0), **options}
+    if not {"epsilon", "noise_multiplier", "rho"} & set(options):
+        options |= {"epsilon": 3.0, "delta": 1e-5}
+    return pv.make_private(model, optimizer, loader() if given is None else given, **options)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([own.detach().flatten() for own in model.parameters()])
+
+
+def gone_through(loop: Any, function: Any = loss) -> Tensor:
+    for batch in loop.batches():
+        loop.step(batch, function)
+    return weights(loop.result().model)
+
+
+@check
+def check_a_loop_is_dpsgd() -> None:
+    """The same plan and seed give the same weights, bit by bit, and the same events; whatever steps the optimizer has."""
+    makers: list[Callable[[Any], torch.optim.Optimizer]] = [
+        lambda own: torch.optim.SGD(own, lr=0.5, momentum=0.9),
+        lambda own: torch.optim.AdamW(own, lr=0.01, weight_decay=0.1),
+    ]
+    for make in makers:
+        model = network(0.3)
+        loop = private(model, optimizer=make(model.parameters()))
+        ours = gone_through(loop)
+        result = pv.dpsgd(
+            loop.plan, network(0.3), nn.CrossEntropyLoss(reduction="none"), (X, Y), optimizer=make,
+            streams=pv.Streams.new(0),
+        )  # fmt: skip
+        assert torch.equal(ours, weights(result.model))
+        assert loop.ledger.event == result.ledger.event == loop.plan.event()
+
+
+@check
+def check_the_ways_to_write_a_loop_are_one() -> None:
+    """Epochs and batches, lambdas made anew, a loss given once, micro-batches, other threads' seeds: the same weights."""
+    expected = gone_through(private())
+    torch.manual_seed(5)
+    assert torch.equal(gone_through(private()), expected)
+    assert torch.equal(gone_through(private(), lambda model, batch: loss(model, batch)), expected)
+    assert torch.equal(gone_through(private(), nn.CrossEntropyLoss(reduction="none")), expected)
+    assert torch.equal(gone_through(private(loss=loss), None), expected)
+    nested = private()
+    for epoch in nested:
+        for batch in epoch:
+            nested.step(batch, lambda net, rows: loss(net, rows))
+    assert torch.equal(weights(nested.result().model), expected)
+    for microbatch in (1, 4, 64):
+        torch.testing.assert_close(gone_through(private(microbatch=microbatch)), expected, rtol=1e-4, atol=1e-5)
+
+
+@check
+def check_micro_batches_are_clipped_and_counted_once() -> None:
+    """One step's sum is at most the clipping norm for each example, and is that of the whole batch."""
+    moves = []
+    for microbatch in (7, 60):
+        model = network()
+        before = weights(model)
+        loop = private(
+            model, noise_multiplier=1e-6, sampling="full", epochs=1, microbatch=microbatch, max_grad_norm=1e-3
+        )
+        moves.append(before - gone_through(loop, lambda model, batch: 1e3 * loss(model, batch)))
+    each = torch.stack([weights_of_gradient(row) for row in range(60)])
+    clipped = each / each.norm(dim=1, keepdim=True) * 1e-3
+    for move in moves:
+        torch.testing.assert_close(move, 0.5 * clipped.mean(0), rtol=5e-3, atol=1e-7)
+
+
+def weights_of_gradient(row: int) -> Tensor:
+    model = network()
+    (1e3 * loss(model, (X[row : row + 1], Y[row : row + 1]))).sum().backward()
+    return torch.cat([own.grad.flatten() for own in model.parameters() if own.grad is not None])
+
+
+@check
+def check_empty_batches_take_a_noisy_step() -> None:
+    """Of hardly any rows a batch, each step is charged and moves the weights."""
+    loop = private(noise_multiplier=1.0, sampling=pv.Poisson(0.002), examples=60, epochs=1, max_grad_norm=1.0,
+                   adjacency="zero_out")  # fmt: skip
+    sizes, before = [], weights(loop.model)
+    for batch in loop.batches():
+        sizes.append(len(batch.sample))
+        loop.step(batch, loss)
+        assert not torch.equal(weights(loop.model), before)
+        before = weights(loop.model)
+        if len(sizes) == 20:
+            break
+    assert sizes.count(0) > 10
+    assert loop.taken == 20
+
+
+@check
+def check_no_batch_is_left_out_or_used_twice() -> None:
+    loop = private()
+    batches = loop.batches()
+    first = next(batches)
+    loop.step(first, loss)
+    must_raise(SampleReused, lambda: loop.step(first, loss))
+    must_raise(BadInput, lambda: [next(batches), next(batches)])
+
+
+@check
+def check_batches_follow_from_the_streams_alone() -> None:
+    """PyTorch's own seed says nothing of who is drawn: neither at one seed of it, nor by drawing from it."""
+
+    def drawn(streams: Any, seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        loop = private(streams=streams, epochs=1)
+        seen = []
+        for batch in loop.batches():
+            seen.append(batch.sample.indices.tolist())
+            loop.step(batch, loss)
+            torch.rand(3)
+        return seen
+
+    assert drawn(pv.Streams.new(1), 0) == drawn(pv.Streams.new(1), 1)
+    assert drawn(None, 0) != drawn(None, 0)
+
+
+@check
+def check_another_loss_is_checked_like_the_first() -> None:
+    def coupled(model: Any, batch: Any) -> Tensor:
+        values = loss(model, batch)
+        return values - values.mean()
+
+    loop = private()
+    batches = loop.batches()
+    batch = next(batches)
+    must_raise(NotPerExample, lambda: loop.step(batch, coupled))
+    assert loop.taken == 0
+    assert not loop.ledger.spent(1e-5).epsilon
+    loop.step(batch, loss)
+    batch = next(batches)
+    must_raise(NotPerExample, lambda: loop.step(batch, coupled))
+    loop.step(batch)  # by the one before
+    loop.step(next(batches), lambda model, batch: 2 * loss(model, batch))
+    assert loop.taken == 3
+
+
+@check
+def check_a_factor_in_a_closure_makes_another_loss() -> None:
+    """Of the same code, and on other values: what the values do is looked at anew."""
+
+    def scaled(over_all: bool) -> Any:
+        return lambda model, batch: loss(model, batch) - (loss(model, batch).mean() if over_all else 0.0)
+
+    loop = private()
+    batches = loop.batches()
+    loop.step(next(batches), scaled(False))
+    batch = next(batches)
+    must_raise(NotPerExample, lambda: loop.step(batch, scaled(True)))
+
+
+@check
+def check_the_callers_optimizer_is_used_as_it_is() -> None:
+    """Groups with rates of their own, a scheduler that holds it, and frozen parameters."""
+    model = network()
+    model[0].requires_grad_(False)  # type: ignore[index]
+    held = weights(model[0])  # type: ignore[index]
+    optimizer = torch.optim.SGD(
+        [{"params": [model[3].weight], "lr": 0.5}, {"params": [model[3].bias], "lr": 0.0}],
+        momentum=0.5,  # type: ignore[index]
+    )
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    before = model[3].bias.detach().clone()  # type: ignore[index]
+    loop = private(model, optimizer=optimizer)
+    rates = []
+    for epoch in loop:
+        for batch in epoch:
+            loop.step(batch, loss)
+            rates.append(optimizer.param_groups[0]["lr"])
+        scheduler.step()
+    assert rates == [0.5] * 4 + [0.25] * 4
+    assert torch.equal(weights(model[0]), held)  # type: ignore[index]
+    assert torch.equal(model[3].bias, before)  # type: ignore[index]
+    assert "momentum_buffer" in optimizer.state[model[3].weight]  # type: ignore[index]
+    assert all(own.grad is None for own in model.parameters())
+
+
+class Rows(Dataset[Any]):
+    """Dictionaries with random changes, by every generator there is."""
+
+    def __init__(self, x: Tensor, *, draws: bool = True) -> None:
+        self.x, self.draws = x, draws
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        move = torch.rand(6) + float(np.random.rand()) + random.random() if self.draws else torch.zeros(6)  # noqa: NPY002
+        return {"x": self.x[row] + move, "y": int(self.x[row, 0] > 0)}
+
+
+@check
+def check_rows_change_from_step_to_step_and_with_no_other_row() -> None:
+    """What a row draws follows from the batch's key and from itself: not from its place, its company or a generator."""
+    key, other = lambda place: bytes([7] * 16), lambda place: bytes([8] * 16)
+
+    def made(x: Tensor, indices: list[int], key: Any) -> Tensor:
+        (rows,) = DatasetRows(Rows(x), fresh=True).ahead([np.array(indices)], key)
+        return rows.fetch(torch.tensor(indices))[0]
+
+    torch.manual_seed(1)
+    one = made(X, [3, 4, 5], key)
+    torch.manual_seed(2)
+    np.random.seed(2)  # noqa: NPY002
+    assert torch.equal(made(X, [5], key), one[2:])
+    assert torch.equal(made(X.roll(1, 0), [4, 5, 6], key), one)
+    moved = made(X, [3, 4, 5], other)
+    assert not torch.isclose(moved, one).any()
+    differences = one - X[3:6]
+    assert not torch.isclose(differences[0], differences[1]).any()
+    (frozen,) = DatasetRows(Rows(X)).ahead([np.array([3])], key)
+    (again,) = DatasetRows(Rows(X)).ahead([np.array([3])], other)
+    assert torch.equal(frozen.fetch(torch.tensor([3]))[0], again.fetch(torch.tensor([3]))[0])
+
+
+def of_names(model: Any, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+
+@check
+def check_workers_and_interruptions_change_no_row() -> None:
+    """Rows that change are the same from workers, and after an interruption."""
+    expected = gone_through(private(None, DataLoader(Rows(X), batch_size=15)), of_names)
+    assert torch.equal(
+        gone_through(private(None, DataLoader(Rows(X), batch_size=15, num_workers=2)), of_names), expected
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Checkpoint(Path(folder) / "run", every=1e-9)
+        given = {"given": DataLoader(Rows(X), batch_size=15), "loss": of_names, "checkpoint": path}
+        with private(**given) as first:
+            for batch in first.batches():
+                first.step(batch)
+                if first.taken == 5:
+                    break
+        again = private(**given)
+        assert torch.equal(gone_through(again, None), expected)
+        assert again.ledger.event == again.plan.event()
+
+
+@check
+def check_a_row_does_not_depend_on_its_company() -> None:
+    """A collate function that packs, mixes or standardises rows is refused; one that stacks them is not."""
+    plain = [{"x": x, "y": int(y)} for x, y in zip(X, Y, strict=True)]
+
+    def stacked(rows: list[Any]) -> dict[str, Tensor]:
+        return {"x": torch.stack([row["x"] for row in rows]), "y": torch.tensor([row["y"] for row in rows])}
+
+    def mixed(rows: list[Any]) -> dict[str, Tensor]:
+        batch, share = stacked(rows), float(np.random.beta(1, 1))  # noqa: NPY002
+        return {**batch, "x": share * batch["x"] + (1 - share) * batch["x"].flip(0)}
+
+    def standardised(rows: list[Any]) -> dict[str, Tensor]:
+        batch = stacked(rows)
+        return {**batch, "x": batch["x"] - batch["x"].mean(0)}
+
+    def packed(rows: list[Any]) -> dict[str, Tensor]:
+        batch = stacked(rows)
+        return {"x": batch["x"].flatten()[None, :6], "y": batch["y"][:1]}
+
+    for collate in (standardised, packed, lambda rows: stacked(rows[::-1])):
+        must_raise(BadInput, lambda: private(None, DataLoader(plain, batch_size=15, collate_fn=collate)))  # noqa: B023
+    loop = private(None, DataLoader(plain, batch_size=15, collate_fn=stacked))
+    expected = gone_through(loop, of_names)
+    assert torch.equal(gone_through(private(None, DataLoader(plain, batch_size=15)), of_names), expected)
+    must_raise(BadInput, lambda: private(None, DataLoader(plain, batch_size=15, collate_fn=mixed)))
+
+
+@check
+def check_a_loop_left_early_claims_its_limit() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        loop = private()
+        for batch in loop.batches():
+            loop.step(batch, loss)
+            if loop.taken == 3:
+                break
+        out = loop.publish(Path(folder) / "model")
+        verified = pv.verify(out)
+        assert verified.ok
+        assert verified.epsilon == loop.plan.guarantee(1e-5).epsilon > loop.spent().epsilon
+        assert "left early" in (out / "README.md").read_text()
+        must_raise(BadInput, lambda: loop.step(batch, loss))
+
+
+@check
+def check_what_a_step_returns_is_kept_from_sight() -> None:
+    loop = private()
+    batch: Batch = next(loop.batches())
+    seen = loop.step(batch, loss)
+    assert seen["examples"] == len(batch.sample)
+    assert str(seen["loss"])[:6] not in f"{seen} {seen!r} {loop!r} {batch!r}"
+    with tempfile.TemporaryDirectory() as folder:
+        must_raise(BadInput, lambda: loop.publish(Path(folder) / "model", test_metrics=seen))
+
+
+@check
+def check_figures_are_those_of_the_batch() -> None:
+    model = network()
+    loop = private(model)
+    for batch in loop.batches():
+        own = torch.from_numpy(batch.sample.indices)
+        expected = float(loss(model, (X[own], Y[own])).detach().mean())
+        seen = loop.step(batch, loss)
+        assert abs(seen["loss"] - expected) < 1e-5
+        assert (seen["examples"], seen["left_out"]) == (len(own), 0)
+
+
+@check
+def check_batches_have_keys_of_their_own() -> None:
+    """The same row is another in another batch, and no seed of the caller's says which."""
+    loop = private(None, DataLoader(Rows(X), batch_size=60), epochs=3)
+    seen = []
+    for batch in loop.batches():
+        seen.append(batch.rows.fetch(torch.tensor([0]))[0])
+        loop.step(batch, of_names)
+    assert len({tuple(row.flatten().tolist()) for row in seen}) == 3

@@ -1,0 +1,74 @@
+"""Planted bugs in loops that somebody else writes: a named check must catch each."""
+
+from __future__ import annotations
+
+from privlearn import loop, sampling
+from privlearn.clipping import gradients, losses
+from privlearn.data import dataset_rows, torch_rows
+from privlearn.descent import dpsgd, task
+from privlearn.runs import optimizers, result, session
+from tests.support.mutant import Mutant, suite_of
+
+SAME, MICRO = "check_the_ways_to_write_a_loop_are_one", "check_micro_batches_are_clipped_and_counted_once"
+EMPTY, FRESH = (
+    "check_empty_batches_take_a_noisy_step",
+    "check_rows_change_from_step_to_step_and_with_no_other_row",
+)
+COMPANY, OPTIMIZER = (
+    "check_a_row_does_not_depend_on_its_company",
+    "check_the_callers_optimizer_is_used_as_it_is",
+)
+OTHER, CLOSURE = (
+    "check_another_loss_is_checked_like_the_first",
+    "check_a_factor_in_a_closure_makes_another_loss",
+)
+
+MUTANTS = [
+    Mutant("a micro-batch is not clipped", gradients.ClippedGradients._add_clipped,
+           "* finite\n", "* finite; weights = weights if len(rows) > 4 else weights * 0 + 1.0 * finite\n", MICRO),
+    Mutant("accumulated sums count twice", gradients.ClippedGradients.__call__, "total.add_(block)",
+           "total.add_(block, alpha=2)", MICRO),
+    Mutant("the last micro-batch is left out", gradients.ClippedGradients.__call__, "range(0, len(examples), size)",
+           "range(0, len(examples) - size + 1 or 1, size)", MICRO),
+    Mutant("the door skips empty batches", loop.PrivateLoop.batches, "yield from epoch",
+           "for batch in epoch:\n            if len(batch.sample):\n                yield batch\n"
+           "            else:\n                self.run._session.taken += 1", EMPTY),
+    Mutant("the door takes no step on empty batches", loop.PrivateLoop.step, "return self.run.step(",
+           "if not len(batch.sample):\n        self.run._session.taken += 1; return None\n    return self.run.step(", EMPTY),
+    Mutant("batches are drawn from PyTorch's own seed", sampling.Poisson.draw, "rng.random(examples)",
+           "__import__('torch').rand(examples).numpy()", "check_batches_follow_from_the_streams_alone"),
+    Mutant("the mean is divided twice", dpsgd.Run.step, "task.divisor)), task.divisor)",
+           "task.divisor)), task.divisor ** 2)", MICRO),
+    Mutant("any function is the first one", losses.same_loss, "one.__code__ is other.__code__ and all(",
+           "True or all(", OTHER),
+    Mutant("values in a closure are not looked at", losses._values_in, "[*cells,", "[", CLOSURE),
+    Mutant("a refused loss stays", task.Task.use, "vars(self).update(before)", "pass", OTHER),
+    Mutant("rates are put back after every step", optimizers.RateSchedule.at, "if isinstance(self._schedule, Constant):",
+           "if False:", OPTIMIZER),
+    Mutant("every parameter is trained", loop.make_private, "model = _unwrapped(model)",
+           "model = _unwrapped(model).requires_grad_(True)", OPTIMIZER),
+    Mutant("rows of a batch draw the same", dataset_rows._Made.row, "digests(*leaves).tobytes()", "b''", FRESH),
+    Mutant("rows draw by their place", dataset_rows._Made.row, "digests(*leaves).tobytes()", "str(number).encode()", FRESH),
+    Mutant("rows draw from the caller's generators", dataset_rows._Made.row,
+           "return self._like_others(self.batch(number, seed=int.from_bytes(own, \"little\") >> 1))",
+           "return self._like_others(self._collate([self._dataset[number]]))", FRESH),
+    Mutant("every batch has the same key", task.Task.row_key, 'f"{epoch} {step}".encode()', "b''",
+           "check_batches_have_keys_of_their_own"),
+    Mutant("a resumed run has another key", task.Task.__init__, 'if "rows" not in session.origin:', "if True:",
+           "check_workers_and_interruptions_change_no_row"),
+    Mutant("workers are given no key", dataset_rows.DatasetRows.ahead, "[(row, own) for row", "[(row, None) for row",
+           "check_workers_and_interruptions_change_no_row"),
+    Mutant("collate functions are not tried", torch_rows.resampled, "rows.require_apart()", "pass", COMPANY),
+    Mutant("a random share excuses mixing", dataset_rows.DatasetRows.require_apart,
+           "not all(_close(*pair) for pair in zip(changed, alone, strict=True))", "True", COMPANY),
+    Mutant("a step can be left out", task.Epoch._drawn, "if session.taken != batch.number + 1:", "if False:",
+           "check_no_batch_is_left_out_or_used_twice"),
+    Mutant("a loop left early is a whole one", session.TrainingSession.facts_of_leaving, "if self.complete", "if True",
+           "check_a_loop_left_early_claims_its_limit"),
+    Mutant("the figures of a batch are shown", result.PrivateDiagnostics._summary,
+           "map(repr, self._figures)", "map(repr, self._figures.items())", "check_what_a_step_returns_is_kept_from_sight"),
+    Mutant("figures of the batch before", result.Diagnostics.batch, "zip(now, self._before, strict=True)",
+           "zip(now, (0, 0, 0.0, 0), strict=True)", "check_figures_are_those_of_the_batch"),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
