@@ -18,6 +18,7 @@ from privlearn.accounting.events import tally
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.evaluation import Gains
+from privlearn.data.rows import TensorRows
 from privlearn.descent import after_training
 from privlearn.errors import BadInput
 from privlearn.temperature import GRID, NORM, Temperature
@@ -58,11 +59,11 @@ def check_one_example_moves_the_gains_by_at_most_the_sensitivity() -> None:
                 (Adjacency.ADD_REMOVE, torch.cat([other[:3], other[4:]]), torch.cat([labels[:3], labels[4:]])),
             ):
                 base = (x, y) if adjacency is Adjacency.REPLACE_ONE else (other, labels)
-                one = gains.sum(one_sample(examples=12), *base, adjacency)
-                two = gains.sum(one_sample(examples=len(rows)), rows, targets, adjacency)
+                one = gains.sum(one_sample(examples=12), TensorRows(base), adjacency)
+                two = gains.sum(one_sample(examples=len(rows)), TensorRows((rows, targets)), adjacency)
                 assert float((one.values[0] - two.values[0]).norm()) <= one.sensitivity * (1 + 1e-9)
     persons = torch.tensor([[row, row, (row + 1) % 12] for row in range(12)])
-    all_rows = gains.sum(one_sample(examples=12), x, y, Adjacency.ADD_REMOVE, persons)
+    all_rows = gains.sum(one_sample(examples=12), TensorRows((x, y)), Adjacency.ADD_REMOVE, persons)
     assert float(all_rows.values[0].norm()) <= 12
     sure = Gains(nn.Sequential(nn.Linear(5, 3)).double())
     with mock.patch.object(sure, "_answered", wraps=sure._answered):

@@ -23,6 +23,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.bounded import Bounded, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.dataset import Dataset, persons_in
+from privlearn.data.rows import Rows
 from privlearn.errors import BadInput
 from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
@@ -32,6 +33,8 @@ from privlearn.temperature import GRID, NORM
 HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
 _AT_ONCE = 256
+#: Examples whose rows are fetched at once.
+_FETCHED = 16 * _AT_ONCE
 
 
 class RightAnswers:
@@ -195,20 +198,35 @@ class Gains(RightAnswers):
 
     answer = torch.zeros(len(GRID), dtype=torch.float64)
 
-    def sum(
-        self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
-    ) -> Bounded:
-        """The gains over the examples that `sample` drew, arguments as of `count`; sensitivity computed here.
+    def sum(self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
+        """The gains over the examples that `sample` drew; sensitivity computed here.
 
-        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer nothing.
+        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer, or that
+        can't be fetched, nothing.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            rows: what is fetched of each row, its inputs and its target.
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
 
         Returns:
             One tensor of shape (temperatures,), in double precision.
         """
         indices = torch.from_numpy(sample.indices)
         own = indices[:, None] if examples is None else examples.cpu()[indices]
-        each = in_steps(self(x, y, own.flatten()).view(*own.shape, len(GRID)).mean(1))
-        return Bounded((each.sum(0),), adjacency.sum_sensitivity(1.0), adjacency, sample)
+        total = self.answer.clone()
+        for start in range(0, len(own), _FETCHED):
+            part = own[start : start + _FETCHED]
+            total += in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1)).sum(0)
+        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample)
+
+    def _of(self, rows: Rows, own: Tensor) -> Tensor:
+        try:
+            x, y = rows.fetch(own)
+        except Exception:
+            return self._none(1) if len(own) == 1 else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+        return self(x, y)
 
     def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
         classes = scored.shape[1]

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.clipping.evaluation import Gains, evaluating
+from privlearn.data.rows import TensorRows
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.post_processing import processors
+from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch
 
 if TYPE_CHECKING:
@@ -45,17 +47,21 @@ class AfterTraining:
 
     def _refuse(self) -> None:
         task = self._task
-        if task.indexed is not None or task.y.dim() != 1 or task.y.is_floating_point():
+        if not isinstance(task.indexed, TensorRows | None) or task.y.dim() != 1 or task.y.is_floating_point():
             raise BadInput(
-                "the plan has a temperature, for classifiers of rows in memory with one whole number as the target of each: "
+                "the plan has a temperature, for classifiers of arrays or tensors, one whole number the target of each row: "
                 "leave it out of the plan (temperature=None), or give such rows"
             )
-        row = task.rows.like[0].new_zeros(1, *task.rows.like[0].shape[1:])
-        if scored_by(task.network, row) is None:
+        if scored_by(task.network, self._made_up()) is None:
             raise BadInput(
                 "the plan has a temperature, and the model's scores are not those of a last torch.nn.Linear: end the model "
                 "with one, or leave the temperature out of the plan (temperature=None)"
             )
+
+    def _made_up(self) -> Tensor:
+        """A row of zeros, as the network gets it, where the network is."""
+        like = self._task.rows.like[0]
+        return like.new_zeros(1, *like.shape[1:], device=self._task.parameters[0].device)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -77,17 +83,17 @@ class AfterTraining:
         if plan is None:
             return
         if self.value is not None:
-            session.ledger.charge(plan.event(), task.plan.neighbours)
+            charge_again(session.ledger, plan.event(), task.plan.neighbours)
             return
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(
-            sample, task.x, task.y, task.plan.neighbours, task.persons
+            sample, task.rows, task.plan.neighbours, task.persons
         )
         sensitivity = gains.sensitivity
         ((noisy,),) = release(
             gains, noise_multiplier=plan.noise_multiplier, ledger=session.ledger, stream=session.noise
         )
-        layer = scored_by(task.network, task.x[:1] * 0)
+        layer = scored_by(task.network, self._made_up())
         assert layer is not None
         self.value = plan.best(noisy.cpu().numpy(), layer.out_features, task.examples, sensitivity)
 
@@ -102,7 +108,7 @@ class AfterTraining:
             self._process()
         if self.value is None or self._divided:
             return
-        layer = scored_by(self._task.network, self._task.x[:1] * 0)
+        layer = scored_by(self._task.network, self._made_up())
         assert layer is not None
         layer.weight.div_(self.value)
         if layer.bias is not None:

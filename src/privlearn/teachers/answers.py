@@ -346,7 +346,7 @@ def keep_answers(
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
-                charge_again(ledger, plan)
+                charge_again(ledger, plan.event(), plan.neighbours)
                 return _taken_up(saved, plan, pool, ledger)
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             _total(made).copy_(saved.tensors["sums"])
