@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -12,16 +12,15 @@ from scipy.special import ndtr
 from privlearn._checks import count
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.boosting.plan import BoostingPlan, Column, Interval
-from privlearn.boosting.targets import Labels
 from privlearn.cli import screen
-from privlearn.cli.options import BOOSTING, DPMAC, DPSGD, FEATURES, PATE
+from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Facts, Settled
 from privlearn.errors import BadInput
+from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
@@ -53,7 +52,15 @@ def require_combinable(request: Request) -> None:
             "and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
-    _COMBINABLE[request.method](request)
+    if request.method in _COMBINABLE:
+        _COMBINABLE[request.method](request)
+
+
+def method_plan(request: Request, facts: Facts) -> AbstractPlan:
+    """The plan of a method that has no page of its own."""
+    settle = METHODS[request.method].settle
+    assert settle is not None
+    return settle(request, facts)
 
 
 # DP-SGD and DP-MAC
@@ -143,6 +150,7 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
         "row_norm": norm,
         "noise_multiplier": request.noise_multiplier,
         "group_size": request.group_size,
+        "front": facts.front,
         "adjacency": None if request.adjacency is None else Adjacency.parse(request.adjacency),
     }
     if request.mode == "least-squares":
@@ -151,7 +159,9 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
         shared |= {"keep": facts.numbers if request.keep is None else request.keep, "coordinate_bound": bound}
         shared |= {"criterion": request.criterion or "distance"}
         plan = RowsPlan(**shared, labels="randomised") if request.mode == "rows" else FisherPlan(**shared)
-    plan = _to_target(plan, request)
+    if request.noise_multiplier is None:
+        delta = None if request.epsilon is None else request.delta
+        plan = plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
     if request.mode != "auto" or not isinstance(plan, FisherPlan):
         return plan, {}
     advice = advised(plan, request.examples)
@@ -175,49 +185,7 @@ def declared_facts(request: Request) -> Facts:
     count("--numbers", request.numbers, most=10**9)
     if request.classes is not None:
         count("--classes", request.classes, least=2, most=10**6)
-    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, None, request.numbers)
-
-
-# Boosting
-
-
-def boosting_plan(
-    request: Request, columns: tuple[Column, ...] | None = None, classes: int | None = None
-) -> BoostingPlan:
-    """The plan of `--method boosting`, settled.
-
-    Args:
-        request: the options.
-        columns: of the data; None: as many numbers as `--numbers` says.
-        classes: of the data; None: as `--classes` says, or two.
-
-    Raises:
-        BadInput: numbers out of range, or not exactly one of a target and a noise multiplier.
-    """
-    _require_one_target(
-        request, "give what may be spent, --epsilon E or --rho R, or the noise of all together, --noise-multiplier S"
-    )
-    if columns is None:
-        if request.numbers is None:
-            raise BadInput("the noise of a histogram follows from how many there are: give --numbers P, the columns")
-        columns = (Interval(0.0, 1.0),) * count("--numbers", request.numbers, most=10**5)
-    plan = BoostingPlan(
-        columns, Labels(classes or request.classes or 2), bins=request.bins, passes=request.passes, trees=request.trees,
-        depth=request.depth, noise_multiplier=request.noise_multiplier, group_size=request.group_size,
-        adjacency=None if request.adjacency is None else Adjacency.parse(request.adjacency),
-    )  # fmt: skip
-    return _to_target(plan, request)
-
-
-_Settled = TypeVar("_Settled", bound=AbstractPlan)
-
-
-def _to_target(plan: _Settled, request: Request) -> _Settled:
-    """The plan with the noise that the target asks for, if the options have one."""
-    if request.noise_multiplier is not None:
-        return plan
-    delta = None if request.epsilon is None else request.delta
-    return plan.calibrate(epsilon=request.epsilon, delta=delta, rho=request.rho)
+    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, (), request.numbers)
 
 
 def _require_one_target(request: Request, advice: str) -> None:
@@ -350,5 +318,4 @@ _COMBINABLE: dict[str, Callable[[Request], None]] = {
     DPMAC: _require_mac,
     PATE: _require_votes,
     FEATURES: _require_features,
-    BOOSTING: lambda request: None,
 }

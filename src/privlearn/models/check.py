@@ -43,7 +43,7 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
             )
 
 
-def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) -> None:
+def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model") -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
@@ -51,7 +51,7 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
     model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
-    statistics are fixed affine maps.
+    statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -67,13 +67,13 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
     try:
         with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
             sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
-            coupled = any(_rows_depend_on_others(twin, inputs, size) for size in sizes)
+            coupled = any(_rows_depend_on_others(twin, inputs, size, what) for size in sizes)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        raise BadInput(f"the model cannot run on inputs of {given}: {first_line(error)}") from error
+        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(error)}") from error
     if coupled:
         raise NotPerExample(
-            "the model's output for one example moves when other examples of the batch change. Look for an operation "
+            f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
             "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
         )
     for name, value in twin.state_dict().items():
@@ -85,16 +85,16 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
             )
 
 
-def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int) -> bool:
+def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int, what: str) -> bool:
     """Whether a row's output changes with the batch around it."""
     made_up = made_up_rows(inputs, len(inputs), size)
     batch = [leaf.double() if leaf.is_floating_point() else leaf for leaf in made_up]
     out = _seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise NotPerExample(
-            f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
-        )
+        value = "one value for each example, such as with reduction='none'"
+        expected = "one output tensor with a row for each example" if what == "the model" else value
+        raise NotPerExample(f"{what} turns a batch of {size} into {shape}: expected {expected}")
     draws = not _same(out, _seeded(model, batch, 1))
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:
