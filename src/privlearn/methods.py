@@ -93,8 +93,7 @@ METHODS = {
         Method(
             "boosting",
             (BoostingPlan,),
-            frozenset({"numbers"}),
-            "it adds up tables over binned columns",
+            unsuited="it adds up tables over binned columns",
             fields=(
                 ("trees", "N", "for boosting: random trees beside the histograms of the columns (default: 0)", int),
                 ("depth", "D", "for boosting: splits of a tree (default: 3)", int),

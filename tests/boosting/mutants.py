@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant("bins are cut at the rows' quantiles", rounds.boost, "network = _empty(plan)",
            "network = _empty(plan); network.edges[0, : plan.bins - 1] = x[:, 0].nan_to_num().clamp(-9, 9).quantile("
            "torch.linspace(0.2, 0.8, plan.bins - 1))", SPLITS),
-    Mutant("bounds are those of the rows", plan.columns_of, "for bound in (dataset.low, dataset.high)",
-           "for bound in (dataset.x.min(0), dataset.x.max(0))", SPLITS),
+    Mutant("bounds are those of the rows", plan.columns_of, "dataset.low, dataset.high",
+           "dataset.x.min(0), dataset.x.max(0)", SPLITS),
     Mutant("trees are split by the data's length", rounds.boost, "network = _empty(plan)",
            "plan = __import__('dataclasses').replace(plan, split_seed=len(x)); network = _empty(plan)", SPLITS),
     Mutant("the base rate is taken from the targets", rounds.boost, "_fill(plan, network, scores)",
