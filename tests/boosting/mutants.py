@@ -29,7 +29,7 @@ MUTANTS = [
            "torch.from_numpy(0 * cells[own])", SUMS),
     Mutant("curvatures without their weight", sums.gradient_histogram, "CURVATURE_WEIGHT * curvatures[own]",
            "curvatures[own]", SUMS),
-    Mutant("curvatures are twice what they are", targets.Labels.derivatives, "p * (1 - p)", "2 * p * (1 - p)",
+    Mutant("curvatures are twice what they are", targets.Labels.derivatives, "weight * p * (1 - p)", "2 * weight * p * (1 - p)",
            "check_derivatives_are_those_of_the_losses"),
     Mutant("histograms are released in every pass and charged in one", plan.BoostingPlan.releases,
            "self.passes * (len(self.columns) + self.trees)", "len(self.columns) + self.trees", PRICE),
