@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package.
+def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package: the names in the stub beside it, which type checkers read, too.
 
     Args:
         package: its name.
-        homes: for each public name, the module of the package that defines it; "" for a module itself.
+        file: its `__init__.py`. Beside it lies `__init__.pyi`: `from privlearn.plan import Plan as Plan`, a line a name.
     """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
+    homes = {name.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if homes[name] == "":
-            return import_module(f"{package}.{name}")
         home = homes[name]
-        return getattr(import_module(home if home.startswith("privlearn.") else f"{package}.{home}"), name)
+        return import_module(f"{package}.{name}") if home == package else getattr(import_module(str(home)), name)
 
     return get, lambda: sorted(homes), sorted(homes)

@@ -15,9 +15,9 @@ from privlearn._checks import count
 from privlearn._display import Described, plan_summary
 from privlearn._public import registered
 from privlearn.accounting import accountant
-from privlearn.accounting.budget import Budget, largest, require_budget, solve_noise
-from privlearn.accounting.events import Composed, Event, Repeated, compose, require_adjacency
-from privlearn.accounting.filters import Limit, fits, largest_filter
+from privlearn.accounting.budget import Budget, require_budget, solve_noise
+from privlearn.accounting.events import Composed, Event, compose, require_adjacency
+from privlearn.accounting.filters import Limit
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
@@ -25,14 +25,12 @@ from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
 from privlearn.errors import BadInput
 from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
+from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
+from privlearn.temperature import Temperature
 from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform, priced, public_features
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
 
-#: Epochs that a plan has at most.
-MOST_EPOCHS = 100_000
-#: Below this noise multiplier there is no privacy.
-LEAST_NOISE = 1e-6
 _STEEPEST = 1e6
 #: With what scales rows and makes features of them, as many as a published model may have.
 _MOST_IN_FRONT = 6
@@ -175,6 +173,7 @@ class Plan(AbstractPlan):
             example is then a person: rates, batches and `examples` count persons, and the guarantee protects one.
         filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged and
             claimed as a whole, however much of it the run comes to spend.
+        temperature: a release after training by which scores are made probabilities; None: there is none.
 
     Raises:
         UnsupportedEvent: the sampler is not priced for the adjacency.
@@ -192,6 +191,7 @@ class Plan(AbstractPlan):
     group_size: int = 1
     rows_per_person: int | None = None
     filter: Limit | None = None
+    temperature: Temperature | None = None
     kind: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
@@ -288,7 +288,7 @@ class Plan(AbstractPlan):
             during = [self.epoch_event(sigma) for sigma in self.noise_multipliers()]
         if isinstance(self.clip, Derivatives) and self.clip.learned:
             during.insert(self.clip.learned.after, self.clip.learned.event())
-        return compose([*priced(self.front), *during])
+        return compose([*priced(self.front), *during, *self._after()])
 
     def scaled(self, factor: float) -> Plan:
         """The plan with a schedule `factor` times as high; a filter is settled anew by what scaled it."""
@@ -343,6 +343,7 @@ class Plan(AbstractPlan):
                 number if self.examples is None else f"{self.examples}, declared by the publisher",
             ),
             ("earlier releases", ", ".join(earlier) or "none"),
+            *([] if self.temperature is None else [("release after training", self.temperature.text())]),
         ]
 
     def _noise_rows(self) -> list[tuple[str, str]]:
@@ -363,6 +364,8 @@ class Plan(AbstractPlan):
         fits = 0 <= stated <= most if facts.get("left_early") is True else stated == most
         if steps == self.sampling.steps(10**9) and not fits:  # it does not depend on the rows
             problems.append(f"{str(stated)[:40]} steps are stated, and {epochs} epochs have {most}")
+        if (self.temperature is not None and facts.get("left_early") is not True) != ("fitted_temperature" in facts):
+            problems.append("a temperature is stated that the plan does not release, or none that it does")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
         named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
         if named and [part["spec"] for part in public_features(facts)][-len(named) :] != named:
@@ -379,30 +382,7 @@ class Plan(AbstractPlan):
             BadInput: not even one epoch fits.
             UnsupportedEvent: a budget of rho under Poisson sampling.
         """
-        budget = budget.for_group(self.group_size)
-        self.require_room(budget)
-        schedule, limit = self.schedule, None
-        if isinstance(schedule, ReactingSchedule):
-            epoch = self.epoch_event(schedule.start)
-            limit = largest_filter(budget, self.earlier(), epoch, self.neighbours)
-
-        def last(epochs: int) -> bool:
-            if limit is not None:
-                return fits(limit, Repeated(epoch, epochs))
-            if not isinstance(schedule, ReactingSchedule) and schedule(epochs - 1) < LEAST_NOISE:
-                return False
-            return budget.covers(budget.spent(replace(self, epochs=epochs).event(), self.neighbours))
-
-        epochs = largest(last, count("epochs", most) if most is not None else MOST_EPOCHS)
-        if epochs == 0:
-            first = schedule.start if isinstance(schedule, ReactingSchedule) else schedule(0)
-            raise BadInput(
-                f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise or a larger budget",
-                budget=budget,
-            )
-        if epochs == MOST_EPOCHS and most is None:
-            raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
-        return replace(self, epochs=epochs, budget=budget, filter=limit)
+        return solving.within(self, budget, most)
 
     def with_rate(self, budget: Budget) -> Plan:
         """Keep start, epochs and batches, and solve for the schedule's rate k.
@@ -434,17 +414,20 @@ class Plan(AbstractPlan):
         if undeclared and self.neighbours is Adjacency.ADD_REMOVE:
             raise BadInput(UNDECLARED)
 
-    def earlier(self) -> Composed:
-        """What comes before training."""
-        return compose(priced(self.front))
+    def _after(self) -> list[Event]:
+        return [] if self.temperature is None else [self.temperature.event()]
+
+    def beside(self) -> Composed:
+        """What is released before and after training."""
+        return compose([*priced(self.front), *self._after()])
 
     def require_room(self, budget: Budget) -> None:
         """Refuse a budget in a measure that the sampler lacks, or that the earlier releases use up."""
         budget.spent(self.sampling.event(Gaussian(1.0)), self.neighbours)
-        spent = budget.spent(self.earlier(), self.neighbours)
+        spent = budget.spent(self.beside(), self.neighbours)
         if spent >= budget.limit:
             raise BadInput(
-                f"the releases before training alone cost {budget.figure(spent)}, and the budget is {budget}: give them "
-                "more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
+                f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is {budget}: give "
+                "them more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
                 budget=budget,
             )

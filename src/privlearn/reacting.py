@@ -26,7 +26,7 @@ def started(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
     """
     if shape.noise is not None:
         paid = Gaussian(shape.noise)
-        if share(largest_filter(budget, plan.earlier(), paid, plan.neighbours), Repeated(paid, plan.epochs)) >= 1:
+        if share(largest_filter(budget, plan.beside(), paid, plan.neighbours), Repeated(paid, plan.epochs)) >= 1:
             raise BadInput(
                 f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give them "
                 "more noise (noise= of the schedule), or use fewer epochs"
@@ -35,7 +35,7 @@ def started(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
     def at(factor: float) -> tuple[ReactingSchedule, Limit, Event]:
         schedule = shape.scaled(factor)
         epoch = replace(plan, schedule=schedule, filter=None).epoch_event(schedule.start)
-        return schedule, largest_filter(budget, plan.earlier(), epoch, plan.neighbours), Repeated(epoch, plan.epochs)
+        return schedule, largest_filter(budget, plan.beside(), epoch, plan.neighbours), Repeated(epoch, plan.epochs)
 
     def taken(factor: float) -> float:
         _, limit, all_epochs = at(factor)

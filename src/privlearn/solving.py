@@ -1,18 +1,25 @@
-"""Other numbers of a plan than its noise, solved for: the rate of a schedule, and the size of batches."""
+"""Other numbers of a plan than its noise, solved for: epochs, the rate of a schedule, and the size of batches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from privlearn._checks import count
 from privlearn.accounting.budget import Budget, largest, solve_rate
+from privlearn.accounting.events import Repeated
+from privlearn.accounting.filters import fits, largest_filter
 from privlearn.errors import BadInput
 from privlearn.sampling import Partition, Poisson
-from privlearn.schedules import Constant, Polynomial, Step
+from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
 if TYPE_CHECKING:
     from privlearn.plan import Plan
 
+#: Epochs that a plan has at most.
+MOST_EPOCHS = 100_000
+#: Below this noise multiplier there is no privacy.
+LEAST_NOISE = 1e-6
 _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
     "epochs, or give another schedule=: {}"
@@ -70,3 +77,31 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     if size == 0:
         raise BadInput(f"not even one example a batch fits into {budget} at this noise: use more noise or fewer epochs")
     return replace(at(size), budget=budget)
+
+
+def within(plan: Plan, budget: Budget, most: int | None) -> Plan:
+    """See `Plan.within`."""
+    budget = budget.for_group(plan.group_size)
+    plan.require_room(budget)
+    schedule, limit = plan.schedule, None
+    if isinstance(schedule, ReactingSchedule):
+        epoch = plan.epoch_event(schedule.start)
+        limit = largest_filter(budget, plan.beside(), epoch, plan.neighbours)
+
+    def last(epochs: int) -> bool:
+        if limit is not None:
+            return fits(limit, Repeated(epoch, epochs))
+        if not isinstance(schedule, ReactingSchedule) and schedule(epochs - 1) < LEAST_NOISE:
+            return False
+        return budget.covers(budget.spent(replace(plan, epochs=epochs).event(), plan.neighbours))
+
+    epochs = largest(last, count("epochs", most) if most is not None else MOST_EPOCHS)
+    if epochs == 0:
+        first = schedule.start if isinstance(schedule, ReactingSchedule) else schedule(0)
+        raise BadInput(
+            f"not one epoch at noise multiplier {first:g} fits into {budget}: use more noise or a larger budget",
+            budget=budget,
+        )
+    if epochs == MOST_EPOCHS and most is None:
+        raise BadInput(f"{budget} lasts more than {MOST_EPOCHS:,} epochs at this noise: say how many with epochs")
+    return replace(plan, epochs=epochs, budget=budget, filter=limit)

@@ -11,7 +11,7 @@ from privlearn.accounting import accountant, comparisons, pld, rdp, zcdp
 from privlearn.accounting import budget as budget_module
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose, from_json, to_json
-from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import (
@@ -159,16 +159,16 @@ def check_laplace_is_priced_exactly() -> None:
 @check
 def check_filters_hold_their_limit() -> None:
     ledger = Ledger()
-    limit = ZCDPFilter(ledger, 0.5, Adjacency.ADD_REMOVE)
+    limit = PrivacyFilter(ledger, Filter(0.5), Adjacency.ADD_REMOVE)
     assert zcdp.rho(ledger.event) == 0.5
     for _ in range(9):
         limit.charge(Gaussian(3.0), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: limit.charge(Gaussian(3.0), Adjacency.ADD_REMOVE))
     ledger, step = Ledger(), PoissonSampled(0.02, Gaussian(1.0))
     at = rdp.curve(step)[list(rdp.ORDERS).index(8.0)]
-    renyi = RenyiFilter(ledger, [8.0], [5.5 * at], Adjacency.ADD_REMOVE)
+    renyi = PrivacyFilter(ledger, Filter(None, (8.0,), (5.5 * at,)), Adjacency.ADD_REMOVE)
     assert accountant.guarantee(ledger.event, Adjacency.ADD_REMOVE, 1e-5).epsilon > 0
-    both = RenyiFilter(Ledger(), [4.0, 8.0], [99.0, 2.5 * at], Adjacency.ADD_REMOVE)
+    both = PrivacyFilter(Ledger(), Filter(None, (4.0, 8.0), (99.0, 2.5 * at)), Adjacency.ADD_REMOVE)
     both.charge(Repeated(step, 2), Adjacency.ADD_REMOVE)
     must_raise(BudgetExceeded, lambda: both.charge(step, Adjacency.ADD_REMOVE))
     for _ in range(5):

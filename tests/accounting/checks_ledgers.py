@@ -12,7 +12,7 @@ from typing import Any
 from privlearn.accounting import accountant, filters, zcdp
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Event, Repeated, compose, tally
-from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, fits
+from privlearn.accounting.filters import PrivacyFilter, fits
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.ledger import Ledger, Releases
 from privlearn.accounting.ledger_file import LedgerFile
@@ -155,18 +155,25 @@ def check_filters_hold_against_an_adversary() -> None:
     mu = zcdp.gaussian_mu_for(EPSILON, DELTA)
     priced = FAMILIES[0], FAMILIES[3]
     games = [
-        Game(lambda: ZCDPFilter(Ledger(), rho, ADD), as_charges, [Run(Gaussian(5.0)), Run(PureDP(0.1))], priced),
-        Game(lambda: ZCDPFilter(Ledger(), mu**2 / 2, ADD, gaussian=True), as_charges, [Run(Gaussian(5.0))], GAUSSIANS),
+        Game(
+            lambda: PrivacyFilter(Ledger(), Filter(rho), ADD),
+            as_charges,
+            [Run(Gaussian(5.0)), Run(PureDP(0.1))],
+            priced,
+        ),
+        Game(
+            lambda: PrivacyFilter(Ledger(), GaussianFilter(mu**2 / 2), ADD), as_charges, [Run(Gaussian(5.0))], GAUSSIANS
+        ),
         Game(renyi, as_charges, [Run(SAMPLED)], FAMILIES[1:]),
     ]
     for game in games:
         assert require_no_more_than_claimed(game) > 1e-8
 
 
-def renyi() -> RenyiFilter:
+def renyi() -> PrivacyFilter:
     limit = filters.of_ledger(BUDGET, SAMPLED, ADD, None)
     assert isinstance(limit, Filter)
-    return RenyiFilter(Ledger(), limit.orders, limit.bounds, ADD)
+    return PrivacyFilter(Ledger(), limit, ADD)
 
 
 @check

@@ -94,8 +94,8 @@ def charges() -> Iterator[list[tuple[Any, Event]]]:
         return charge
 
     patches = [mock.patch.object(kind, "charge", watched(kind.charge))
-               for kind in (Ledger, filters.ZCDPFilter, filters.RenyiFilter)]  # fmt: skip
-    with patches[0], patches[1], patches[2]:
+               for kind in (Ledger, filters.PrivacyFilter)]  # fmt: skip
+    with patches[0], patches[1]:
         yield seen
 
 
@@ -163,7 +163,7 @@ def check_table_two_of_yu_by_validation() -> None:
             account.charge(plan.epoch_event(sigma), plan.neighbours)
             pace.end_epoch(torch.empty(0), torch.empty(0))
     assert pace.epochs == 64
-    assert math.isclose(0.78125 - account.left, 0.769825, abs_tol=1e-6)  # type: ignore[attr-defined]
+    assert math.isclose(zcdp.rho(account.spent()), 0.769825, abs_tol=1e-6)  # type: ignore[attr-defined]
     assert math.isclose(0.769825 + 0.5 / 3.43**2, 0.812324, abs_tol=1e-6)
     assert ledger.event == compose([GaussianFilter(rho=0.78125)])
 
@@ -240,9 +240,8 @@ def check_a_filters_limit_is_spent_once() -> None:
     """By copies, in containers too, together; by pickles and in forked processes not at all."""
     step = Gaussian(1.0)  # a rho of 1/2, and a Renyi divergence of 1 at order 2: nine steps fit
     for limited in (
-        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT),
-        filters.ZCDPFilter(Ledger(), 4.5, Adjacency.ZERO_OUT, gaussian=True),
-        filters.RenyiFilter(Ledger(), [2.0], [9.0], Adjacency.ZERO_OUT),
+        filters.PrivacyFilter(Ledger(), limit, Adjacency.ZERO_OUT)
+        for limit in (Filter(4.5), GaussianFilter(4.5), Filter(None, (2.0,), (9.0,)))
     ):
         before = [limited, copy.copy(limited), copy.deepcopy(limited), copy.deepcopy({"in": [limited]})["in"][0]]
         for each in before:

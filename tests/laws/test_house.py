@@ -424,17 +424,13 @@ def generated_reprs_print_no_rows() -> Iterator[str]:
 @law
 def no_name_of_a_room_hides_a_module() -> Iterator[str]:
     """A public name and a module of one name would be either, by the order of imports."""
-    for name, tree in trees().items():
-        if not name.endswith("__init__.py"):
-            continue
-        room = (PACKAGE / name).parent
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Dict):
-                for key, home in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(home, ast.Constant) and home.value:
-                        own = str(key.value)
-                        if (room / f"{own}.py").exists() or (room / own).is_dir():
-                            yield f"{name}: {own}"
+    for stub in PACKAGE.rglob("__init__.pyi"):
+        package = ".".join(("privlearn", *stub.parent.relative_to(PACKAGE).parts))
+        for node in ast.parse(stub.read_text("utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module != package:
+                for own in (alias.name for alias in node.names):
+                    if (stub.parent / f"{own}.py").exists() or (stub.parent / own).is_dir():
+                        yield f"{_below(stub)}: {own}"
 
 
 # -- words

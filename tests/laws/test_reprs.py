@@ -39,6 +39,9 @@ MADE: dict[str, Callable[[], Any]] = {
     "LeastSquaresPlan": lambda: pv.statistics.LeastSquaresPlan(10, 64, 4.0).calibrate(**TARGET),
     "RowsPlan": lambda: pv.statistics.RowsPlan(10, 64, 8, 4.0, labels="randomised").calibrate(**TARGET),
     "SelectionPlan": lambda: pv.statistics.SelectionPlan(10, 64, 8, 4.0).calibrate(**TARGET),
+    "BoostingPlan": lambda: pv.boosting.BoostingPlan((pv.boosting.Levels(3),), pv.boosting.Labels(2)).calibrate(
+        **TARGET
+    ),
     "PatePlan": lambda: PatePlan(100, 250, ConfidentVotes(10, 200.0, 50)).calibrate(**TARGET),
     "Blocks": lambda: pv.tuning.Blocks(CANDIDATES),
     "RandomStopping": lambda: pv.tuning.RandomStopping(CANDIDATES, 4.0),

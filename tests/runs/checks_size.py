@@ -114,7 +114,7 @@ def run(name: str, folder: Path, number: int, declared: bool = True) -> tuple[in
 
 
 #: What follows from released numbers: which features and candidates were chosen, thresholds, and digests of weights.
-_RELEASED = {"chosen", "thresholds", "accuracies", "files", "digests"}
+_RELEASED = {"chosen", "fitted_temperature", "thresholds", "accuracies", "files", "digests"}
 #: How long it took, and scores of features as they were released.
 _OTHERS = re.compile(r"seconds +[\d.]+|\d:\d\d:\d\d|\d+: [\d.]+ ± [\d.]+|\s+")
 

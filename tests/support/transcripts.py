@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from privlearn import streams as streams_module
-from privlearn.accounting.filters import RenyiFilter, ZCDPFilter
+from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting import rounds
@@ -139,7 +139,7 @@ def _charges(seen: list[Any]) -> Iterator[None]:
         return charge
 
     with contextlib.ExitStack() as stack:
-        for kind in (Ledger, ZCDPFilter, RenyiFilter):
+        for kind in (Ledger, PrivacyFilter):
             stack.enter_context(mock.patch.object(kind, "charge", watched(kind.charge)))
         yield
 

@@ -178,7 +178,7 @@ MUTANTS = [
            'ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)',
            "ledger.begin(plan.event(), plan.adjacency, plan.unit)", "check_kept_answers_are_paid_for_once"),
     Mutant("answers that were kept are free on a new ledger", answers.keep_answers,
-           "charge_again(ledger, plan)", "ledger.settle()", "check_kept_answers_are_paid_for_once"),
+           "charge_again(ledger, plan.event(), plan.neighbours)", "ledger.settle()", "check_kept_answers_are_paid_for_once"),
     Mutant("the books are not closed", answers.keep_answers, "        ledger.settle()\n        return answers\n",
            "        return answers\n", "check_kept_answers_are_paid_for_once"),
     Mutant("other noise for the same sums", answers.keep_answers, 'Streams.at(saved.plain["streams"])', "streams",

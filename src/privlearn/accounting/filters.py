@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from privlearn._checks import positive
 from privlearn.accounting import accountant, rdp, zcdp
 from privlearn.accounting.budget import Budget, bisect, bracket, to_safe_side
 from privlearn.accounting.events import Composed, Event, Mechanism, Repeated, compose, require_adjacency, tally
@@ -69,13 +68,6 @@ def is_gaussian(event: Event) -> bool:
     return all(leaf.gaussian for leaf in tally(event))
 
 
-def opened(limit: Limit, account: Account, adjacency: Adjacency) -> ZCDPFilter | RenyiFilter:
-    """Open a filter at `limit`, which `account` is charged; raises as the filters do."""
-    if limit.rho is not None:
-        return ZCDPFilter(account, limit.rho, adjacency, gaussian=limit.gaussian)
-    return RenyiFilter(account, limit.orders, limit.bounds, adjacency)
-
-
 def require_orders(orders: Sequence[float]) -> list[int]:
     """Where `orders` stand in `rdp.ORDERS`, or `BadInput` if one does not."""
     missing = [order for order in orders if not np.isclose(rdp.ORDERS, order).any()]
@@ -85,155 +77,84 @@ def require_orders(orders: Sequence[float]) -> list[int]:
 
 
 @final
-class _Spending:
-    """What was let through a filter: in one place only, or the limit could be spent once in each copy.
+class PrivacyFilter:
+    """Lets adaptively chosen releases through while they stay within `limit` together; used in a ledger's place.
 
-    Copies of a filter share it, deep ones too; it can't be pickled; and a forked process is refused: it would not see
-    what others spend, nor they what it does.
+    Guarantee: whatever is released through it costs at most its limit, also if noise and stopping depend on earlier
+    releases: for `Filter(rho)` it is rho-zCDP, for `GaussianFilter(rho)` as good as one Gaussian release of that rho,
+    and for `Filter(None, orders, bounds)` it has at each order at most the bound given for it. It stops as soon as any
+    one is reached; fewer orders waste less.
+
+    What was let through is in one place, or the limit could be spent once in each copy: a copy of a filter is the
+    filter, it can't be pickled, and a forked process is refused.
 
     Args:
+        account: charged `limit` at once.
+        limit: a zCDP filter, one for Gaussian releases alone, or one at Renyi orders out of `rdp.ORDERS`.
         adjacency: the kind of neighbour.
+
+    Raises:
+        BadInput: no limit, or a Renyi order that is not tabulated.
+        BudgetExceeded: the account can't afford the limit.
     """
 
-    def __init__(self, adjacency: Adjacency) -> None:
-        self._adjacency = adjacency
+    def __init__(self, account: Account, limit: Limit, adjacency: Adjacency) -> None:
+        if not isinstance(limit, Limit):
+            raise BadInput(f"limit is {str(limit)[:60]}: expected Filter(rho=...), GaussianFilter(rho), or orders")
+        require_orders(() if limit.rho is not None else limit.orders)
+        account.charge(limit, adjacency)
+        self.limit, self.adjacency = limit, adjacency
         self._counts: dict[Mechanism, int] = {}
         self._process = os.getpid()
 
-    def total(self, *events: Event) -> Composed:
-        """All of it, and `events` on top.
+    def spent(self, *more: Event) -> Composed:
+        """All that was let through, and `more` on top: no part of the claim, which is the limit.
 
         Totals are computed from counts, never added up release by release: so what fits as a whole also fits in parts.
 
         Raises:
             PrivlearnError: this is another process than the one that opened the filter.
         """
-        self._require_own_process()
-        counts = tally(Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *events)))
-        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
-
-    def require_priced(self, event: Event, adjacency: Adjacency) -> None:
-        """Raise `AdjacencyMismatch` or `UnsupportedEvent` if `event` is for other neighbours."""
-        require_same(self._adjacency, adjacency, "this filter")
-        require_adjacency(event, adjacency)
-
-    def add(self, event: Event) -> None:
-        """Put `event` on top."""
-        self._counts = tally(self.total(event))
-
-    def _require_own_process(self) -> None:
         if self._process != os.getpid():
             raise PrivlearnError(
                 "this filter belongs to another process, which would not see the charge. Open another filter here, on "
                 "a ledger that is kept in a file: Ledger.open(path)"
             )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Spending:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")
-
-
-@final
-class ZCDPFilter:
-    """Lets adaptively chosen releases through while their rho adds up to at most `rho`.
-
-    Guarantee: whatever is released through it is rho-zCDP, also if noise and stopping depend on earlier releases; with
-    `gaussian` it is as good as one Gaussian release of that rho. Use it in a ledger's place.
-
-    Args:
-        account: charged `Filter(rho)`, or `GaussianFilter(rho)`, at once.
-        rho: the limit.
-        adjacency: the kind of neighbour.
-        gaussian: let Gaussian releases alone through, in batches that are disjoint or on all the data.
-
-    Raises:
-        BudgetExceeded: the account can't afford the limit.
-    """
-
-    def __init__(self, account: Account, rho: float, adjacency: Adjacency, *, gaussian: bool = False) -> None:
-        self.rho, self.adjacency = positive("rho", rho), adjacency
-        self._limit: Limit = GaussianFilter(rho) if gaussian else Filter(rho=rho)
-        account.charge(self._limit, adjacency)
-        self._spending = _Spending(adjacency)
-
-    @property
-    def left(self) -> float:
-        """What may still be spent: depends on released values only, but is no part of the claim."""
-        return self.rho - zcdp.rho(self._spending.total())
+        counts = tally(Composed((*(Repeated(leaf, times) for leaf, times in self._counts.items()), *more)))
+        return Composed(tuple(Repeated(leaf, times) for leaf, times in counts.items()))
 
     def has_room(self, event: Event) -> bool:
         """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
-        return fits(self._limit, self._spending.total(event))
+        return fits(self.limit, self.spent(event))
 
     def charge(self, event: Event, adjacency: Adjacency) -> None:
         """Let `event` through, or refuse.
 
         Raises:
             BudgetExceeded: the sum would pass the limit; nothing is drawn.
-            UnsupportedEvent: `event` has no zCDP price (Poisson sampling), or is not what the filter is for.
+            UnsupportedEvent: `event` has no price in the filter's measure (Poisson sampling has none in zCDP).
             AdjacencyMismatch: another kind of neighbour.
             PrivlearnError: this is another process than the one that opened the filter.
         """
-        self._spending.require_priced(event, adjacency)
+        require_same(self.adjacency, adjacency, "this filter")
+        require_adjacency(event, adjacency)
         if not self.has_room(event):
-            total = self.rho - self.left + zcdp.rho(event)
+            after = share(self.limit, self.spent(event))
             raise BudgetExceeded(
-                f"this release would take the filter to rho {total:.6g}, past its limit of {self.rho:g}. Nothing was "
-                "drawn: use more noise, or stop here",
-                would_be=total,
+                f"this release would take the filter past its limit, {described(self.limit)}, to {after:.6g} times of "
+                "it. Nothing was drawn: use more noise, or stop here",
+                would_be=after,
             )
-        self._spending.add(event)
+        self._counts = tally(self.spent(event))
 
+    def __copy__(self) -> PrivacyFilter:
+        return self
 
-@final
-class RenyiFilter:
-    """Lets adaptively chosen releases through while their Renyi divergences stay within `bounds` at fixed `orders`.
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyFilter:
+        return self
 
-    Guarantee: what is released through it has at each of `orders` at most the bound given for it. It stops as soon as
-    any one is reached; fewer orders waste less.
-
-    Args:
-        account: charged `Filter(orders, bounds)` at once.
-        orders: fixed beforehand, out of `rdp.ORDERS`.
-        bounds: the limits at these orders.
-        adjacency: the kind of neighbour.
-
-    Raises:
-        BadInput: an order that is not tabulated, or unequal numbers of orders and bounds.
-        BudgetExceeded: the account can't afford the limit.
-    """
-
-    def __init__(
-        self, account: Account, orders: Sequence[float], bounds: Sequence[float], adjacency: Adjacency
-    ) -> None:
-        self.limit = Filter(None, tuple(float(order) for order in orders), tuple(float(bound) for bound in bounds))
-        require_orders(self.limit.orders)
-        self.adjacency = adjacency
-        account.charge(self.limit, adjacency)
-        self._spending = _Spending(adjacency)
-
-    def has_room(self, event: Event) -> bool:
-        """Whether `event` fits on top of what was let through, as a whole: its parts then do, one by one."""
-        return fits(self.limit, self._spending.total(event))
-
-    def charge(self, event: Event, adjacency: Adjacency) -> None:
-        """Let `event` through, or refuse.
-
-        Raises:
-            BudgetExceeded: a limit would be passed; nothing is drawn.
-            AdjacencyMismatch: another kind of neighbour.
-            PrivlearnError: this is another process than the one that opened the filter.
-        """
-        self._spending.require_priced(event, adjacency)
-        if not self.has_room(event):
-            raise BudgetExceeded(
-                "this release would pass the filter's limit at one of its Renyi orders. Nothing was drawn: use more "
-                "noise, or stop here",
-                would_be=share(self.limit, self._spending.total(event)),
-            )
-        self._spending.add(event)
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a filter cannot be pickled: a copy would spend the same limit again")
 
 
 def largest_filter(budget: Budget, before: Event, epoch: Event, adjacency: Adjacency) -> Limit:
@@ -337,7 +258,10 @@ def least_budget(fixed: Budget, first: Event, total: Event, adjacency: Adjacency
 def described(limit: Limit) -> str:
     """`limit` for people."""
     if limit.rho is None:
-        return f"Renyi DP at order {limit.orders[0]:g}, at most {limit.bounds[0]:.4g}"
+        listed = (
+            f"order {order:g}, at most {bound:.4g}" for order, bound in zip(limit.orders, limit.bounds, strict=True)
+        )
+        return f"Renyi DP at {', '.join(listed)}"
     if limit.gaussian:
         return f"Gaussian DP, at most mu {math.sqrt(2 * limit.rho):.4g}"
     return f"zCDP, at most rho {limit.rho:.4g}"

@@ -101,7 +101,7 @@ def mac_settled(request: Request, facts: Facts) -> Settled:
     size, examples = request.batch_size, facts.examples
     if size is None and request.sampling != "full":
         size = min(examples, max(_MAC_LEAST_BATCH, round(examples / _MAC_BATCHES)))
-    settled = rules.settle(training_request(request, batch_size=size), facts)
+    settled = rules.settle(training_request(request, batch_size=size, temperature=0.0), facts)
     threshold = _MAC_THRESHOLD if request.clip_norm is None else request.clip_norm
     return replace(settled, plan=replace(settled.plan, clip=Derivatives(threshold)))
 

@@ -193,6 +193,7 @@ _FEATURES = _group(
     "choosing features", _BOTH,
     Option("keep", "M", "for features: how many to keep (default: all)", int, None, (FEATURES,)),
     Option("select", "M", "before dpsgd: train on M privately selected features", int, None, (DPSGD,)),
+    Option("temperature", "F", "of rho, to turn scores into probabilities (default: 0.03; 0: none)", float, None, (DPSGD,)),
     Option("select-share", "F", "of rho, for --select (default: 0.2)", float, None, (DPSGD,)),
     Option("row-norm", "R", "for features, --select and --normalise: declared bound on the norm of (scaled) rows "
            "(default: half the root of their length)", float, None, _CHOOSING),

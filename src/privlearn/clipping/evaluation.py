@@ -20,20 +20,23 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, in_steps
+from privlearn.clipping.bounded import Bounded, in_steps, kept
 from privlearn.clipping.randomness import draw_from, drawn_by, unmoved
 from privlearn.data.dataset import Dataset, persons_in
+from privlearn.data.rows import Rows
 from privlearn.errors import BadInput
 from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
+from privlearn.temperature import GRID, NORM
 
 #: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.
 HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
 _AT_ONCE = 256
+#: Examples whose rows are fetched at once.
+_FETCHED = 16 * _AT_ONCE
 
 
-@final
 class RightAnswers:
     """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
 
@@ -48,6 +51,9 @@ class RightAnswers:
         at_once: rows that are computed at once, at most 256.
         computed: called whenever the model has run; by default nothing is.
     """
+
+    #: The shape and the type of one row's answer; of a row without an answer it is 0.
+    answer: torch.Tensor = torch.zeros((), dtype=torch.int8)
 
     def __init__(
         self,
@@ -71,7 +77,7 @@ class RightAnswers:
             rows: the places of those that are wanted.
         """
         rows = torch.arange(len(x)) if rows is None else rows
-        right = torch.zeros(len(rows), dtype=torch.int8)
+        right = self._none(len(rows))
         with evaluating(self._model):
             answered = self._few if self._can_be_together(x, y) else self._one_by_one
             for start in range(0, len(rows), self._at_once):
@@ -132,8 +138,8 @@ class RightAnswers:
             # IndexError if there is none to stand in; and a model may fail at random.
             right = self._scored(self._together, x, y, rows.where(fine, rows[fine][0]))
         except Exception:
-            return torch.zeros(few, dtype=torch.int8)
-        return right.where(fine, 0)[:few]
+            return self._none(few)
+        return right.where(fine.view(-1, *[1] * self.answer.dim()), 0)[:few]
 
     def _failing(self, x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
         """On which of `rows` the model fails: halving finds them."""
@@ -154,7 +160,11 @@ class RightAnswers:
         try:
             return self._scored(self._model, x, y, row)
         except Exception:
-            return torch.zeros(1, dtype=torch.int8)
+            return self._none(1)
+
+    def _none(self, rows: int) -> Tensor:
+        """Of that many rows without an answer."""
+        return self.answer.expand(rows, *self.answer.shape).clone()
 
     def _together(self, x: Tensor) -> Tensor:
         if not self._apart:
@@ -170,8 +180,64 @@ class RightAnswers:
             self._done()
         if scored.dim() != 2 or len(scored) != len(rows):
             raise ValueError(f"scores of shape {tuple(scored.shape)} for {len(rows)} rows")
-        right = scored.argmax(1) == y[rows.to(y.device)].cpu()
-        return torch.where(right, 1, -1).where(scored.isfinite().all(1), 0).to(torch.int8)
+        answered = self._answered(scored, y[rows.to(y.device)].cpu())
+        finite = scored.isfinite().all(1).view(-1, *[1] * self.answer.dim())
+        return answered.where(finite, 0).to(self.answer.dtype)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        """The answers in scores of shape (rows, classes)."""
+        return torch.where(scored.argmax(1) == labels, 1, -1)
+
+
+@final
+class Gains(RightAnswers):
+    """As `RightAnswers`, but how much less each row's log loss is than that of even scores, at some temperatures.
+
+    All gains of a row are clipped together to the L2 norm `NORM`, and divided by it.
+    """
+
+    answer = torch.zeros(len(GRID), dtype=torch.float64)
+
+    def sum(self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
+        """The gains over the examples that `sample` drew; sensitivity computed here.
+
+        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer, or that
+        can't be fetched, nothing.
+
+        Args:
+            sample: the batch; its indices select the examples.
+            rows: what is fetched of each row, its inputs and its target.
+            adjacency: the kind of neighbour.
+            examples: the rows of each example, shape (examples, rows of each); None where each is one row.
+
+        Returns:
+            One tensor of shape (temperatures,), in double precision.
+        """
+        indices = torch.from_numpy(sample.indices)
+        own = indices[:, None] if examples is None else examples.cpu()[indices]
+        total = self.answer.clone()
+        for start in range(0, len(own), _FETCHED):
+            part = own[start : start + _FETCHED]
+            total += in_steps(self._of(rows, part.flatten()).view(*part.shape, len(GRID)).mean(1)).sum(0)
+        return Bounded((total,), adjacency.sum_sensitivity(1.0), adjacency, sample)
+
+    def _of(self, rows: Rows, own: Tensor) -> Tensor:
+        try:
+            x, y = rows.fetch(own)
+        except Exception:
+            return self._none(1) if len(own) == 1 else torch.cat([self._of(rows, half) for half in own.tensor_split(2)])
+        return self(x, y)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        classes = scored.shape[1]
+        declared = (labels >= 0) & (labels < classes)
+        at = scored.double()[:, None] / torch.from_numpy(GRID)[:, None]
+        own = labels.clamp(0, classes - 1).long()[:, None, None].expand(-1, len(GRID), 1)
+        gains = math.log(classes) + at.log_softmax(2).gather(2, own)[:, :, 0]
+        norms = torch.linalg.vector_norm(gains, dim=1, keepdim=True)
+        clipped = gains / norms.clamp(min=NORM) * kept(1.0, [torch.float64])
+        usable: Tensor = declared[:, None] & clipped.isfinite()
+        return torch.where(usable, clipped, 0.0)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ class TrainRequest:
         pca_noise: their noise multiplier.
         select: train on so many privately selected features, which are paid for.
         select_share: their part of rho.
+        temperature: the part of rho that making probabilities of the scores takes (`privlearn.temperature`); 0: none of it.
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
         coordinate_bound: declared bound on single numbers, for `select`.
         criterion: what features are selected by: `distance`, `t` or `welch`.
@@ -91,6 +92,7 @@ class TrainRequest:
     pca_noise: float | None = None
     select: int | None = None
     select_share: float | None = None
+    temperature: float | None = None
     row_norm: float | None = None
     coordinate_bound: float | None = None
     criterion: str | None = None

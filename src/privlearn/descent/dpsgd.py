@@ -15,6 +15,7 @@ from torch import nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
+from privlearn.descent.after_training import AfterTraining
 from privlearn.descent.epoch_noise import epoch_noise
 from privlearn.descent.task import Batch, DescribedRun, Epoch, Task
 from privlearn.mechanisms.release import release
@@ -23,7 +24,6 @@ from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
 from privlearn.runs.optimizers import RateSchedule, gradients_in
-from privlearn.runs.post_processing import processors
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -68,9 +68,9 @@ class Run(DescribedRun):
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
         self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
-        self._processors = processors(task.parameters, compute)
         self._noise = epoch_noise(task, session)
-        session.parts |= {"optimizer": self.optimizer, **self._processors}
+        self._after = AfterTraining(task, compute)
+        session.parts |= {"optimizer": self.optimizer, **self._after.parts}
         self._facts = task.facts(session, self.optimizer, learning_rate_schedule)
         self._epochs = self._run()
 
@@ -89,6 +89,7 @@ class Run(DescribedRun):
                 task.end_epoch(session, number, self._rates.first)
                 with session.generators():
                     self._noise.end_epoch(task.x, task.y)
+            self._after.fit(session)
             session.end(self._noise.epochs)
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
@@ -106,19 +107,18 @@ class Run(DescribedRun):
             self._rates.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
         session.taken += 1
-        for processor in self._processors.values():
-            processor.after_step()
+        self._after.step()
         return PrivateDiagnostics(task.watch.batch())
 
     def result(self) -> Result:
         """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""
         session, task = self._session, self._task
         session.stop(self._epochs)
-        for processor in self._processors.values():
-            processor.after_run()
+        self._after.end()
         return Result(
             model=task.model(), ledger=session.ledger, plan=task.plan, method="dpsgd",
-            facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen(),
+            facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen()
+            | self._after.facts(),
             architecture=task.architecture(), seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(task.watch.figures), checkpoint=session.file,
         )  # fmt: skip

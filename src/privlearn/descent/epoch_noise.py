@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.filters import RenyiFilter, ZCDPFilter, opened
+from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
 from privlearn.mechanisms.release import release
-from privlearn.plan import LEAST_NOISE, Plan
+from privlearn.plan import Plan
 from privlearn.runs.front import through
 from privlearn.sampling import FullBatch
 from privlearn.schedules import ReactingSchedule, spec
+from privlearn.solving import LEAST_NOISE
 
 if TYPE_CHECKING:
     from privlearn.descent.task import Task
@@ -201,7 +202,7 @@ class ReactingNoise:
     ) -> None:
         self._plan, self._schedule, self._validate = plan, schedule, validate
         self._accuracies, self._facts = accuracies, facts
-        self._filter: ZCDPFilter | RenyiFilter | None = None
+        self._filter: PrivacyFilter | None = None
         self._noise_multipliers: list[float] = []
 
     @property
@@ -212,7 +213,7 @@ class ReactingNoise:
     def begin(self, ledger: Ledger) -> Account:
         """Charge the limit, and return the filter, which the epochs' releases are to be charged to."""
         assert self._plan.filter is not None
-        self._filter = opened(self._plan.filter, ledger, self._plan.neighbours)
+        self._filter = PrivacyFilter(ledger, self._plan.filter, self._plan.neighbours)
         return self._filter
 
     def __iter__(self) -> Iterator[tuple[int, float]]:

@@ -20,6 +20,7 @@ from privlearn.descent.choices import TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
+from privlearn.temperature import SHARE, Temperature
 from privlearn.transforms.base import shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
@@ -34,6 +35,8 @@ _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
 #: loss.
 CLIP_NORM = 0.1
 
+#: Built-in networks whose scores come from a last linear layer.
+_CLASSIFIERS = ("linear", "mlp", "cnn")
 #: The noise multiplier of private principal directions.
 PCA_NOISE = 16.0
 #: The part of rho that choosing features takes in front of training.
@@ -176,6 +179,9 @@ class Settled:
         for name, row in post_processing.ROWS.items():
             given = name in chosen.post_processing
             yield row.setting, row.text(chosen.post_processing[name]) if given else row.usual, given, row.why
+        scaled = self.plan.temperature is not None
+        why = "scores become probabilities, for 3 % of rho" if scaled else "for built-in classifiers that meet a target"
+        yield "temperature", "fitted after training" if scaled else "none", chosen.temperature is not None, why
         smoothing, given = f"{chosen.label_smoothing or 0:g}", chosen.label_smoothing is not None
         yield "label smoothing", smoothing, given, "loses, where gradients are clipped short"
         made = chosen.augmentation
@@ -190,7 +196,8 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     plan = draft(request, facts.examples)
-    plan = replace(plan, front=(*_moments(request, facts), *_selection(request, facts), *plan.front))
+    front = (*_moments(request, facts), *_selection(request, facts), *plan.front)
+    plan = replace(plan, front=front, temperature=_temperature(request))
     target = request.target
     if target is None and plan.reacts:
         raise BadInput(
@@ -306,6 +313,16 @@ def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...
     selection = SelectFeatures(request.select, noise, facts.classes, norm, bound, request.criterion or "distance")
     selection.output_shape((facts.numbers,))
     return (selection,)
+
+
+def _temperature(request: TrainRequest) -> Temperature | None:
+    """The release that makes probabilities of scores, with its share of the target; usual for built-in classifiers."""
+    if request.temperature is not None and request.temperature != 0:
+        share = probability("temperature", request.temperature, open_top=True)
+        return Temperature(_noise_for(request, share, "temperature"))
+    if request.temperature == 0 or request.model.partition(":")[0] not in _CLASSIFIERS or request.target is None:
+        return None
+    return Temperature(_noise_for(request, SHARE, "temperature"))
 
 
 def _noise_for(request: TrainRequest, share: float, what: str) -> float:

@@ -171,6 +171,10 @@ class MacSettings:
                 "dpmac protects rows, and the plan's examples are persons: use dpsgd, or group_size for a declared "
                 "number of rows"
             )
+        if plan.temperature is not None:
+            raise BadInput(
+                "dpmac has no temperature after it: use dpsgd, or leave it out of the plan (temperature=None)"
+            )
         if any(isinstance(transform, SelectFeatures) for transform in plan.front):
             raise BadInput("dpmac has no selection of features before it: use dpsgd, or pv.transforms.PrivatePCA")
         learned = bound.learned if isinstance(bound, Derivatives) else None

@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from privlearn._lazy import lazy
 
-if TYPE_CHECKING:
-    from privlearn.models.check import require_per_example as require_per_example
-    from privlearn.models.networks import build as build
-
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "build": "networks",
-        "require_per_example": "check",
-    },
-)
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -44,6 +44,13 @@ def _protected(unit: PrivacyUnit) -> str:
     return f"{unit}: a person with several rows is protected less."
 
 
+_SCALED = (
+    "Scores add up to 1. They were divided by a temperature that was fitted to the training data, as a release of its own, so "
+    "that they are estimates of probabilities."
+)
+_NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
+
+
 def write(
     event: Event,
     guarantee: Guarantee,
@@ -91,7 +98,7 @@ def write(
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
-        "Scores add up to 1 and rank the classes; they are not calibrated probabilities.",
+        _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
@@ -283,6 +290,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
+    "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,
     "teacher": _teacher,
     "answered": lambda stated, facts: iter([("answered", f"{stated} (of {facts['public_inputs']} public inputs)")]),

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from privlearn._lazy import lazy
 
-if TYPE_CHECKING:
-    from privlearn.runs.checkpoint import Checkpoint as Checkpoint
-
-__getattr__, __dir__, __all__ = lazy(__name__, {"Checkpoint": "checkpoint"})
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

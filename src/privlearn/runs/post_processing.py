@@ -33,7 +33,7 @@ class PostProcessor(Protocol):
         """A step was taken."""
 
     def after_run(self) -> None:
-        """The run is over: the parameters are to be what is published."""
+        """The run is over: the parameters are to be what is published. May be called again on what it made."""
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""

@@ -16,6 +16,8 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.errors import BadInput
@@ -69,9 +71,9 @@ class Session:
             self.ledger.settle()
 
 
-def charge_again(ledger: Ledger, plan: AbstractPlan) -> None:
-    """Charge a resumed run for all that it released before its interruption; a ledger in a file charges nothing twice."""
-    ledger.charge(plan.event(), plan.neighbours)
+def charge_again(ledger: Ledger, event: Event, adjacency: Adjacency) -> None:
+    """Charge a resumed run for what it released before its interruption; a ledger in a file charges nothing twice."""
+    ledger.charge(event, adjacency)
     ledger.settle()
 
 

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from privlearn.accounting.filters import opened
+from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.clipping.bounded import Bounded
 from privlearn.data.dataset import Dataset, as_tensor
@@ -254,7 +254,7 @@ def _confident(
     The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
     """
     assert plan.limit is not None
-    account = opened(plan.limit, ledger, plan.adjacency)
+    account = PrivacyFilter(ledger, plan.limit, plan.adjacency)
     noisy, answered = torch.zeros_like(counts.counts), torch.zeros(plan.queries, dtype=torch.bool)
     for query in range(plan.queries):
         if int(answered.sum()) == aggregate.answers:
@@ -346,7 +346,7 @@ def keep_answers(
             require_same_run(saved, facts)
             ledger.resume(saved.plain["run"], plan.event(), plan.adjacency, plan.unit)
             if saved.plain["state"] == _ANSWERED:
-                charge_again(ledger, plan)
+                charge_again(ledger, plan.event(), plan.neighbours)
                 return _taken_up(saved, plan, pool, ledger)
             made, streams = empty(plan, reducer), Streams.at(saved.plain["streams"])
             _total(made).copy_(saved.tensors["sums"])

@@ -1,0 +1,11 @@
+from privlearn.boosting.plan import BoostingPlan as BoostingPlan
+from privlearn.boosting.plan import Interval as Interval
+from privlearn.boosting.plan import Levels as Levels
+from privlearn.boosting.plan import columns_of as columns_of
+from privlearn.boosting.plan import plan_for as plan_for
+from privlearn.boosting.rounds import FeatureShape as FeatureShape
+from privlearn.boosting.rounds import boost as boost
+from privlearn.boosting.rounds import shape as shape
+from privlearn.boosting.targets import Counts as Counts
+from privlearn.boosting.targets import Labels as Labels
+from privlearn.boosting.targets import Values as Values

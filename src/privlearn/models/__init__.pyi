@@ -1,0 +1,2 @@
+from privlearn.models.check import require_per_example as require_per_example
+from privlearn.models.networks import build as build

@@ -1,0 +1,1 @@
+from privlearn.runs.checkpoint import Checkpoint as Checkpoint

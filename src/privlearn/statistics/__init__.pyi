@@ -1,0 +1,9 @@
+from privlearn.statistics.advice import advised as advised
+from privlearn.statistics.classifiers import fisher as fisher
+from privlearn.statistics.classifiers import least_squares as least_squares
+from privlearn.statistics.features import release_features as release_features
+from privlearn.statistics.features import select_features as select_features
+from privlearn.statistics.plan import FisherPlan as FisherPlan
+from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
+from privlearn.statistics.plan import RowsPlan as RowsPlan
+from privlearn.statistics.plan import SelectionPlan as SelectionPlan

@@ -1,0 +1,11 @@
+from privlearn.volumes.start import Corrections as Corrections
+from privlearn.volumes.start import MapStudent as MapStudent
+from privlearn.volumes.start import Seen as Seen
+from privlearn.volumes.start import Start as Start
+from privlearn.volumes.training import Pairs as Pairs
+from privlearn.volumes.training import Training as Training
+from privlearn.volumes.training import Warp as Warp
+from privlearn.volumes.training import dice as dice
+from privlearn.volumes.training import map_losses as map_losses
+from privlearn.volumes.training import maps_of as maps_of
+from privlearn.volumes.training import probabilities as probabilities

@@ -1,0 +1,35 @@
+"""Planted bugs of temperature scaling, each of which a named check must catch."""
+
+from __future__ import annotations
+
+from privlearn import plan
+from privlearn.clipping import evaluation
+from privlearn.descent import after_training
+from tests.support.mutant import Mutant, suite_of
+
+MOVES = "check_one_example_moves_the_gains_by_at_most_the_sensitivity"
+CHARGED = "check_the_release_after_training_is_charged_and_noisy"
+ONCE = "check_the_last_layer_is_divided_once_and_predictions_stay"
+AGAIN = "check_an_interrupted_run_ends_with_the_same_temperature"
+SAID = "check_certificates_say_whether_there_was_a_temperature"
+MUTANTS = [
+    Mutant("gains are not clipped", evaluation.Gains._answered, "norms.clamp(min=NORM)", "NORM", MOVES),
+    Mutant("all rows of a person count", evaluation.Gains.sum, ".mean(1)", ".sum(1)", MOVES),
+    Mutant("the gains have half their sensitivity", evaluation.Gains.sum, "sum_sensitivity(1.0)",
+           "sum_sensitivity(0.5)", MOVES),
+    Mutant("losses at other temperatures", evaluation.Gains._answered, "scored.double()[:, None] / ",
+           "scored.double()[:, None] * ", MOVES),
+    Mutant("losses are read free of charge", after_training.AfterTraining.fit, "((noisy,),) = release(",
+           "((noisy,),) = (lambda bounded, **_: (bounded.values,))(", CHARGED),
+    Mutant("half the noise", after_training.AfterTraining.fit, "noise_multiplier=plan.noise_multiplier",
+           "noise_multiplier=plan.noise_multiplier / 2", CHARGED),
+    Mutant("the plan forgets what comes after", plan.Plan._after, "[self.temperature.event()]", "[]", CHARGED),
+    Mutant("the layer is divided twice", after_training.AfterTraining.end, "layer.weight.div_(self.value)",
+           "layer.weight.div_(self.value**2)", ONCE),
+    Mutant("a resumed run is not charged again", after_training.AfterTraining.fit,
+           "charge_again(session.ledger, plan.event(), task.plan.neighbours)", "pass", AGAIN),
+    Mutant("a resumed run releases again", after_training.AfterTraining.load_state_dict, 'state["value"]', "None", AGAIN),
+    Mutant("a temperature may be left out", plan.Plan.follows, '!= ("fitted_temperature" in facts)', "and False", SAID),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
