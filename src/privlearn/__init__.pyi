@@ -2,6 +2,8 @@ from privlearn import accounting as accounting
 from privlearn import boosting as boosting
 from privlearn import clipping as clipping
 from privlearn import errors as errors
+from privlearn import huggingface as huggingface
+from privlearn import lightning as lightning
 from privlearn import mac as mac
 from privlearn import models as models
 from privlearn import runs as runs

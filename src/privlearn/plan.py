@@ -84,6 +84,10 @@ class AbstractPlan(Described, ABC):
             BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
         """
 
+    def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """What a card says of the facts that this plan's method alone states, with checks as of `follows`."""
+        return []
+
     @property
     def summary(self) -> str:
         """What a model card says before `rows`."""
@@ -237,12 +241,6 @@ class Plan(AbstractPlan):
     def unit(self) -> PrivacyUnit:
         """Whose data are protected."""
         return PrivacyUnit(self.group_size, self.rows_per_person)
-
-    @property
-    def neighbours(self) -> Adjacency:
-        """The plan's adjacency, settled."""
-        assert self.adjacency is not None
-        return self.adjacency
 
     def noise_multipliers(self) -> tuple[float, ...]:
         """The noise multiplier of each epoch.

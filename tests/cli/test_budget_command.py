@@ -129,7 +129,7 @@ def test_a_configuration_file_of_another_method_is_priced_as_that(
     ("options", "reason"),
     [
         (("--method", "features", "--device", "cpu"), "--method features does not go with --device"),
-        (("--method", "pate", "--checkpoint-every", "3"), "--checkpoint-every does not go with --method pate"),
+        (("--method", "pate", "--checkpoint-every", "3"), "--method pate does not go with --checkpoint-every"),
         (("--method", "dpmac", "--explain"), "--method dpmac does not go with --explain"),
         (("--keep", "3"), "--keep is for --method features"),
         (("--z-rate", "0.1"), "--z-rate is for --method dpmac"),

@@ -81,7 +81,7 @@ MUTANTS = [
            SAME),
     Mutant("the command line smooths nothing", jobs.loss_of, "label_smoothing=share", "label_smoothing=0.0",
            "check_smoothed_labels_are_what_is_learned_from"),
-    Mutant("the card is silent", card._training, "*_stated_rows(facts)", "", TOLD),
+    Mutant("the card is silent", card._training, "*_stated_rows(plan, facts)", "", TOLD),
     Mutant("features are moved as if they were images", given.require_no_features,
            "spec is not None", "False", REFUSED),
     Mutant("maps stay where their images leave", given.require_changeable, "if y.dim() > 2:", "if False:",

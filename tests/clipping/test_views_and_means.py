@@ -133,7 +133,7 @@ def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest
         (["--average", "0.5", "--method", "dpmac"], "does not go with --average"),
         (["--views", "2", "--augment", "flip", "--method", "dpmac"], "does not go with --views"),
         (["--label-smoothing", "0.1", "--method", "dpmac"], "does not go with --label-smoothing"),
-        (["--average", "0.5", "--method", "pate"], "--average does not go with --method pate"),
+        (["--average", "0.5", "--method", "pate"], "--method pate does not go with --average"),
         (["--label-smoothing", "0.1", "--method", "features"], "does not go with --label-smoothing"),
     ],
 )

@@ -1,8 +1,8 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
 Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a recipe
-for teachers, a study and an option of DP-SGD. All are trained with, priced, published, verified and predicted with. If one
-of them ever needs a second place, this cannot be written.
+for teachers, a study, an option of DP-SGD and a method. All are trained with, priced, published, verified and predicted
+with. If one of them ever needs a second place, this cannot be written.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ from privlearn.accounting.mechanisms import FixedBatches, Gaussian
 from privlearn.accounting.pld.pairs import ATOMS, PairBuilder, pure_pair
 from privlearn.cli import main
 from privlearn.clipping import clips
+from privlearn.clipping.bounded import Bounded
 from privlearn.clipping.capture import Call, Capture
 from privlearn.clipping.clips import Clip
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.operations import RULES
 from privlearn.clipping.per_example import Dense
 from privlearn.errors import BadInput
+from privlearn.methods import METHODS, Method
 from privlearn.publishing import certificate
 from privlearn.runs import post_processing
+from privlearn.runs.front import front
 from privlearn.runs.post_processing import PostProcessing
+from privlearn.runs.result import PrivateDiagnostics
 from privlearn.sampling import EpochCharge, Sample, Sampler
 from privlearn.schedules import ReactingSchedule, Schedule
 from privlearn.teachers import recipes
@@ -410,7 +414,9 @@ def require_rounded(folder: Path) -> None:
 def test_a_made_up_option_of_dpsgd_is_an_argument_a_fact_and_a_line_of_the_card(rounding: None, tmp_path: Path) -> None:
     x, y = data()
     rows = pv.Dataset(x.numpy(), y.numpy(), classes=CLASSES)
-    result = pv.train(rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, streams=pv.Streams.new(0))
+    result = pv.train(
+        rows, epsilon=4.0, epochs=2, learning_rate=5.0, rounding=0.5, temperature=0.0, streams=pv.Streams.new(0)
+    )
     require_rounded(pv.publish(result, tmp_path / "trained"))
     wanted = pv.Plan(pv.Poisson(0.5), epochs=2).calibrate(epsilon=4.0, delta=1e-5)
     make = lambda shape: pv.models.build("linear", shape, CLASSES, np.random.default_rng(0))  # noqa: E731
@@ -427,7 +433,9 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
     file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
     np.savez(file, x=x.numpy(), y=y.numpy())
     common = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2", "--epsilon", "4", "--seed", "0"]
-    assert main([*common, "--epochs", "2", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+    assert (
+        main([*common, "--epochs", "2", "--temperature", "0", "--rounding", "0.5", "--explain", "--out", str(out)]) == 0
+    )
     said = " ".join(capsys.readouterr().err.split())
     assert "rounding multiples of 0.5 as given" in said
     require_rounded(out)
@@ -437,6 +445,101 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
     tuned = [*common, "--batch-size", "20", "--epochs", "1", "--tune", str(tmp_path / "tune.toml")]
     assert main([*tuned, "--out", str(tmp_path / "tuned")]) == 0
     assert pv.verify(tmp_path / "tuned").ok
+
+
+def sums_of_classes() -> Method:
+    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, a sum for each class."""
+
+    @final
+    @plan.registered
+    @dataclass(frozen=True)
+    class Sums(plan.AbstractPlan):
+        numbers: int
+        classes: int
+        noise_multiplier: float = 1.0
+        adjacency: Adjacency = Adjacency.ADD_REMOVE
+        group_size: int = 1
+        budget: pv.Budget | None = None
+        kind: ClassVar[str] = "sums-of-classes"
+
+        def event(self) -> events.Composed:
+            return events.compose([Gaussian(self.noise_multiplier)])
+
+        def scaled(self, factor: float) -> Sums:
+            return replace(self, noise_multiplier=factor * self.noise_multiplier)
+
+        def rows(self) -> list[tuple[str, str]]:
+            return [("sums", f"{self.classes} of {self.numbers} numbers")]
+
+        def follows(self, facts: Mapping[str, Any]) -> list[str]:
+            return [] if facts["bound"] > 0 else ["rows were clipped to nothing"]
+
+        def fact_rows(self, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+            return [("rows are clipped to", f"norm {facts['bound']:g}")]
+
+    def settle(options: Any, facts: Any) -> Sums:
+        return Sums(facts.numbers, facts.classes).calibrate(
+            epsilon=options.epsilon, delta=options.delta, rho=options.rho
+        )
+
+    def train(own: Sums, rows: pv.Dataset, options: Any, *, ledger: Any, streams: pv.Streams) -> pv.Result:
+        x, y = rows.tensors()
+        transforms, x = front(rows, x)
+        ledger = pv.Ledger(own.budget) if ledger is None else ledger
+        clipped = x * (options.radius / x.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        (sample,) = pv.sampling.FullBatch().draw(len(x))
+        sums = nn.functional.one_hot(y, own.classes).to(x.dtype).T @ clipped
+        bounded = Bounded((sums,), options.radius, own.adjacency, sample)
+        ledger.begin(own.event(), own.adjacency, own.unit)
+        ((weights,),) = pv.release(bounded, noise_multiplier=own.noise_multiplier, ledger=ledger, stream=streams.noise)
+        ledger.settle()
+        linear = nn.Linear(own.numbers, own.classes)
+        linear.weight.data, linear.bias.data = weights, torch.zeros(own.classes)
+        return pv.Result(
+            nn.Sequential(*transforms, nn.Sequential(nn.Flatten(), linear)), ledger, own, "sums", {"bound": options.radius},
+            {"input_shape": [own.numbers], "network_input_shape": [own.numbers]}, streams.seeded,
+            PrivateDiagnostics({}), model_spec="linear", classes=own.classes,
+        )  # fmt: skip
+
+    return Method(
+        "sums",
+        (Sums,),
+        frozenset({"numbers"}),
+        "it is one release",
+        fields=(("radius", "R", "for sums: rows are clipped to this norm", float),),
+        settle=settle,
+        train=train,
+    )
+
+
+def test_a_made_up_method(made_up: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = sums_of_classes()
+    with mock.patch.dict(METHODS, sums=own):
+        target = ["--method", "sums", "--epsilon", "4", "--radius", "1.5", "--json"]
+        assert main(["budget", *target, "--examples", "60", "--numbers", str(FEATURES), "--classes", str(CLASSES)]) == 0
+        planned = json.loads(capsys.readouterr().out)
+        assert 3.98 < planned["epsilon"] <= 4
+        file, out, (x, y) = tmp_path / "rows.npz", tmp_path / "model", data()
+        np.savez(file, x=x.numpy(), y=y.numpy(), x_test=x.numpy() + 0.1, y_test=y.numpy())
+        rows = ["train", "--data", str(file), "--classes", str(CLASSES), "--range=-1,2"]
+        spent = str(tmp_path / "ledger.json")
+        assert main([*rows, *target, "--seed", "0", "--ledger", spent, "--out", str(out)]) == 0
+        trained = json.loads(capsys.readouterr().out)
+        assert trained["plan"] == planned["plan"]
+        assert trained["test_accuracy"] > 0.9
+        assert pv.verify(out).ok
+        assert "| rows are clipped to | norm 1.5 |" in (out / "README.md").read_text()
+        assert pv.load_model(out).predict(x).shape == (ROWS,)
+        for options, said in (
+            (
+                ["--clip", "flat", "--batch-size", "3"],
+                "--method sums does not go with --batch-size: it is one release.",
+            ),
+            (["--method", "dpsgd"], "--radius is for --method sums"),
+        ):
+            assert main([*rows, *target, *options, "--out", str(tmp_path / "no")]) == 2
+            assert said in " ".join(capsys.readouterr().err.split())
+    assert not pv.verify(out).ok  # it is unknown, once it is forgotten
 
 
 def test_teachers_of_a_made_up_recipe(made_up: SimpleNamespace, tmp_path: Path) -> None:

@@ -238,8 +238,16 @@ def only_the_command_line_names_options() -> Iterator[str]:
 
 @law
 def facts_are_read_by_publishing() -> Iterator[str]:
-    """And by a plan's `follows` and `trained`, which hold what a certificate states against the plan."""
-    readers = {"follows", "trained", "contradictions", "check_choices", "chosen_candidate", "public_features"}
+    """And by a plan's `follows` and `trained`, which hold what a certificate states against the plan, and `fact_rows`."""
+    readers = {
+        "follows",
+        "trained",
+        "fact_rows",
+        "contradictions",
+        "check_choices",
+        "chosen_candidate",
+        "public_features",
+    }
     for name, tree in trees().items():
         if name.startswith(("publishing/", "cli/")):
             continue

@@ -27,6 +27,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_page_runs_from_top_to_bottom(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if page == "docs/segmentation.md":
         pytest.importorskip("monai", reason="MONAI is not here: pip install 'privlearn[medical]'")
+    for module in {
+        "docs/huggingface.md": ("transformers", "peft"),
+        "docs/lightning.md": ("lightning", "accelerate"),
+    }.get(page, ()):
+        pytest.importorskip(module, reason=f"{module} is not installed")
     needs = NEEDS.get(page, Page())
     names = needs.names()
     if needs.files is not None:

@@ -48,7 +48,7 @@ MUTANTS = [
            'if not _FIELDS <= set(data) <= _FIELDS | {"signature"}:',
            "if not _FIELDS <= set(data):", "check_a_certificate_has_one_reading"),
     Mutant("weights are read again unchecked", folder.weights,
-           "hashlib.sha256(content).hexdigest() != contents.digests.get(WEIGHTS)", "False",
+           "hashlib.sha256(content).hexdigest() != contents.digests.get(name)", "False",
            "check_what_is_loaded_is_what_was_checked"),
     Mutant("the configuration is read again", model.load_model, "parse(contents.files[CONFIG])",
            "parse((Path(where) / CONFIG).read_bytes())", "check_what_is_loaded_is_what_was_checked"),

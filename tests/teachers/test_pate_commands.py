@@ -143,9 +143,9 @@ def test_an_interrupted_student_costs_nothing_more(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--optimizer does not go with --method pate"),
-        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "--tune does not go with"),
-        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "--clip does not go with"),
+        (["--method", "pate", "--epsilon", "1", "--optimizer", "SGD"], "--method pate does not go with --optimizer"),
+        (["--method", "pate", "--epsilon", "1", "--tune", "x.toml"], "does not go with --tune"),
+        (["--method", "pate", "--epsilon", "1", "--clip", "layer"], "does not go with --clip"),
         (["--method", "pate"], "give what may be spent"),
         (["--method", "pate", "--epsilon", "1", "--noise-multiplier", "3"], "one of them"),
         (["--method", "pate", "--epsilon", "1", "--threshold", "3"], "--threshold and --answers go together"),
@@ -190,7 +190,10 @@ def test_the_price_of_votes_beforehand(capsys: pytest.CaptureFixture[str], tmp_p
     assert "more than the 20 teachers have" in said
     assert "20 teachers share 30 examples" in said
     assert "answered" in said
-    for refused, reason in ((["--pca", "3"], "--pca does not go"), (["--batch-size", "9"], "--batch-size does not go")):
+    for refused, reason in (
+        (["--pca", "3"], "does not go with --pca"),
+        (["--batch-size", "9"], "does not go with --batch-size"),
+    ):
         code, said = command(capsys, *words, *refused)
         assert code == 2
         assert reason in said

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from privlearn._checks import count
 from privlearn.cli import methods, screen, tune
-from privlearn.cli.options import DPMAC, FEATURES, PATE
+from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.screen import earliest_end
 from privlearn.descent import rules
@@ -31,24 +31,38 @@ _NAMES = {"pca": "a PCA", "moments": "means and variances of the features"}
 def run(request: Request) -> int:
     """Print the guarantee of the plan by every sound accountant."""
     methods.require_combinable(request)
-    if request.method == FEATURES:
-        _features(request)
-    elif request.method == PATE:
-        _votes(request)
-    elif request.examples is None:
-        raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
-    elif request.tune is not None:
-        tune.require_combinable(request)
-        tune.show_cost(request)
-    else:
-        _descent(request)
+    pages = {DPSGD: _descent, DPMAC: _descent, PATE: _votes, FEATURES: _features}
+    pages.get(request.method, _method)(request)
     return 0
+
+
+# Any method
+
+
+def _method(request: Request) -> None:
+    facts = Facts(request.examples or 0, classes=request.classes, numbers=request.numbers or 0)
+    plan = methods.method_plan(request, facts)
+    answer = screen.priced(plan, request.delta) | {"plan": plan.to_json(), "unspent": screen.unspent(plan)}
+    screen.warn(*screen.delta_warning(request.delta, request.examples))
+    if request.json:
+        screen.print_json(answer)
+        return
+    for label, text in plan.rows():
+        screen.answers.print(screen.plain(f"{label}: {text}"))
+    screen.guarantee_lines(answer)
+    screen.answers.print(f"\n{screen.meaning(answer)}")
 
 
 # DP-SGD
 
 
 def _descent(request: Request) -> None:
+    if request.examples is None:
+        raise BadInput("budget needs the number of examples: give --examples N, for example --examples 60000")
+    if request.tune is not None:
+        tune.require_combinable(request)
+        tune.show_cost(request)
+        return
     releases = request.select is not None or request.normalise not in (None, "none")
     facts = methods.declared_facts(request) if releases else Facts(request.examples)
     if request.method == DPMAC:
@@ -57,8 +71,6 @@ def _descent(request: Request) -> None:
         plan = rules.settle(methods.training_request(request), facts).plan
     answer = screen.figures(plan, request.delta, request.examples)
     if request.plot:
-        from privlearn.cli.budget import draw_plan
-
         draw_plan(plan, request.delta, request.plot)
     screen.warn(*screen.warnings(plan, request.delta, request.examples))
     if request.json:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privlearn._checks import between, count
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen
-from privlearn.cli.options import DPSGD, FEATURES, PATE
+from privlearn.cli.options import DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
@@ -27,6 +27,7 @@ from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
+from privlearn.methods import METHODS
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
@@ -215,7 +216,7 @@ def seed_warning(request: Request) -> Iterator[str]:
 def kept_of(request: Request) -> KeptCheckpoint:
     """What an interrupted run of DP-SGD or DP-MAC goes on from; the others keep nothing."""
     checkpoint = Checkpoint(f"{request.out}.checkpoint", every=request.checkpoint_every)
-    return KeptCheckpoint(checkpoint, useless=request.method == FEATURES or request.tune is not None)
+    return KeptCheckpoint(checkpoint, useless=not METHODS[request.method].suits("resume") or request.tune is not None)
 
 
 # Data

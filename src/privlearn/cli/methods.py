@@ -20,6 +20,8 @@ from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Facts, Settled
 from privlearn.errors import BadInput
+from privlearn.methods import METHODS
+from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
@@ -50,7 +52,15 @@ def require_combinable(request: Request) -> None:
             "and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
-    _COMBINABLE[request.method](request)
+    if request.method in _COMBINABLE:
+        _COMBINABLE[request.method](request)
+
+
+def method_plan(request: Request, facts: Facts) -> AbstractPlan:
+    """The plan of a method that has no page of its own."""
+    settle = METHODS[request.method].settle
+    assert settle is not None
+    return settle(request, facts)
 
 
 # DP-SGD and DP-MAC

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from privlearn.methods import METHODS
 from privlearn.runs.post_processing import ROWS
 
-#: The methods that train, and what each answers where an option does not suit it.
-DPSGD, DPMAC, PATE, FEATURES = METHODS = ("dpsgd", "dpmac", "pate", "features")
-REFUSALS = {
-    DPSGD: "",
-    DPMAC: "--method dpmac does not go with {}. Leave it out, or train by dpsgd",
-    PATE: "{} does not go with --method pate: leave it out, or train by dpsgd. (--model, --epochs and --learning-rate "
-    "are the student's, --teacher the teachers'.)",
-    FEATURES: "--method features does not go with {}: it makes a linear classifier from released statistics in one go. "
-    "Leave it out, or train by dpsgd",
-}
-_DESCENT, _NETWORKS, _ROWS = (DPSGD, DPMAC), (DPSGD, DPMAC, PATE), (DPSGD, DPMAC, FEATURES)
-_CHOOSING = (DPSGD, FEATURES)
+#: The methods that have pages of their own here.
+DPSGD, DPMAC, PATE, FEATURES = "dpsgd", "dpmac", "pate", "features"
 
 #: What each command is for.
 COMMANDS = {
@@ -67,7 +58,6 @@ class Option:
         help: one line.
         kind: what its text is read by; bool: a flag without a value.
         default: what it is where it is not given.
-        methods: the methods that take it.
         part: whether it belongs to the plan, to the data or to the training: one configuration file may serve `train`
             and `budget`, and `budget` passes over what `train` alone takes, but for the plan.
         candidate: whether a candidate of `--tune` may set it.
@@ -85,7 +75,6 @@ class Option:
     help: str
     kind: Callable[[str], Any] = str
     default: Any = None
-    methods: tuple[str, ...] = METHODS
     part: Literal["plan", "data", "training"] = "training"
     candidate: bool = False
     group: str | None = None
@@ -105,6 +94,11 @@ class Option:
     def in_python(self) -> str:
         """What errors call it."""
         return self.argument or self.key
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that take it: all, where none says that it does."""
+        return tuple(name for name, method in METHODS.items() if method.suits(self.key)) or tuple(METHODS)
 
     @property
     def in_words(self) -> str:
@@ -129,7 +123,7 @@ _DATA = _group(
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
     Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
     Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and "
-           "pate: not protected", methods=(DPSGD, PATE), argument="validation"),
+           "pate: not protected", argument="validation"),
     Option("classes", "K", "declared number of classes, for an .npz", int),
     Option("range", "LO,HI", "declared range of the inputs, for an .npz", value_range, argument="value_range"),
     part="data",
@@ -146,7 +140,7 @@ _SPENT = _group(
     Option("group-size", "K", "declared most examples of one person: protect all of them together (default: 1)", int,
            1),
     Option("rows-per-person", "K", "for data with person ids (groups): examples are persons, of whose rows K are "
-           "used", int, methods=_DESCENT),
+           "used", int),
     part="plan",
 )  # fmt: skip
 
@@ -155,65 +149,52 @@ _HOW = _group(
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",
-           choices=("noise", "rate", "epochs", "batch-size"), methods=_DESCENT),
-    Option("sampling", "NAME", "poisson (default), partition, shuffle, fixed, full", str, "poisson", _DESCENT,
-           candidate=True),
-    Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int, None, _DESCENT,
+           choices=("noise", "rate", "epochs", "batch-size")),
+    Option("sampling", "NAME", "poisson (default), partition, shuffle, fixed, full", str, "poisson", candidate=True),
+    Option("batch-size", "B", "expected examples in a batch (default: by a rule)", int,
            candidate=True),
     Option("epochs", "N", "(default: 30, above epsilon 4 60, or until the budget ends; for pate: of the student, "
-           "about 1000 steps)", int, None, _NETWORKS, candidate=True),
+           "about 1000 steps)", int, candidate=True),
     Option("schedule", "SPEC", "constant, time:k=0.05, exp:k=0.01, step:k=0.6,period=10, poly:k=3,end=2,period=100 "
            "(each with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public "
-           "or noise=", str, "constant", _DESCENT, candidate=True),
-    Option("clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", (DPSGD,), candidate=True),
-    Option("clip-norm", "C", "(default: 0.1; 0.3 for dpmac)", float, None, _DESCENT, candidate=True),
-    Option("pca", "L", "project onto L private principal directions first", int, None, _DESCENT, candidate=True),
-    Option("pca-noise", "S", "their noise multiplier (default: 16)", float, None, _DESCENT, candidate=True),
-    Option("tune", "F.toml", "choose privately among the candidates in this file (docs/tuning.md)", methods=(DPSGD,)),
+           "or noise=", str, "constant", candidate=True),
+    Option("clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", candidate=True),
+    Option("clip-norm", "C", "(default: 0.1; 0.3 for dpmac)", float, candidate=True),
+    Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
+    Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),
+    Option("tune", "F.toml", "choose privately among the candidates in this file (docs/tuning.md)"),
     part="plan",
 )  # fmt: skip
 _CONFIG = _group(
     None, _BOTH, Option("config", "F.toml", "read options from a TOML file; those given by hand win"), part="plan"
 )
 
-_METHOD = Option("method", None, "(default: dpsgd)", str, DPSGD, choices=METHODS, part="plan")
 _NORMALISE = Option("normalise", "SPEC", "before dpsgd: moments, standardise features by noisy means and variances "
                     "(a twentieth of rho; moments:share=0.1), or none (default: moments for many numbers, where "
-                    "they pay)", methods=(DPSGD,), part="plan")  # fmt: skip
+                    "they pay)", part="plan")  # fmt: skip
 _VOTES = (
-    Option("teachers", "K", "for pate: how many there are (default: 250; 32 for maps of classes)", int, None, (PATE,),
-           "plan"),
+    Option("teachers", "K", "for pate: how many there are (default: 250; 32 for maps of classes)", int,
+           part="plan"),
     Option("queries", "N", "for pate: public inputs that are asked about (default: 1000, for maps of classes 20, or "
-           "all there are)", int, None, (PATE,), "plan"),
-    Option("threshold", "V", "for pate: votes that must agree (noisily) for an answer", float, None, (PATE,), "plan"),
-    Option("answers", "N", "for pate, with --threshold: queries answered at most", int, None, (PATE,), "plan"),
+           "all there are)", int, part="plan"),
+    Option("threshold", "V", "for pate: votes that must agree (noisily) for an answer", float, part="plan"),
+    Option("answers", "N", "for pate, with --threshold: queries answered at most", int, part="plan"),
 )  # fmt: skip
 
 _FEATURES = _group(
     "choosing features", _BOTH,
-    Option("keep", "M", "for features: how many to keep (default: all)", int, None, (FEATURES,)),
-    Option("select", "M", "before dpsgd: train on M privately selected features", int, None, (DPSGD,)),
-    Option("temperature", "F", "of rho, to turn scores into probabilities (default: 0.03; 0: none)", float, None, (DPSGD,)),
-    Option("select-share", "F", "of rho, for --select (default: 0.2)", float, None, (DPSGD,)),
+    Option("keep", "M", "for features: how many to keep (default: all)", int),
+    Option("select", "M", "before dpsgd: train on M privately selected features", int),
+    Option("temperature", "F", "of rho, to turn scores into probabilities (default: 0.03; 0: none)", float),
+    Option("select-share", "F", "of rho, for --select (default: 0.2)", float),
     Option("row-norm", "R", "for features, --select and --normalise: declared bound on the norm of (scaled) rows "
-           "(default: half the root of their length)", float, None, _CHOOSING),
-    Option("coordinate-bound", "B", "and on single numbers (default: 1)", float, None, _CHOOSING),
+           "(default: half the root of their length)", float),
+    Option("coordinate-bound", "B", "and on single numbers (default: 1)", float),
     Option("criterion", None, "what features are chosen by: class means' distance, t with pooled variances, or "
-           "Welch's t (default: distance)", choices=("distance", "t", "welch"), methods=_CHOOSING),
+           "Welch's t (default: distance)", choices=("distance", "t", "welch")),
     Option("mode", None, "for features: a classifier from noisy statistics (default), by least squares, from rows "
            "with randomised labels, or what public numbers favour",
-           choices=("statistics", "least-squares", "rows", "auto"), methods=(FEATURES,)),
-    part="plan",
-)  # fmt: skip
-
-_WITHOUT_DATA = _group(
-    None, BUDGET,
-    _METHOD,
-    Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number "
-           "of classes", int),
-    Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
-    _NORMALISE,
-    Option("plot", "F.png", "draw the noise and the spending over the epochs", methods=_DESCENT),
+           choices=("statistics", "least-squares", "rows", "auto")),
     part="plan",
 )  # fmt: skip
 
@@ -272,50 +253,75 @@ _OTHERS = (
 )  # fmt: skip
 
 
+def _method() -> Option:
+    named = tuple(name for name, method in METHODS.items() if not method.python_only)
+    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=named, part="plan")
+
+
+def _fields() -> Iterator[Option]:
+    """The options that methods have of their own."""
+    for method in METHODS.values():
+        for name, metavar, text, read in method.fields:
+            yield Option(name.replace("_", "-"), metavar, text, read, part="plan")
+
+
+def _without_data() -> tuple[Option, ...]:
+    return _group(
+        None, BUDGET,
+        _method(),
+        Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number "
+               "of classes", int),
+        Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
+        _NORMALISE,
+        Option("plot", "F.png", "draw the noise and the spending over the epochs"),
+        *_fields(),
+        part="plan",
+    )  # fmt: skip
+
+
 def _training() -> tuple[Option, ...]:
-    """The options of training, and those of the table of post-processing as it is now."""
+    """The options of training, with those of the tables of methods and of post-processing, as they are now."""
     return _group(
         "training", TRAIN,
-        _METHOD,
+        _method(),
         Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
-               "input_shape= and classes=", str, "linear", _NETWORKS, candidate=True),
+               "input_shape= and classes=", str, "linear", candidate=True),
         Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
                "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), "
                "raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
-               methods=_ROWS, part="plan"),
+               part="plan"),
         Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
-               "user's cache, others' nowhere)", methods=_ROWS),
+               "user's cache, others' nowhere)"),
         _NORMALISE,
-        Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False, (DPSGD,)),
-        Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)", methods=_DESCENT,
+        Option("explain", None, "for dpsgd: say what was chosen for you, and why", bool, False),
+        Option("optimizer", "NAME", "a class of torch.optim (default: SGD; Adam for dpmac)",
                candidate=True),
-        Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float, None, _NETWORKS,
+        Option("learning-rate", "L", "(default: by a rule; for pate: of the student, 0.001)", float,
                candidate=True),
-        Option("momentum", "M", "for SGD (default: 0)", float, None, _DESCENT, candidate=True),
-        Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)", methods=_DESCENT,
+        Option("momentum", "M", "for SGD (default: 0)", float, candidate=True),
+        Option("lr-schedule", "SPEC", "as --schedule (default: linear to 0; to a fifth for dpmac)",
                candidate=True, argument="learning_rate_schedule"),
-        *(Option(name, row.metavar, row.help, row.read, None, (DPSGD,), candidate=True) for name, row in ROWS.items()),
+        *(Option(name, row.metavar, row.help, row.read, candidate=True) for name, row in ROWS.items()),
         Option("views", "K", "for dpsgd, with --augment: gradients of K changed copies of each example are averaged "
-               "before clipping", int, None, (DPSGD,), candidate=True, argument="augmentation"),
+               "before clipping", int, candidate=True, argument="augmentation"),
         Option("augment", "SPEC", "how images are changed: flip (left to right), shift:2 (pixels), or flip,shift:2",
-               methods=(DPSGD,), candidate=True, argument="augmentation"),
+               candidate=True, argument="augmentation"),
         Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)", float,
-               None, (DPSGD,), candidate=True),
-        Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int,
-               None, (DPMAC,)),
-        Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float, None, (DPMAC,)),
+               candidate=True),
+        Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)", int),
+        Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float),
         *_VOTES,
-        Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn",
-               methods=(PATE,)),
+        Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
+        *_fields(),
         Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
-               "into memory)", microbatch, None, _DESCENT),
-        Option("device", "D", "where to compute: cpu (default) or cuda", methods=_DESCENT),
-        Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32", (DPSGD,)),
+               "into memory)", microbatch),
+        Option("device", "D", "where to compute: cpu (default) or cuda"),
+        Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
         Option("seed", "S", "repeatable run; the certificate then warns", int),
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
-        Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False, _NETWORKS),
-        Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0, _DESCENT),
+        Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
+        Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
         Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
         Option("out", "DIR", "the folder to publish into", needed=True),
         part=None,
@@ -325,7 +331,7 @@ def _training() -> tuple[Option, ...]:
 def options() -> tuple[Option, ...]:
     """Every option, in the order of the help."""
     votes = _group("votes of teachers", BUDGET, *_VOTES, part="plan")
-    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_WITHOUT_DATA, *votes, *_OTHERS)
+    return (*_DATA, *_SPENT, *_HOW, *_CONFIG, *_training(), *_FEATURES, *_without_data(), *votes, *_OTHERS)
 
 
 def options_of(command: str) -> dict[str, Option]:

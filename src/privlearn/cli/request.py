@@ -10,8 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, final
 
-from privlearn.cli.options import COMMANDS, DPSGD, REFUSALS, Option, options_of
+from privlearn.cli.options import COMMANDS, DPSGD, Option, options_of
 from privlearn.errors import BadInput
+from privlearn.methods import METHODS
 
 _EPILOG = """examples:
   privlearn train --data digits --epsilon 4 --out runs/digits
@@ -87,8 +88,12 @@ class Request:
             if self.method in option.methods or self.values[option.key] == option.default:
                 continue
             if DPSGD in option.methods:
-                raise BadInput(REFUSALS[self.method].format(f"--{option.name}"))
-            (whose,) = option.methods
+                why = METHODS[self.method].unsuited
+                raise BadInput(
+                    f"--method {self.method} does not go with --{option.name}{why and f': {why}'}. Leave it out, or train by "
+                    "dpsgd"
+                )
+            whose = option.methods[0]
             raise BadInput(f"--{option.name} is for --method {whose}: leave it out, or add --method {whose}")
 
 

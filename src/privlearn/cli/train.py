@@ -31,7 +31,7 @@ from privlearn.cli.jobs import (
     seed_warning,
     test_metrics,
 )
-from privlearn.cli.options import DPMAC, DPSGD, PATE
+from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
@@ -41,6 +41,7 @@ from privlearn.descent.train import facts_of, fit, length_of, network, optimizer
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
+from privlearn.methods import METHODS
 from privlearn.models import networks
 from privlearn.models.check import require_per_example
 from privlearn.plan import Plan
@@ -104,12 +105,8 @@ def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
     """What the method makes of options and data; public features are made while it lasts."""
     if request.tune is not None:
         return tuned_job(request, data)
-    match request.method:
-        case "pate":
-            return pate.pate_job(request, data)
-        case "features":
-            return features_job(request, data)
-    return descent_job(request, data)
+    jobs = {DPSGD: descent_job, DPMAC: descent_job, PATE: pate.pate_job, FEATURES: features_job}
+    return jobs.get(request.method, method_job)(request, data)
 
 
 def _say(job: Job, opened: Opened) -> None:
@@ -187,6 +184,28 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
     screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
+
+
+# Any method
+
+
+@contextmanager
+def method_job(request: Request, data: Dataset) -> Iterator[Job]:
+    """A run of a method that has no page of its own: what its plan says, and what it trains."""
+    train = METHODS[request.method].train
+    assert train is not None
+    plan = methods.method_plan(request, facts_of(data, request.examples))
+    answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
+    said = ", ".join(f"{label} {text}" for label, text in plan.rows())
+    yield Job(
+        data,
+        answer,
+        f"{said}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+        (*screen.delta_warning(request.delta, request.examples or data.examples), *seed_warning(request)),
+        None,
+        lambda opened: train(plan, data, request, ledger=opened.ledger, streams=opened.streams()),
+        lambda result: {},
+    )
 
 
 # DP-SGD and DP-MAC

@@ -47,6 +47,9 @@ class DatasetRows:
         fresh: whether rows that draw random numbers are to change from batch to batch.
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
+    Attributes:
+        groups: a person's id for each row, where examples are persons; None: nobody said whose they are.
+
     Raises:
         BadInput: not one row can be made, or a batch is no nest of tensors with a row for each example.
     """
@@ -63,6 +66,7 @@ class DatasetRows:
         self._made = _Made(dataset, collate or _collated)
         self.workers, self.fresh, self._begin = count("workers", workers, least=0), fresh, begin
         self._key: bytes | None = None
+        self.groups: Any = None
         batch = self._first()
         leaves, self.structure = tree_flatten(batch)
         if not leaves or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves):

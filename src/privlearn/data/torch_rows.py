@@ -120,6 +120,7 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
 
     Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not matter.
+    One that accelerate prepared is taken for the one that it was made of.
 
     Raises:
         BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced here.
@@ -129,7 +130,8 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), whose "
             "batch size is the expected number of examples in a batch"
         )
-    dataset = loader.dataset
+    prepared, loader = loader, getattr(loader, "base_dataloader", loader)
+    dataset, drawn = loader.dataset, loader.batch_sampler
     if isinstance(dataset, IterableDataset):
         rows_of(dataset)
     if type(loader).__iter__ is not DataLoader.__iter__:
@@ -137,25 +139,25 @@ def resampled(loader: Any) -> tuple[Rows, int]:
             f"the loader is a {type(loader).__name__}, which makes its batches in its own way: give the plain "
             "DataLoader(dataset, batch_size=B, collate_fn=...) that is behind it"
         )
-    if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
+    if type(drawn) is not BatchSampler or (loader is prepared and loader.batch_size is None):
         raise BadInput(
-            f"the loader has {'no batches' if loader.batch_sampler is None else 'a batch_sampler of its own'}, and batches "
+            f"the loader has {'no batches' if drawn is None else 'a batch_sampler of its own'}, and batches "
             "are drawn at random here. Give DataLoader(dataset, batch_size=B) without it, and sampling= for other ways"
         )
-    _require_plain(loader.sampler, len(dataset))  # type: ignore[arg-type]
-    if loader.drop_last:
+    _require_plain(drawn.sampler, len(dataset))
+    if drawn.drop_last:
         raise BadInput(
             "the loader has drop_last=True: batches are drawn at random here, of changing sizes, and none is the last "
             "that could be dropped. Leave drop_last out; the sum is divided by the expected batch size, so that small "
             "batches do no harm"
         )
     if loader.collate_fn is default_collate and (tensors := _tensors_of(dataset)) is not None:
-        return TensorRows(tensors), loader.batch_size
+        return TensorRows(tensors), drawn.batch_size
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
     if collate is not None:
         rows.require_apart()
-    return rows, loader.batch_size
+    return rows, drawn.batch_size
 
 
 def _require_plain(sampler: Any, rows: int) -> None:

@@ -108,7 +108,8 @@ class Task:
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
         require_same_examples(plan, self.data)
         self.validation = public_rows(plan, validation, self.data, self.x, self.y)
-        self.persons = _rows_of_examples(plan, self.data, bytes.fromhex(session.origin["persons"]))
+        rows = len(self.x) if indexed is None else len(indexed)
+        self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
         augmentation = compute.get("augmentation")
         require_changeable(augmentation, plan, self.data, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
@@ -295,17 +296,18 @@ def _digested(rows: Rows) -> Leaves:
 
 
 def _unknown(rows: Rows | None) -> Dataset:
-    """What is known of rows that are fetched by index: their shape."""
+    """What is known of rows that are fetched by index: their shape, and whose they are, if that was said."""
     assert rows is not None
-    return Dataset(np.zeros((0, *rows.like[0].shape[1:]), np.float32), name="data that are fetched by index")
+    x = np.zeros((0, *rows.like[0].shape[1:]), np.float32)
+    return Dataset(x, groups=getattr(rows, "groups", None), name="data that are fetched by index")
 
 
-def _rows_of_examples(plan: Plan, data: Dataset, key: bytes) -> Tensor | None:
+def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tensor | None:
     """Where examples are persons: the rows that stand for each, shape (persons, rows_per_person)."""
     if plan.rows_per_person is None:
         return None
     groups = np.asarray(data.groups)
-    require_groups(data.name, groups, len(data.x))
+    require_groups(data.name, groups, rows)
     return torch.from_numpy(rows_of_persons(groups, plan.rows_per_person, key))
 
 

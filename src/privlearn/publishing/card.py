@@ -183,7 +183,7 @@ def _training(
         *(f"| {key} | {value} |" for key, value in data.items()),
         _row("method", facts["method"]),
         _row("network", model or "given in Python"),
-        *(_row(label, text) for label, text in (*plan.rows(), *_stated_rows(facts))),
+        *(_row(label, text) for label, text in (*plan.rows(), *_stated_rows(plan, facts))),
         _row("epsilon computed by", guarantee.method),
         "",
     ]
@@ -197,12 +197,13 @@ def _escaped(text: str) -> str:
     return printable(text).replace("|", "\\|")
 
 
-def _stated_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _stated_rows(plan: AbstractPlan, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The rows of the facts, in this order, of those that there are."""
     for name, rows in _FACTS.items():
         if facts.get(name) is not None:
             yield from rows(facts[name], facts)
     yield from ((row.label, row.text(facts[name])) for name, row in ROWS.items() if name in facts)
+    yield from plan.fact_rows(facts)
     for choice in facts.get("chosen", ()):
         what = ": number, name, score ± the noise in it" if "scores" in choice else ""
         yield f"chosen, the best first{what}", "; ".join(choice_lines(choice))
@@ -246,40 +247,6 @@ def _augmentation(stated: str, facts: dict[str, Any]) -> Iterator[tuple[str, str
     yield "copies of each example", f"{copies} ({stated}), whose gradients are averaged before clipping"
 
 
-def _teacher(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if stated.get("source") != "trained":
-        if stated == {"source": "given"}:
-            yield "each teacher", "was trained elsewhere: their predictions were given"
-        return
-    recipe = stated["recipe"]
-    match recipe["kind"]:
-        case "estimator":
-            what = recipe["parameters"] if recipe["parameters"].isascii() else recipe["class"]
-        case "network":
-            what = f"{recipe['class'].partition(':')[2]} of {recipe['parameters']} parameters"
-        case "spreading":
-            what = "spreading of labels over the public inputs"
-        case _:
-            what = recipe["name"]
-    together = ", each person's to one teacher" if stated.get("assigned_by") == "person" else ""
-    yield "each teacher", f"{what}, records assigned {stated['records']}{together}"
-    if any("corrections of a public reference" in each for each in stated.get("seen_through", [])):
-        yield "teachers answer with", "corrections of a public network's predictions"
-
-
-def _reducer(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    codes = f", {stated['codes']}" if "codes" in stated else ""
-    yield "reducer", f"{stated['kind']}, codes of {stated['size']} numbers{codes}"
-
-
-def _public_start(stated: dict[str, Any], _: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    learned = f"a public network, trained on {stated['volumes_with_masks']} public volumes with masks, as teachers did"
-    yield "the student began as", learned
-    figures = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in stated.get("test_metrics", {}).items()]
-    if figures:
-        yield f"that network alone, on the {stated['test_rows']} test rows", ", ".join(figures)
-
-
 #: What the card says of each fact that a run tells, in the card's order. None of it follows from the plan.
 _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = {
     "public_features": _public_features,
@@ -292,10 +259,6 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,
-    "teacher": _teacher,
-    "answered": lambda stated, facts: iter([("answered", f"{stated} (of {facts['public_inputs']} public inputs)")]),
-    "public_start": _public_start,
-    "reducer": _reducer,
 }
 
 

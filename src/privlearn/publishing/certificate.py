@@ -20,12 +20,10 @@ from privlearn.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.accounting.ledger import Ledger
-from privlearn.boosting.plan import BoostingPlan
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.plan import AbstractPlan, Plan
+from privlearn.methods import METHODS
+from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import CERTIFICATE
-from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
-from privlearn.teachers.plan import PatePlan
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import RandomStopping
 
@@ -114,18 +112,6 @@ def header(epsilon: object, delta: object, adjacency: object, unit: object, sign
     return "\n".join([*lines, "---", "", ""])
 
 
-#: Every plan that there is.
-PLANS: tuple[type[AbstractPlan], ...] = (
-    Plan,
-    PatePlan,
-    FisherPlan,
-    LeastSquaresPlan,
-    RowsPlan,
-    SelectionPlan,
-    BoostingPlan,
-    Blocks,
-    RandomStopping,
-)
 #: Epochs of all candidates together that are priced: more would take minutes.
 _MOST_EPOCHS = 1_000_000
 
@@ -137,9 +123,11 @@ def read_plan(data: Any) -> AbstractPlan:
         BadInput: no such plan, or values that no plan has.
         UnsupportedEvent: it is not priced for its kind of neighbour.
     """
-    plan = from_json(data)
-    if not isinstance(plan, PLANS):
-        known = ", ".join(each.kind for each in PLANS)
+    plan: AbstractPlan = from_json(data)
+    plans: dict[type[AbstractPlan], str] = {own: own.kind for method in METHODS.values() for own in method.plans}
+    plans |= {Blocks: Blocks.kind, RandomStopping: RandomStopping.kind}
+    if not isinstance(plan, tuple(plans)):
+        known = ", ".join(plans.values())
         raise BadInput(f"the plan is {repr(plan)[:40]}: expected one of the kinds {known}")
     if isinstance(plan, Blocks | RandomStopping):
         trainings = [

@@ -18,8 +18,13 @@ from privlearn.errors import BadInput, CertificateMismatch
 
 #: File names of a published model.
 WEIGHTS, CERTIFICATE, CONFIG, CARD = "model.safetensors", "privacy.json", "config.json", "README.md"
+#: Those of an adapter of PEFT, which is published without the model that it is for.
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+#: What a certificate speaks of: the files of a model, or of an adapter.
+MODEL_FILES = frozenset({WEIGHTS, CONFIG, CARD})
+ADAPTER_FILES = frozenset({ADAPTER, ADAPTER_CONFIG, CONFIG, CARD})
 #: The largest files, in bytes, that are read. Weights may have any size: they are hashed in pieces.
-LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20}
+LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG: 1 << 20}
 
 
 @final
@@ -29,10 +34,11 @@ class Contents:
 
     Attributes:
         path: the folder.
-        files: the content of certificate, configuration and card, where they could be read.
+        files: the content of certificate, configurations and card, where they could be read.
         digests: SHA-256 of each file that could be read, weights included.
         problems: which files are missing or cannot be read, each a sentence.
         strangers: names of everything else, in order.
+        names: the files that are expected beside the certificate: a model's or an adapter's.
     """
 
     path: Path
@@ -40,6 +46,7 @@ class Contents:
     digests: dict[str, str]
     problems: tuple[str, ...]
     strangers: tuple[str, ...]
+    names: frozenset[str] = MODEL_FILES
 
 
 def read(folder: str | Path) -> Contents:
@@ -50,7 +57,8 @@ def read(folder: str | Path) -> Contents:
     """
     path = Path(folder)
     files, digests, problems = {}, {}, []
-    for name in (CERTIFICATE, CONFIG, CARD):
+    names = ADAPTER_FILES if (path / ADAPTER).exists() and not (path / WEIGHTS).exists() else MODEL_FILES
+    for name in sorted({CERTIFICATE, *names} & set(LARGEST), key=[CERTIFICATE, CONFIG, CARD, ADAPTER_CONFIG].index):
         try:
             files[name] = _small(path / name, LARGEST[name])
             digests[name] = hashlib.sha256(files[name]).hexdigest()
@@ -60,12 +68,18 @@ def read(folder: str | Path) -> Contents:
                     f"{path} is no published model: {error}. Expected the folder that train or publish wrote"
                 ) from error
             problems.append(str(error))
+    heavy = weights_in(names)
     try:
-        with _opened(path / WEIGHTS) as file:
-            digests[WEIGHTS] = hashlib.file_digest(file, "sha256").hexdigest()
+        with _opened(path / heavy) as file:
+            digests[heavy] = hashlib.file_digest(file, "sha256").hexdigest()
     except _Unreadable as error:
         problems.append(str(error))
-    return Contents(path, files, digests, tuple(problems), _strangers(path))
+    return Contents(path, files, digests, tuple(problems), _strangers(path, names), names)
+
+
+def weights_in(names: frozenset[str]) -> str:
+    """The file of the weights among the files of a published folder."""
+    return ADAPTER if ADAPTER in names else WEIGHTS
 
 
 def weights(contents: Contents) -> bytes:
@@ -74,14 +88,15 @@ def weights(contents: Contents) -> bytes:
     Raises:
         CertificateMismatch: the file was changed or taken away since.
     """
+    name = weights_in(contents.names)
     try:
-        with _opened(contents.path / WEIGHTS) as file:
+        with _opened(contents.path / name) as file:
             content = file.read()
     except _Unreadable as error:
         raise CertificateMismatch(f"{error}: it was there when {contents.path} was checked") from error
-    if hashlib.sha256(content).hexdigest() != contents.digests.get(WEIGHTS):
+    if hashlib.sha256(content).hexdigest() != contents.digests.get(name):
         raise CertificateMismatch(
-            f"{WEIGHTS} in {contents.path} was changed while it was being checked: get an unchanged copy, and keep others "
+            f"{name} in {contents.path} was changed while it was being checked: get an unchanged copy, and keep others "
             "from writing to it"
         )
     return content
@@ -128,9 +143,9 @@ def _small(path: Path, most: int) -> bytes:
     return content
 
 
-def _strangers(path: Path) -> tuple[str, ...]:
+def _strangers(path: Path, names: frozenset[str]) -> tuple[str, ...]:
     try:
-        return tuple(sorted({entry.name for entry in path.iterdir()} - {WEIGHTS, CONFIG, CARD, CERTIFICATE}))
+        return tuple(sorted({entry.name for entry in path.iterdir()} - names - {CERTIFICATE}))
     except OSError as error:
         return (f"files that cannot be listed ({_reason(error)})",)
 

@@ -22,7 +22,7 @@ from privlearn._storage import loads
 from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.models import networks
 from privlearn.publishing import folder
-from privlearn.publishing.folder import CONFIG, WEIGHTS
+from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
 from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.result import Result
@@ -252,6 +252,10 @@ def load_model(
             problems=verification.problems,
         )
     config = parse(contents.files[CONFIG])
+    if contents.names == ADAPTER_FILES:
+        raise BadInput(
+            f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)"
+        )
     spec = model_spec or config["model"]
     if model_spec is None and not networks.is_built_in(spec):
         # A folder must not choose the code that runs here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,17 @@ from privlearn._checks import count
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
 from privlearn.publishing import card, certificate, folder, keys, model
-from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, LARGEST, WEIGHTS
+from privlearn.publishing.folder import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    ADAPTER_FILES,
+    CARD,
+    CERTIFICATE,
+    CONFIG,
+    LARGEST,
+    MODEL_FILES,
+    WEIGHTS,
+)
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
 
@@ -30,6 +41,7 @@ def publish(
     model_spec: str | None = None,
     classes: int | None = None,
     sign: str | Path | SigningKey | None = None,
+    weights: Mapping[str, bytes] | None = None,
 ) -> Path:
     """Write `result` as a folder of `model.safetensors`, `privacy.json`, `config.json` and a model card.
 
@@ -46,6 +58,8 @@ def publish(
             says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
         classes: the number of classes, with `model_spec`; None: as the result says.
         sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with it.
+        weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a model
+            or of an adapter (`publishing.folder`). A `config.json` among them is completed.
 
     Raises:
         BadInput: `out` is taken, private diagnostics were passed, no delta is known, or the key cannot be read.
@@ -70,7 +84,7 @@ def publish(
     metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
     facts = {"method": result.method, **result.facts}
     config = model.describe(result, model_spec, classes)
-    files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)}
+    files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)} if weights is None else _completed(weights, config)
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
     _require_own_facts(result.plan, facts)
     files[CARD] = card.write(
@@ -89,12 +103,26 @@ def publish(
     body = certificate.make(event, guarantee, result.plan, facts, result.seeded, files, others)
     files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
     for name, most in LARGEST.items():
-        if len(files[name]) > most:
+        if len(files.get(name, b"")) > most:
             raise BadInput(f"{name} would be larger than {most >> 20} MiB, and nobody could read it: shorten `data`")
     folder.write(path, files)
     if result.checkpoint:
         result.checkpoint.delete()
     return path
+
+
+def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:
+    """Files of another library's form, and in its configuration what privlearn's own says."""
+    if {*weights, CONFIG, CARD} not in (MODEL_FILES, ADAPTER_FILES):
+        raise BadInput(
+            f"weights has the files {', '.join(sorted(weights))}: expected those of a model, {WEIGHTS} and {CONFIG}, or of an "
+            f"adapter, {ADAPTER} and {ADAPTER_CONFIG}"
+        )
+    theirs = json.loads(weights[CONFIG]) if CONFIG in weights else {}
+    taken = sorted(set(theirs) & set(config))
+    if taken:
+        raise BadInput(f"{CONFIG} has a field {taken[0]!r}, which privlearn's own would overwrite: rename it")
+    return {**weights, CONFIG: _json({**theirs, **config})}
 
 
 def _require_own_facts(plan: AbstractPlan, facts: dict[str, Any]) -> None:

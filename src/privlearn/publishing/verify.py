@@ -14,7 +14,7 @@ from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.publishing.certificate import ADAPTIVE, ALONE, FIXED, PARTS, contradictions, header, parse, read_plan
-from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, WEIGHTS, Contents, read
+from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
 
@@ -159,13 +159,15 @@ def _changed_parts(certificate: dict[str, Any]) -> list[str]:
 
 def _changed_files(contents: Contents, certificate: dict[str, Any]) -> list[str]:
     files = certificate["files"]
-    if not isinstance(files, dict) or set(files) != {WEIGHTS, CONFIG, CARD}:
-        return [f"{CERTIFICATE} does not speak of exactly {WEIGHTS}, {CONFIG} and {CARD}", *contents.problems]
+    expected = sorted(contents.names, reverse=True)
+    if not isinstance(files, dict) or set(files) != set(expected):
+        said = f"{', '.join(expected[:-1])} and {expected[-1]}"
+        return [f"{CERTIFICATE} does not speak of exactly {said}", *contents.problems]
     return [
         *contents.problems,
         *(
             f"{name} is not the file that was certified: its SHA-256 does not match"
-            for name in (WEIGHTS, CONFIG, CARD)
+            for name in expected
             if name in contents.digests and files[name] != contents.digests[name]
         ),
     ]

@@ -93,6 +93,7 @@ class TrainingSession(Session):
         parts: all that training changes, by name, to be filled in before anything is charged.
         facts: what a resumed run must have in common with its checkpoint.
         account: what releases are charged to: the ledger, or the filter of a plan that reacts.
+        first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
 
@@ -124,7 +125,7 @@ class TrainingSession(Session):
         self.facts: dict[str, str] = {}
         self._fitted: list[RowTransform] = []
         self._released: list[tuple[dict[str, Any], Any]] = []  # transforms that were fitted before an interruption
-        self._first, self._epoch, self._drawn_from = (0, 0), 0, None
+        self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
         self.taken, self.complete = 0, False
         self._open = self._stopped = False
@@ -213,6 +214,8 @@ class TrainingSession(Session):
             self._fitted.append(transform)
         else:
             transform = release.fit(x, self.plan.neighbours, self.ledger, self.streams.noise, persons, y)
+            # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
+            transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
             self._fitted.append(transform)
             self._save(0)
         return transform
@@ -225,7 +228,7 @@ class TrainingSession(Session):
 
     def released(self, epoch: int, noise_multiplier: float) -> bool:
         """Whether all of an epoch was released before an interruption: then it is charged here."""
-        before = epoch < self._first[0]
+        before = epoch < self.first[0]
         if before:
             self.account.charge(self.plan.epoch_event(noise_multiplier), self.plan.neighbours)
         return before
@@ -238,15 +241,15 @@ class TrainingSession(Session):
         self._epoch, self._drawn_from = epoch, self.streams.state()["sampling"]
         self.taken = epoch * self.plan.sampling.steps(present)
         for step, sample in enumerate(self.plan.sampling.draw(present, self.streams.sampling)):
-            if (epoch, step) < self._first:
+            if (epoch, step) < self.first:
                 sample.spend(Gaussian(noise_multiplier), self.plan.neighbours, self.account)
                 self.taken += 1
                 continue
             yield step, sample
 
-    def keep(self, step: int) -> None:
-        """Write a checkpoint if it is time: all batches of the epoch before this one were released, and it was not."""
-        if self.file and self.file.due:
+    def keep(self, step: int, *, now: bool = False) -> None:
+        """Write a checkpoint if it is time, or `now`: what is before this batch of the epoch was released, and it was not."""
+        if self.file and (now or self.file.due):
             self._save(step)
 
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
@@ -312,7 +315,7 @@ class TrainingSession(Session):
         for name, part in self.parts.items():
             part.load_state_dict(_whole(saved.plain["parts"][name], saved.tensors))
         self._released = [(config, _whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
-        self._first = (saved.plain["epoch"], saved.plain["step"])
+        self.first = (saved.plain["epoch"], saved.plain["step"])
         self._generators = _whole(saved.plain["generators"], saved.tensors)
 
 

@@ -1,0 +1,351 @@
+"""`PrivateTrainer`: Trainer of transformers, whose steps are those of a private run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
+
+from privlearn._checks import positive
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.clips import Flat
+from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.rows import nested
+from privlearn.descent.dpsgd import Run
+from privlearn.descent.driven import Driven
+from privlearn.errors import BadInput
+from privlearn.huggingface.example_losses import ExampleLoss
+from privlearn.huggingface.fixed_length import Padded, padding_token, require_one_length, tokens_in
+from privlearn.huggingface.pretrained import publish_pretrained
+from privlearn.huggingface.unsupported import require_arguments, require_own_loss, require_rows
+from privlearn.plan import Plan
+from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.gradient_check import require_gradients
+from privlearn.runs.result import Result
+from privlearn.sampling import Poisson
+from privlearn.streams import Streams
+
+#: The private run's checkpoint, in the output folder. What begins with an underscore is never uploaded to a hub.
+CHECKPOINT = "_private.checkpoint"
+#: Seconds between checkpoints that the run writes by itself: never, the trainer says when.
+_NEVER = 1e15
+_LOSSES = ("loss", "train_loss", "grad_norm", "total_flos")
+
+
+class Privacy(TypedDict, total=False):
+    """The arguments that `PrivateTrainer` has beside those of `Trainer`.
+
+    Keys:
+        epsilon, delta: the target of the whole run.
+        max_grad_norm: each example's gradient is clipped to this L2 norm; by default `TrainingArguments.max_grad_norm`.
+        examples: the declared public number of examples; None: their real number, which is then published.
+        group_size: the declared most examples of one author, protected together.
+        groups: an author's id for each row: examples are then authors, and batch sizes and `examples` count them.
+        rows_per_person: with `groups`: how many rows of each author are used at most.
+        plan: in place of all these.
+        max_length: to which public number of tokens texts are padded or cut; needed where rows have several lengths.
+        max_target_length: the same for what a decoder gives; by default `max_length`.
+        tokens_per_example: the public number that a sum over an example's tokens is divided by; by default their padded
+            number.
+        log_private_loss: whether to log the training loss, which no guarantee covers.
+        ledger, streams: as of `pv.dpsgd`.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    max_grad_norm: float | None
+    examples: int | None
+    group_size: int
+    groups: Any
+    rows_per_person: int | None
+    plan: Plan | None
+    max_length: int | None
+    max_target_length: int | None
+    tokens_per_example: float | None
+    log_private_loss: bool
+    ledger: Ledger | None
+    streams: Streams | None
+
+
+class PrivateTrainer(Trainer):
+    """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
+
+    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples of
+    per_device_train_batch_size x gradient_accumulation_steps examples on average, computed per_device_train_batch_size at a
+    time; an example's loss is its own (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added
+    before the trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered:
+    metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss with `log_private_loss`.
+
+    Args:
+        model, args: as of `Trainer`; all of its other arguments are taken by name.
+        arguments: those of `Privacy`, and of `Trainer`.
+
+    Raises:
+        NotPerExample: the model or the loss couples examples.
+        BadInput: what can't be private, by name; before anything is spent.
+    """
+
+    def __init__(self, model: Any = None, args: Any = None, **arguments: Any) -> None:
+        privacy: Privacy = {name: arguments.pop(name) for name in Privacy.__annotations__ if name in arguments}  # type: ignore[assignment]
+        if arguments.get("model_init") is not None or model is None:
+            raise BadInput("model is None: give the model itself, model_init would make another one in each run")
+        require_own_loss(self, PrivateTrainer)
+        if args is not None:
+            require_arguments(args)
+        dataset = arguments.get("train_dataset")
+        require_rows(dataset, arguments.get("eval_dataset"), arguments.get("data_collator"))
+        super().__init__(model, _own_arguments(args), **arguments)
+        require_arguments(self.args)
+        given = self.args if args is None else args
+        self._microbatch = given.per_device_train_batch_size
+        self._expected = self._microbatch * given.gradient_accumulation_steps
+        self._privacy, self._precision = privacy, "bf16" if given.bf16 else "float32"
+        self._groups = privacy.get("groups")
+        self.plan = self._planned(given.max_grad_norm)
+        self.private: Driven | None = None
+        self._result: Result | None = None
+        self._state = _TrainerPart(self)
+        self.add_callback(_TrueEpochs(self))
+
+    def _planned(self, norm: float) -> Plan:
+        given = self._privacy
+        if given.get("plan") is not None:
+            return given["plan"]  # type: ignore[return-value]
+        if given.get("epsilon") is None or given.get("delta") is None:
+            raise BadInput(
+                "nothing says how much privacy may be spent: give epsilon=E and delta=D, or plan=pv.Plan(...)"
+            )
+        present = len(self.train_dataset) if self._groups is None else len(set(map(str, self._groups)))
+        examples = given.get("examples")
+        sampling = Poisson(min(1.0, self._expected / (examples or present)))
+        steps, args = sampling.steps(), self.args
+        epochs = args.num_train_epochs if args.max_steps <= 0 else args.max_steps / steps
+        own = given.get("max_grad_norm")
+        return Plan(
+            sampling, epochs=max(1, math.ceil(epochs - 1e-9)),
+            clip=Flat(positive("max_grad_norm", norm if own is None else own)),
+            examples=examples, group_size=given.get("group_size", 1), rows_per_person=given.get("rows_per_person"),
+        ).calibrate(epsilon=given["epsilon"], delta=given["delta"])  # fmt: skip
+
+    def train(self, resume_from_checkpoint: bool | None = None, **more: Any) -> TrainOutput:
+        """Train, or go on with an interrupted run of the same output folder: `train(resume_from_checkpoint=True)`.
+
+        A resumed run ends with the same weights, bit for bit. It can go on from where the trainer saved last.
+
+        Raises:
+            BadInput: it was trained already, or there is an interrupted run and nothing says whether to go on with it.
+        """
+        if self._result is not None:
+            raise BadInput("this trainer has trained: make another one, with the same ledger if the data are the same")
+        if isinstance(resume_from_checkpoint, str | Path):
+            raise BadInput(
+                "a private run goes on from its own checkpoint alone, where the noise is drawn again as it was: give "
+                "resume_from_checkpoint=True"
+            )
+        path = Path(self.args.output_dir) / CHECKPOINT
+        if path.exists() and not resume_from_checkpoint:
+            raise BadInput(
+                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it and "
+                "begin anew (what it was charged stays charged)"
+            )
+        if resume_from_checkpoint and not path.exists():
+            raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
+        self.create_optimizer()
+        self.private = private = Driven(self._made(path), {"trainer": self._state})
+        try:
+            private.begin()
+            with tempfile.TemporaryDirectory() as folder:
+                output = super().train(self._state.written(folder), **more)
+            result = private.finish()
+            self._result = replace(result, facts=result.facts | {"learning_rate_schedule": self._rates})
+        except BaseException:
+            private.close()
+            raise
+        metrics = {name: value for name, value in (output.metrics or {}).items() if self._logged(name)}
+        return TrainOutput(output.global_step, output.training_loss if self._logs_loss else math.nan, metrics)
+
+    def _made(self, path: Path) -> Run:
+        """The run, checked on made-up rows; nothing is spent."""
+        given, model = self._privacy, self.model
+        loader = Trainer.get_train_dataloader(self)
+        padded = Padded(
+            loader.collate_fn, model, padding_token(self.processing_class, model),
+            given.get("max_length"), given.get("max_target_length"),
+        )  # fmt: skip
+        require_one_length(loader.dataset, padded)
+        rows = DatasetRows(loader.dataset, padded, self.args.dataloader_num_workers, fresh=True)
+        rows.groups = self._groups
+        tokens = given.get("tokens_per_example")
+        divisor = (
+            tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
+        )
+        loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
+        for name in (
+            "activation_checkpointing",
+            "gradient_checkpointing",
+        ):  # as transformers calls it since 5, and before
+            if getattr(self.args, name, False):
+                getattr(model, f"{name}_enable")(**{f"{name}_kwargs": getattr(self.args, f"{name}_kwargs")})
+        self._require_all_trained()
+        require_gradients(model, loss, rows)
+        saved = self.args.save_strategy != "no"
+        return Run(
+            self.plan, model, loss, rows, optimizer=lambda parameters: self.optimizer,
+            microbatch=self._microbatch, precision=self._precision, ledger=given.get("ledger"), streams=given.get("streams"),
+            checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
+        )  # fmt: skip
+
+    def _require_all_trained(self) -> None:
+        """Refuse an optimizer that has other parameters than those that get gradients."""
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
+        trained = {id(p): name for name, p in self.model.named_parameters() if p.requires_grad}
+        missing = [name for key, name in trained.items() if key not in held]
+        if missing:
+            raise BadInput(
+                f"the optimizer does not have the trainable parameter {missing[0]!r}: give it all of them, or freeze it with "
+                "requires_grad_(False)"
+            )
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """A private step, the optimizer's included: the trainer's own finds no gradients after it, and changes nothing."""
+        assert self.private is not None
+        model.train()
+        if callable(switch := getattr(self.optimizer, "train", None)):
+            switch()
+        seen = self.private.step(inputs)
+        loss = (
+            float(seen["loss"]) if self._logs_loss else 0.0
+        )  # of an empty batch it is no number, which the trainer leaves out
+        return torch.tensor(loss, device=self.args.device)
+
+    def get_train_dataloader(self) -> Any:
+        """The batches of the run while it is under way."""
+        return super().get_train_dataloader() if self.private is None else self.private
+
+    def num_examples(self, dataloader: Any) -> int:
+        """The number of examples that is public: of the training set the declared one."""
+        if dataloader is self.private and self.plan.examples is not None:
+            return self.plan.examples
+        return len(self.train_dataset) if dataloader is self.private else int(super().num_examples(dataloader))
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """0: the true number follows from how many examples were drawn, which is private."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what is public, and `epsilon_spent`."""
+        public = {name: value for name, value in logs.items() if self._logged(name)}
+        if self.private is not None and self._result is None:
+            public["epsilon_spent"] = self.private.spent(self._delta)
+        super().log(public, start_time)
+
+    @property
+    def _rates(self) -> str:
+        """What the certificate says of the learning rates: the name of the trainer's schedule, or of a scheduler's class."""
+        named = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
+        return str(named) if self._created_lr_scheduler else type(self.lr_scheduler).__name__
+
+    @property
+    def _delta(self) -> float:
+        budget = self.plan.budget
+        return budget.delta if budget is not None and budget.delta is not None else self._privacy.get("delta") or 1e-5
+
+    @property
+    def _logs_loss(self) -> bool:
+        return self._privacy.get("log_private_loss", False)
+
+    def _logged(self, name: str) -> bool:
+        return name not in _LOSSES or (self._logs_loss and name.endswith("loss"))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As the trainer does, and then the private run's own: the only one that can be resumed."""
+        super()._save_checkpoint(model, trial)
+        if self.private is not None:
+            self.private.keep()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Nothing: the private checkpoint has brought the weights back already."""
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: each trial would be a run of its own, and the choice among them is not free."""
+        raise BadInput("hyperparameter_search would spend what each trial costs, and choose for nothing: use pv.tune")
+
+    @property
+    def result(self) -> Result:
+        """What was trained, with its ledger, plan and private diagnostics.
+
+        Raises:
+            BadInput: nothing was trained yet.
+        """
+        if self._result is None:
+            raise BadInput("nothing was trained yet: call train() first")
+        return self._result
+
+    def publish(self, folder: str | Path, **arguments: Any) -> Path:
+        """Write the model (of PEFT: its adapters) with a certificate, to be loaded with `from_pretrained`.
+
+        Takes the named arguments of `pv.publish`.
+        """
+        return publish_pretrained(self.result, folder, **arguments)
+
+
+class _TrainerPart:
+    """The trainer's own progress as a part of the run: its state, its logs and its scheduler of learning rates."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self._trainer = trainer
+        self._saved: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, str]:
+        """Texts: what they hold may be no plain JSON."""
+        trainer = self._trainer
+        scheduler = trainer.lr_scheduler.state_dict() if trainer.lr_scheduler is not None else None
+        state = {**vars(trainer.state)}
+        return {"state": json.dumps(state), "scheduler": json.dumps(scheduler)}
+
+    def load_state_dict(self, state: dict[str, str]) -> None:
+        """Remember it for `written`."""
+        self._saved = {name: json.loads(text) for name, text in state.items()}
+
+    def written(self, folder: str) -> str | None:
+        """A checkpoint in the form that `Trainer` resumes from, in this folder; None if there is nothing to go on with."""
+        if self._saved is None or not self._saved["state"]["global_step"]:
+            return None
+        path, trainer = Path(folder), self._trainer
+        (path / "trainer_state.json").write_text(json.dumps(self._saved["state"]))
+        torch.save(trainer.optimizer.state_dict(), path / "optimizer.pt")
+        torch.save(self._saved["scheduler"], path / "scheduler.pt")
+        return folder
+
+
+class _TrueEpochs(TrainerCallback):
+    """The epoch that is logged: of a resumed run the trainer would count from where it resumed."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """After each step."""
+        if self._trainer.private is not None:
+            state.epoch = state.global_step / len(self._trainer.private)
+
+
+def _own_arguments(args: Any) -> Any:
+    """The arguments as the trainer's own loop is to have them: what the private run does, it does not do again."""
+    if args is None:
+        return None
+    own = copy.copy(args)
+    own.gradient_accumulation_steps, own.max_grad_norm = 1, 0.0
+    own.bf16, own.ignore_data_skip = False, True
+    own.mixed_precision = "no"
+    own._n_gpu = min(1, own.n_gpu)
+    return own

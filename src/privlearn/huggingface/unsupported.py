@@ -1,0 +1,101 @@
+"""What a trainer of transformers can be told that can't be private, or that would be without effect: refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from privlearn.errors import BadInput
+
+#: Arguments of `TrainingArguments`: when one is refused, and why, with what to do.
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "train_sampling_strategy": (
+        lambda value: value not in (None, "random"),
+        "batches would be put together by what rows hold, and nobody could price them: leave it out, privlearn samples",
+    ),
+    "dataloader_drop_last": (bool, "a Poisson batch has no fixed size, and none is the last: leave it out"),
+    "label_names": (lambda value: value not in (None, ["labels"]), "give compute_loss_func, or rows with labels"),
+    "neftune_noise_alpha": (lambda value: value is not None, "it changes the model after it was checked: leave it out"),
+    "use_liger_kernel": (bool, "its kernels hide the gradients of single examples: leave it out"),
+    "torch_compile": (bool, "compiled models hide the gradients of single examples: leave it out"),
+    "auto_find_batch_size": (
+        bool,
+        "the batch size is part of the plan: set it, and microbatch= for what fits into memory",
+    ),
+    "fp16": (bool, "its loss scaling skips steps by what gradients hold: use bf16=True, or neither"),
+    "deepspeed": (bool, "privlearn trains in one process: leave it out"),
+    "fsdp": (bool, "privlearn trains in one process: leave it out"),
+    "parallelism_config": (bool, "privlearn trains in one process: leave it out"),
+    "push_to_hub": (bool, "publish(folder) writes the certified model: upload that folder, and leave it out"),
+    "include_num_input_tokens_seen": (
+        lambda value: value not in (False, None, "no"),
+        "how many tokens were drawn is private: leave it out",
+    ),
+    "full_determinism": (bool, "privlearn's runs are repeated with streams=pv.Streams.new(seed): leave it out"),
+}
+#: Optimizers that step within the backward pass, or on gradients that never exist as a whole.
+_OPTIMIZERS = ("lomo", "adalomo", "layerwise")
+#: Collate functions that join rows.
+_PACKING = ("DataCollatorWithFlattening", "ConstantLengthDataset")
+
+
+def require_arguments(args: Any) -> None:
+    """Refuse what `TrainingArguments` can't ask of a private trainer.
+
+    Raises:
+        BadInput: naming the argument.
+    """
+    for name, (unfit, why) in _ARGUMENTS.items():
+        value = getattr(args, name, None)
+        if unfit(value):
+            raise BadInput(f"TrainingArguments({name}={value!r}) can't be used: {why}", name=name)
+    optimizer = str(getattr(args.optim, "value", args.optim))
+    if any(name in optimizer for name in _OPTIMIZERS):
+        raise BadInput(
+            f"TrainingArguments(optim={optimizer!r}) can't be used: it steps within the backward pass, before gradients are "
+            "clipped and noised. Use another, such as adamw_torch"
+        )
+
+
+def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
+    """Refuse rows that nobody can sample, and collate functions that join them.
+
+    Raises:
+        BadInput: saying what to give.
+    """
+    if dataset is None:
+        raise BadInput("train_dataset is None: give the rows to train on, a map-style data set")
+    iterable = isinstance(dataset, IterableDataset) or type(dataset).__name__ == "IterableDataset"
+    if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise BadInput(
+            f"train_dataset is a {type(dataset).__name__}: its rows have no numbers, so nobody can say with which probability "
+            "one of them is drawn. Give a map-style data set, for example datasets.Dataset.from_list(list(dataset))"
+        )
+    joined = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
+    if any(each is dataset for each in joined):
+        raise BadInput(
+            "eval_dataset is train_dataset: its metrics would be of the private rows, without noise. Give public rows, or "
+            "none"
+        )
+    if type(collator).__name__ in _PACKING or getattr(collator, "return_flash_attn_kwargs", False):
+        raise BadInput(
+            f"data_collator is a {type(collator).__name__}, which packs several rows into one: a row's gradient would depend "
+            "on the others. Use one that pads, such as DataCollatorForLanguageModeling"
+        )
+
+
+def require_own_loss(trainer: Any, base: type) -> None:
+    """Refuse a subclass that computes the loss of a batch.
+
+    Raises:
+        BadInput: saying what to give in its place.
+    """
+    for name in ("compute_loss", "training_step", "get_train_dataloader", "optimizer_step"):
+        own, inherited = getattr(type(trainer), name, None), getattr(base, name, None)
+        if own is not inherited:
+            raise BadInput(
+                f"{type(trainer).__name__} has a {name} of its own, which would compute with a batch as a whole: give "
+                "compute_loss_func(outputs, labels, num_items_in_batch=None), one value for each example, in its place"
+            )

@@ -1,0 +1,1 @@
+from privlearn.lightning.strategy import PrivateStrategy as PrivateStrategy

@@ -1,0 +1,92 @@
+"""The methods: a row each, from which certificates know a method's plans, and the command line its options and its runs.
+
+Nothing here imports torch: what trains does so when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+from privlearn.boosting.plan import BoostingPlan
+from privlearn.plan import AbstractPlan, Plan
+from privlearn.runs.post_processing import ROWS
+from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
+from privlearn.teachers.plan import PatePlan
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A way to learn from private rows: all that the rest of the package asks of it.
+
+    Attributes:
+        name: what it is called.
+        plans: the classes of its plans: registered, and free of torch. What the card says of its facts they say, too
+            (`AbstractPlan.fact_rows`).
+        takes: the names of the options that it takes, of those that not every method takes.
+        unsuited: why it takes no others.
+        after_steps: whether it takes the rows of `runs.post_processing`.
+        fields: options of its own: name, what stands for the value in the help, help, and what reads it.
+        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its noise.
+        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a result.
+
+        python_only: whether the command line does not have it.
+
+    The command line has pages of its own for its methods that have neither `settle` nor `train`.
+    """
+
+    name: str
+    plans: tuple[type[AbstractPlan], ...]
+    takes: frozenset[str] = frozenset()
+    unsuited: str = ""
+    after_steps: bool = False
+    fields: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = ()
+    settle: Callable[[Any, Any], AbstractPlan] | None = None
+    train: Callable[..., Any] | None = None
+    python_only: bool = False
+
+    def suits(self, option: str) -> bool:
+        """Whether an option is one of those that not every method takes, and this one does."""
+        own = (name for name, *_ in self.fields)
+        return option in self.takes or option in own or (self.after_steps and option in ROWS)
+
+
+_DESCENT = frozenset({
+    "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise", "model",
+    "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule", "microbatch", "device", "resume",
+    "checkpoint_every", "plot",
+})  # fmt: skip
+_BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
+
+#: The methods, by name; the first is the usual one.
+METHODS = {
+    method.name: method
+    for method in (
+        Method(
+            "dpsgd",
+            (Plan,),
+            _DESCENT
+            | _BOUNDS
+            | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
+            | {"select", "select_share", "temperature"},
+            after_steps=True,
+        ),
+        Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),
+        Method(
+            "pate",
+            (PatePlan,),
+            frozenset({"public", "epochs", "model", "learning_rate", "resume", "teacher"})
+            | {"teachers", "queries", "threshold", "answers"},
+            "epochs, learning rate and model are the student's, teacher the teachers'",
+        ),
+        Method(
+            "features",
+            (FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan),
+            _BOUNDS | {"features", "features_cache", "keep", "mode"},
+            "it makes a linear classifier from released statistics in one go",
+        ),
+        Method("boosting", (BoostingPlan,), python_only=True),
+    )
+}

@@ -1,0 +1,88 @@
+"""Whether the clipped sum of a model is what autograd says, for every weight that is to be trained; on made-up rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.clipping.losses import BatchShape, Leaves, Loss, losses_of
+from privlearn.data.rows import Rows, TensorRows, nested
+from privlearn.errors import BadInput, NotPerExample
+from privlearn.models.check import made_up_rows
+from privlearn.sampling import FullBatch
+
+_EXAMPLES = 4
+#: Relative difference of sums in single precision.
+_AGREE = 1e-3
+
+
+def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
+    """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every trainable parameter.
+
+    That weights moved in training proves nothing: the noise moves them all. Nothing private is looked at, and no release is
+    made.
+
+    Args:
+        model: as it is to be trained; it is left as it was.
+        loss: of the model.
+        rows: whose shapes and types made-up rows have.
+
+    Raises:
+        BadInput: a parameter is trained to which no gradient flows.
+        NotPerExample: the sums differ.
+    """
+    assert loss is not None
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()  # without dropout, which two computations would draw differently
+        device = next(model.parameters()).device
+        shape = BatchShape.of(rows, loss)
+        made_up = tuple(leaf.to(device) for leaf in made_up_rows(rows.like, shape.inputs, _EXAMPLES))
+        true, norm = _by_autograd(model, loss, made_up, shape)
+        if not 0 < norm < float("inf"):
+            return  # made-up rows tell nothing of this model
+        gradients = ClippedGradients(model, loss, Flat(2.0 * norm), Adjacency.ZERO_OUT)  # which lets all pass
+        (sample,) = FullBatch().draw(_EXAMPLES, np.random.default_rng(0))
+        own = gradients(sample, TensorRows(nested(made_up, rows.structure)))
+    finally:
+        for module, training in modes:
+            module.training = training
+    for name, value in zip(gradients.parameters, own.values, strict=True):
+        if float((value - true.pop(name)).norm()) > _AGREE * norm:
+            raise NotPerExample(
+                f"the clipped sum of {name!r} differs from autograd's on made-up rows: its gradient is not that of the loss. "
+                "Freeze it with requires_grad_(False), or report the model",
+                parameter=name,
+            )
+    if true:
+        raise NotPerExample(f"{next(iter(true))!r} is trained, and not in the clipped sum: it would not be protected")
+
+
+def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShape) -> tuple[dict[str, Tensor], float]:
+    """The sum of the gradients of single examples, by name, and the largest norm of one.
+
+    Raises:
+        BadInput: a parameter has none.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
+    for row in range(_EXAMPLES):
+        with torch.enable_grad():
+            own = losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape).sum()
+        gradients = dict(zip(trained, torch.autograd.grad(own, list(trained.values()), allow_unused=True), strict=True))
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise BadInput(
+                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. Freeze it "
+                "with requires_grad_(False), or use it in the loss",
+                parameters=missing,
+            )
+        norms.append(sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5)
+        for name, gradient in gradients.items():
+            sums[name] += gradient
+    return sums, max(norms)

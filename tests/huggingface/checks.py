@@ -1,0 +1,170 @@
+"""Named checks of `PrivateTrainer` and of the losses that it computes; planted bugs must make them fail."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import privlearn as pv
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.data.rows import TensorRows
+from privlearn.runs.gradient_check import require_gradients
+from privlearn.sampling import FullBatch
+from tests.support import texts as made
+from tests.support.checks import check, must_raise
+
+
+def trained(model: Any, changes: dict[str, Any] | None = None, **privacy: Any) -> Any:
+    """A trainer that has trained, and what it saw after each step."""
+    made.require_transformers()
+    from transformers import TrainerCallback
+
+    steps: list[tuple[int, torch.Tensor]] = []
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            weights = torch.cat([own.detach().flatten() for own in model.parameters() if own.requires_grad])
+            steps.append((state.global_step, weights))
+
+    given = {"epsilon": 8.0, "delta": 1e-3, "max_length": made.LENGTH, **privacy}
+    with tempfile.TemporaryDirectory() as folder:
+        args = made.arguments(Path(folder), **{"logging_steps": 1000, **(changes or {})})
+        trainer = pv.huggingface.PrivateTrainer(
+            model, args, train_dataset=made.texts(), data_collator=made.padded, callbacks=[Watch()], **given
+        )
+        trainer.train()
+    return trainer, steps
+
+
+def adapted() -> Any:
+    """A model with adapters, both halves of which are away from zero, so that gradients reach both."""
+    model = made.lora(made.still_gpt2())
+    torch.manual_seed(4)
+    for own in model.parameters():
+        if own.requires_grad:
+            own.data.normal_()
+    return model
+
+
+def rows() -> dict[str, torch.Tensor]:
+    batch = made.padded([*made.texts(6, shortest=made.LENGTH)])
+    return {name: batch[name] for name in sorted(batch)}
+
+
+@check
+def check_an_empty_batch_is_a_step_of_the_trainer() -> None:
+    """Of about one example a batch, every third is empty: each is charged, noised and stepped like any other."""
+    trainer, steps = trained(
+        made.still_gpt2(), {"per_device_train_batch_size": 1, "num_train_epochs": 1, "optim": "sgd"},
+        streams=pv.Streams.new(1),
+    )  # fmt: skip
+    assert trainer.result.ledger.event == trainer.plan.event()
+    assert [number for number, _ in steps] == list(range(1, 41))
+    moved = [float((after - before).norm()) for (_, before), (_, after) in pairwise(steps)]
+    assert min(moved[:-1]) > 0
+    assert trainer.result.facts.get("left_early") is None
+
+
+@check
+def check_two_trainers_of_one_seed_draw_apart() -> None:
+    """The trainer seeds PyTorch's generators: neither batches nor noise may follow from them."""
+    changes = {"max_steps": 1, "seed": 3}
+    one, other = (trained(made.still_gpt2(), changes)[0] for _ in range(2))
+    weights = [torch.cat([own.detach().flatten() for own in each.model.parameters()]) for each in (one, other)]
+    assert not torch.equal(*weights)
+    assert not one.result.seeded
+
+
+@check
+def check_nothing_private_is_logged_by_the_trainer() -> None:
+    trainer, _ = trained(made.gpt2(), {"max_steps": 2, "logging_steps": 1})
+    names = set().union(*trainer.state.log_history)
+    assert not names & {"loss", "train_loss", "grad_norm", "total_flos", "num_input_tokens_seen"}, names
+    assert "epsilon_spent" in names
+
+
+@check
+def check_an_examples_loss_is_its_own() -> None:
+    """It is the same in a batch of any size, and beside any others."""
+    made.require_transformers()
+    for model, batch in (
+        (made.still_gpt2(), rows()),
+        (made.bert("ForSequenceClassification"), made.padded(made.labelled(6))),
+        (made.bert("ForTokenClassification", num_labels=3), made.padded(made.tagged(6))),
+    ):
+        model.eval()
+        loss = pv.huggingface.ExampleLoss(model, 5.0)
+        whole = loss(model, batch)
+        for size in (1, 2, 3):
+            part = loss(model, {name: leaf[:size] for name, leaf in batch.items()})
+            assert torch.allclose(part, whole[:size], rtol=1e-5), (type(model), size)
+
+
+@check
+def check_masks_leave_padding_out() -> None:
+    """A text's gradient is the same whatever public length it is padded to, and whatever stands in the padding."""
+    made.require_transformers()
+    from privlearn.huggingface.fixed_length import Padded
+
+    for model in (made.still_gpt2(), made.bert("ForMaskedLM", position_embedding_type="absolute")):
+        model.eval()
+        gradients = []
+        for length, pad in ((8, 0), (made.LENGTH, 9)):
+            batch = Padded(made.padded, model, pad, length)(made.texts(1, seed=2, shortest=5))
+            loss = pv.huggingface.ExampleLoss(model, 5.0)(model, batch).sum()
+            gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+        for one, other in zip(*gradients, strict=True):
+            assert one is None or torch.allclose(one, other, atol=1e-5), type(model)
+
+
+@check
+def check_an_adapters_example_moves_the_sum_by_at_most_the_norm() -> None:
+    made.require_transformers()
+    model = adapted()
+    loss, batch = pv.huggingface.ExampleLoss(model, 1.0), rows()
+    gradients = ClippedGradients(model, loss, pv.Flat(0.1), Adjacency.ZERO_OUT)
+    names = {name for name, own in model.named_parameters() if own.requires_grad}
+    assert set(gradients.parameters) == names
+    assert any("lora_A" in name for name in names)
+    for row in range(3):
+        (sample,) = FullBatch().draw(1, np.random.default_rng(0))
+        bounded = gradients(sample, TensorRows({name: leaf[row : row + 1] for name, leaf in batch.items()}))
+        norms = {name: float(own.norm()) for name, own in zip(gradients.parameters, bounded.values, strict=True)}
+        assert sum(norm**2 for norm in norms.values()) ** 0.5 <= 0.1
+        assert all(norm > 0 for norm in norms.values()), norms
+
+
+@check
+def check_the_clipped_sum_is_autograds_for_every_weight() -> None:
+    made.require_transformers()
+    for model in (adapted(), made.still_gpt2()):
+        require_gradients(model, pv.huggingface.ExampleLoss(model, 1.0), TensorRows(rows()))
+    model = adapted()
+    model.unused = torch.nn.Linear(1, 1)
+    loss = pv.huggingface.ExampleLoss(model, 1.0)
+    said = must_raise(pv.errors.BadInput, lambda: require_gradients(model, loss, TensorRows(rows())))
+    assert "unused.weight" in str(said)
+
+
+@check
+def check_an_authors_texts_are_one_example() -> None:
+    """Twenty copies of one author's text move the sum as far as one does."""
+    made.require_transformers()
+    rows = made.texts(10)
+    groups = np.zeros(10, np.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = pv.huggingface.PrivateTrainer(
+            made.still_gpt2(), made.arguments(folder, per_device_train_batch_size=1, num_train_epochs=1),
+            train_dataset=rows, data_collator=made.padded, epsilon=8.0, delta=1e-3, max_length=made.LENGTH,
+            groups=groups, rows_per_person=5, examples=1,
+        )  # fmt: skip
+        trainer.train()
+        task = trainer.private.run._task
+        assert task.present == 1
+        assert task.persons.shape == (1, 5)

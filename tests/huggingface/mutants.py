@@ -1,0 +1,54 @@
+"""Planted bugs of the door to transformers, each of which a named check must catch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import texts as made
+from tests.support.mutant import Mutant, suite_of
+
+made.require_transformers()
+pytest.importorskip("peft", reason="peft is not installed")
+
+from privlearn.clipping import gradients  # noqa: E402
+from privlearn.huggingface import example_losses, fixed_length, trainer  # noqa: E402
+from privlearn.runs import gradient_check  # noqa: E402
+
+STEP = "    seen = self.private.step(inputs)\n"
+EMPTY, ADAPTER = (
+    "check_an_empty_batch_is_a_step_of_the_trainer",
+    "check_an_adapters_example_moves_the_sum_by_at_most_the_norm",
+)
+MUTANTS = [
+    Mutant("the trainer skips an empty batch", trainer.PrivateTrainer.training_step, STEP,
+           "    if not len(inputs.batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP, EMPTY),
+    Mutant("the trainer steps without a release", trainer.PrivateTrainer.training_step, STEP,
+           '    self.private._session.taken += 1; seen = {"loss": 0.0}\n', EMPTY),
+    Mutant("batches and noise follow from the seed of PyTorch", trainer.PrivateTrainer._made,
+           'streams=given.get("streams")', 'streams=given.get("streams") or Streams.new(torch.initial_seed() % 2**32)',
+           "check_two_trainers_of_one_seed_draw_apart"),
+    Mutant("the training loss is logged", trainer.PrivateTrainer._logged, "name not in _LOSSES or", "True or",
+           "check_nothing_private_is_logged_by_the_trainer"),
+    Mutant("the number of operations is logged", trainer.PrivateTrainer._logged, "name not in _LOSSES or",
+           'name == "total_flos" or name not in _LOSSES or', "check_nothing_private_is_logged_by_the_trainer"),
+    Mutant("the loss is divided by the batch, too", example_losses.ExampleLoss.__call__, "each.sum(1) / self._tokens",
+           "each.sum(1) / self._tokens / len(each)", "check_an_examples_loss_is_its_own"),
+    Mutant("tokens are averaged over those of the batch", example_losses.ExampleLoss.__call__,
+           "each.sum(1) / self._tokens", "each.sum(1) / (targets[0] != -100).sum()", "check_an_examples_loss_is_its_own"),
+    Mutant("a class's loss is centred over the batch", example_losses.ExampleLoss._of_classes,
+           "return F.cross_entropy(scores, labels", "return F.cross_entropy(scores - scores.mean(0), labels",
+           "check_an_examples_loss_is_its_own"),
+    Mutant("padding is taken for text", fixed_length.Padded._padded, "fill = _PADDING[name]",
+           "fill = 1 if 'mask' in name else _PADDING[name]", "check_masks_leave_padding_out"),
+    Mutant("an adapter's weight is left out of the clipping", gradients.ClippedGradients._squares,
+           "for name, own in gradients.items():",
+           "for name, own in gradients.items():\n        if 'lora_A' in name: continue\n", ADAPTER),
+    Mutant("an adapter's weight is left out of the sum", gradients.ClippedGradients._add_clipped,
+           "if name in gradients:", "if name in gradients and 'lora_A' not in name:",
+           "check_the_clipped_sum_is_autograds_for_every_weight"),
+    Mutant("weights without a gradient pass", gradient_check._by_autograd, "if gradient is None]", "if False]",
+           "check_the_clipped_sum_is_autograds_for_every_weight"),
+    Mutant("an author's rows are examples of their own", trainer.PrivateTrainer._made, "rows.groups = self._groups",
+           "rows.groups = None", "check_an_authors_texts_are_one_example"),
+]  # fmt: skip
+test_bug_is_caught, test_mutants_name_their_checks = suite_of(MUTANTS, errors=(TypeError, AttributeError))

@@ -1,0 +1,109 @@
+"""What a trainer of transformers can be told that can't be private is refused by name, before anything is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import privlearn as pv
+from tests.support import texts as made
+
+transformers = made.require_transformers()
+
+from tests.huggingface.test_trainer import trainer_of  # noqa: E402
+
+
+def refused(folder: Path, said: str, model: Any = None, changes: Any = None, kind: Any = None, **privacy: Any) -> None:
+    ledger = pv.Ledger(pv.Budget(epsilon=8.0, delta=1e-3))
+
+    def attempt() -> None:
+        if kind is None:
+            trainer_of(model or made.gpt2(), folder, changes=changes, ledger=ledger, **privacy).train()
+        else:
+            kind(model or made.gpt2(), made.arguments(folder), train_dataset=made.texts(), epsilon=8.0, delta=1e-3)
+
+    with pytest.raises(pv.errors.PrivlearnError, match=said):
+        attempt()
+    assert ledger.event == pv.Ledger().event
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_sampling_strategy": "group_by_length"},
+        {"dataloader_drop_last": True},
+        {"neftune_noise_alpha": 5.0},
+        {"use_liger_kernel": True},
+        {"torch_compile": True},
+        {"auto_find_batch_size": True},
+        {"push_to_hub": True},
+        {"include_num_input_tokens_seen": "all"},
+    ],
+)
+def test_arguments_that_cannot_be_private(changes: dict[str, Any], tmp_path: Path) -> None:
+    args = made.arguments(tmp_path)
+    for name, value in changes.items():  # some are refused by transformers itself where a library is missing
+        setattr(args, name, value)
+    with pytest.raises(pv.errors.BadInput, match=next(iter(changes))):
+        pv.huggingface.PrivateTrainer(made.gpt2(), args, train_dataset=made.texts(), epsilon=8.0, delta=1e-3)
+
+
+def test_rows_that_cannot_be_sampled(tmp_path: Path) -> None:
+    class Many(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(made.texts())
+
+    refused(tmp_path, "IterableDataset|Many", train_dataset=Many())
+    refused(tmp_path, "train_dataset is None", train_dataset=None)
+    rows = made.texts()
+    refused(tmp_path, "eval_dataset is train_dataset", train_dataset=rows, eval_dataset=rows)
+    refused(tmp_path, "packs", data_collator=transformers.DataCollatorWithFlattening())
+    refused(tmp_path, "max_length", max_length=None)
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    refused(tmp_path, "IterableDataset", train_dataset=datasets.Dataset.from_list(rows).to_iterable_dataset())
+
+
+def test_losses_of_a_batch(tmp_path: Path) -> None:
+    def mean(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), labels)
+
+    def coupled(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        each = torch.nn.functional.cross_entropy(outputs.logits.transpose(1, 2), labels, reduction="none").mean(1)
+        return each - each.mean()
+
+    refused(tmp_path, "one value for each example", compute_loss_func=mean)
+    refused(tmp_path, "examples", compute_loss_func=coupled)
+
+    class Own(pv.huggingface.PrivateTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    refused(tmp_path, "compute_loss", kind=Own)
+
+
+def test_weights_without_a_gradient_are_named(tmp_path: Path) -> None:
+    model = made.gpt2()
+    model.unused = torch.nn.Linear(2, 2)
+    refused(tmp_path, "'unused.weight' and 1 more", model)
+
+
+def test_targets_and_runs_that_are_not_clear(tmp_path: Path) -> None:
+    refused(tmp_path, "how much privacy", epsilon=None)
+    refused(tmp_path, "model_init", model_init=made.gpt2)
+    optimizer = torch.optim.SGD([made.gpt2().transformer.wte.weight], lr=0.1)
+    refused(tmp_path, "does not have the trainable parameter", optimizers=(optimizer, None))
+    trainer = trainer_of(made.gpt2(), tmp_path, changes={"max_steps": 1})
+    trainer.train()
+    with pytest.raises(pv.errors.BadInput, match="has trained"):
+        trainer.train()
+    with pytest.raises(pv.errors.BadInput, match="no interrupted run"):
+        trainer_of(made.gpt2(), tmp_path).train(resume_from_checkpoint=True)
+    with pytest.raises(pv.errors.BadInput, match="goes on from its own"):
+        trainer_of(made.gpt2(), tmp_path).train(resume_from_checkpoint=str(tmp_path))
+    with pytest.raises(pv.errors.BadInput, match="tune"):
+        trainer_of(made.gpt2(), tmp_path).hyperparameter_search()
+    with pytest.raises(pv.errors.BadInput, match="expected a batch that the run drew"):
+        trainer.training_step(trainer.model, made.padded(made.texts(2)))

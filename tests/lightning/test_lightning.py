@@ -1,0 +1,245 @@
+"""`PrivateStrategy`: a LightningModule stays as it is, and its run is the one that `pv.dpsgd` makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import privlearn as pv
+
+pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Classifier(pl.LightningModule):
+    """As people write it."""
+
+    def __init__(self, rate: float = 0.1) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.rate = rate
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        self.log("right", (self.net(x).argmax(1) == y).float().mean())
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.rate, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+
+def rows(seed: int = 0, number: int = 40) -> TensorDataset:
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (number,), generator=rng)
+    return TensorDataset(torch.randn(number, 4, generator=rng) + F.one_hot(y, 4), y)
+
+
+def loader(**changes: Any) -> DataLoader[Any]:
+    return DataLoader(rows(), **{"batch_size": 8, "shuffle": True, **changes})
+
+
+def strategy(**changes: Any) -> Any:
+    given = {"epsilon": 4.0, "delta": 1e-3, "max_grad_norm": 0.5, "streams": pv.Streams.new(5), **changes}
+    return pv.lightning.PrivateStrategy(**given)
+
+
+def fitted(
+    folder: Path, module: Any = None, private: Any = None, train: Any = None, **changes: Any
+) -> tuple[Any, Any, Any]:
+    private = private or strategy()
+    given = {
+        "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+        "enable_checkpointing": False, "default_root_dir": folder, **changes,
+    }  # fmt: skip
+    trainer, module = pl.Trainer(strategy=private, **given), module or Classifier()
+    trainer.fit(module, loader() if train is None else train, DataLoader(rows(1), batch_size=16))
+    return trainer, module, private
+
+
+def test_the_weights_and_events_are_those_of_a_run_by_hand(tmp_path: Path) -> None:
+    trainer, module, private = fitted(tmp_path)
+    twin = Classifier()
+    (optimizer,), (scheduler,) = twin.configure_optimizers()
+    plan = pv.Plan(pv.Poisson(0.2), epochs=2, clip=pv.Flat(0.5)).calibrate(epsilon=4.0, delta=1e-3)
+    data, loss = rows().tensors, nn.CrossEntropyLoss(reduction="none")
+    with pv.Run(plan, twin.net, loss, data, optimizer=lambda _: optimizer, streams=pv.Streams.new(5)) as run:
+        for epoch in run:
+            for batch in epoch:
+                run.step(batch)
+            scheduler.step()
+        result = run.result()
+    assert private.plan == plan
+    assert private.result.ledger.event == result.ledger.event
+    assert trainer.global_step == 10
+    for own, theirs in zip(module.net.parameters(), twin.net.parameters(), strict=True):
+        assert torch.allclose(own, theirs, atol=1e-6)
+
+
+def test_a_loss_of_examples_gives_the_same_bits_as_dpsgd(tmp_path: Path) -> None:
+    class Constant(Classifier):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def loss(module: Any, batch: Any) -> Tensor:
+        return F.cross_entropy(module.net(batch[0]), batch[1], reduction="none")
+
+    _, module, private = fitted(tmp_path, Constant(), strategy(loss=loss))
+    twin = Constant()
+
+    def optimizer(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+    plan, streams = private.plan, pv.Streams.new(5)
+    pv.dpsgd(
+        plan, twin.net, nn.CrossEntropyLoss(reduction="none"), rows().tensors, optimizer=optimizer, streams=streams
+    )
+    assert all(torch.equal(own, its) for own, its in zip(module.net.parameters(), twin.net.parameters(), strict=True))
+
+
+class Kept(pl.loggers.logger.Logger):
+    """A logger that keeps what it is given."""
+
+    name, version = "kept", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics: list[dict[str, float]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.metrics.append(metrics)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+def test_loggers_get_epsilon_and_nothing_private(tmp_path: Path) -> None:
+    kept = Kept()
+    trainer, _, private = fitted(tmp_path, logger=kept, log_every_n_steps=2)
+    names = set().union(*kept.metrics)
+    assert "train_loss" not in names
+    assert {"epsilon_spent", "right"} <= names
+    spent = [metrics["epsilon_spent"] for metrics in kept.metrics if "epsilon_spent" in metrics]
+    assert spent == sorted(spent)
+    assert abs(spent[-1] - private.plan.guarantee(1e-3).epsilon) < 1e-5
+    assert "train_loss" not in trainer.callback_metrics
+    kept = Kept()
+    fitted(tmp_path, private=strategy(log_private_loss=True), logger=kept, log_every_n_steps=2)
+    assert "private_loss" in set().union(*kept.metrics)
+
+
+def test_tensorboard_gets_epsilon(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = pl.loggers.TensorBoardLogger(tmp_path)
+    fitted(tmp_path, logger=logger, log_every_n_steps=2)
+    read = EventAccumulator(logger.log_dir)
+    read.Reload()
+    assert "epsilon_spent" in read.Tags()["scalars"]
+    assert "train_loss" not in read.Tags()["scalars"]
+
+
+def test_a_module_is_published(tmp_path: Path) -> None:
+    *_, private = fitted(tmp_path)
+    folder = private.publish(tmp_path / "model")
+    assert pv.verify(folder).ok
+    with pytest.raises(pv.errors.BadInput, match="nothing was trained"):
+        strategy().result  # noqa: B018
+
+
+class Mixing(Classifier):
+    """Its loss is one of the batch; of one example at a time it is that example's own."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        weights = F.one_hot(y, 3).sum(0).to(x.dtype) + 1
+        return {"loss": F.cross_entropy(self.net(x), y, weight=1 / weights)}
+
+
+def test_a_step_that_couples_a_batch_is_computed_for_single_examples(tmp_path: Path) -> None:
+    *_, private = fitted(tmp_path, Mixing())
+    assert private.result.ledger.event == private.plan.event()
+
+
+class Normed(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+class Manual(Classifier):
+    automatic_optimization = False
+
+
+class Unused(Classifier):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(2, 2)
+
+
+class Many(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(rows())
+
+
+@pytest.mark.parametrize(
+    ("module", "train", "changes", "said"),
+    [
+        (Normed, None, {}, "BatchNorm1d"),
+        (Manual, None, {}, "steps by itself"),
+        (Unused, None, {}, "more.weight"),
+        (Classifier, lambda: DataLoader(Many(), batch_size=8), {}, "terable"),
+        (Classifier, lambda: loader(drop_last=True), {}, "drop_last"),
+        (Classifier, lambda: {"a": loader(), "b": loader()}, {}, "several training loaders"),
+        (Classifier, None, {"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
+        (Classifier, None, {"gradient_clip_val": 1.0}, "max_grad_norm"),
+        (Classifier, None, {"limit_train_batches": 2}, "limit_train_batches"),
+        (Classifier, None, {"max_epochs": -1}, "no end"),
+        (Classifier, None, {"precision": "64-true"}, "precision"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_by_name(
+    module: Any, train: Any, changes: Any, said: str, tmp_path: Path
+) -> None:
+    private = strategy(ledger=(ledger := pv.Ledger(pv.Budget(epsilon=4.0, delta=1e-3))))
+    with pytest.raises(pv.errors.PrivlearnError, match=said):
+        fitted(tmp_path, module(), private, train and train(), **changes)
+    assert ledger.event == pv.Ledger().event  # nothing was spent
+
+
+def test_metrics_of_the_step_are_refused(tmp_path: Path) -> None:
+    metrics = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+
+    class Counting(Classifier):
+        def __init__(self) -> None:
+            super().__init__()
+            self.right = metrics.MeanMetric()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.right.update(loss.detach())
+            return loss
+
+    with pytest.raises(pv.errors.PrivlearnError):
+        fitted(tmp_path, Counting())
+
+
+def test_a_run_is_not_resumed_from_lightnings_checkpoint(tmp_path: Path) -> None:
+    trainer, module, _ = fitted(tmp_path, enable_checkpointing=True)
+    path = trainer.checkpoint_callback.best_model_path
+    again = pl.Trainer(strategy=strategy(), max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False)
+    with pytest.raises(pv.errors.BadInput, match="ckpt_path"):
+        again.fit(module, loader(), ckpt_path=path, weights_only=False)

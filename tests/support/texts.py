@@ -1,0 +1,119 @@
+"""Made-up texts, and models of transformers for them: small enough for a test, with random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+WORDS, LENGTH = 40, 12
+
+
+def require_transformers() -> Any:
+    """The module, or skip."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def texts(rows: int = 40, seed: int = 0, *, shortest: int = 5) -> list[dict[str, Any]]:
+    """Sentences of a little grammar: each word follows from the one before, with some noise. Lengths differ."""
+    rng = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(rows):
+        length = int(torch.randint(shortest, LENGTH + 1, (1,), generator=rng))
+        word = int(torch.randint(3, WORDS, (1,), generator=rng))
+        ids = []
+        for _ in range(length):
+            ids.append(word)
+            skipped = int(torch.randint(2, (1,), generator=rng))
+            word = 3 + (word + 4 + skipped) % (WORDS - 3)
+        made.append({"input_ids": ids})
+    return made
+
+
+def labelled(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """The same, with a class for each text: whether its first word is in the first half."""
+    return [{**row, "labels": int(row["input_ids"][0] < WORDS // 2)} for row in texts(rows, seed)]
+
+
+def tagged(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """The same, with a class for each word."""
+    return [{**row, "labels": [word % 3 for word in row["input_ids"]]} for row in texts(rows, seed)]
+
+
+def translated(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    """The same, with each text's words in reverse as what a decoder is to give."""
+    return [{**row, "labels": row["input_ids"][::-1]} for row in texts(rows, seed)]
+
+
+def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """A collate function that pads to the longest, as those of transformers do; a text is its own target if it has none."""
+    longest = max(len(row["input_ids"]) for row in rows)
+
+    def filled(values: list[int], fill: int) -> list[int]:
+        return values + [fill] * (longest - len(values))
+
+    batch = {
+        "input_ids": torch.tensor([filled(row["input_ids"], 0) for row in rows]),
+        "attention_mask": torch.tensor([filled([1] * len(row["input_ids"]), 0) for row in rows]),
+    }
+    labels = [row.get("labels", row["input_ids"]) for row in rows]
+    whole = isinstance(labels[0], int)
+    return batch | {"labels": torch.tensor(labels if whole else [filled(own, -100) for own in labels])}
+
+
+def gpt2(seed: int = 1, **changes: Any) -> Any:
+    """GPT-2, sized down; its embedding is tied to its head."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": WORDS, "n_positions": LENGTH, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    return GPT2LMHeadModel(GPT2Config(**{**sizes, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, **changes}))
+
+
+def still_gpt2(seed: int = 1) -> Any:
+    """The same without dropout."""
+    return gpt2(seed, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def bert(kind: str, seed: int = 1, **changes: Any) -> Any:
+    """A model of BERT, sized down, by the end of its class's name."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=LENGTH, pad_token_id=0, **changes,
+    )  # fmt: skip
+    return getattr(transformers, f"Bert{kind}")(config)
+
+
+def t5(seed: int = 1) -> Any:
+    """T5, sized down."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(seed)
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    )
+
+
+def lora(model: Any, **changes: Any) -> Any:
+    """A model with adapters of PEFT, which alone are trained."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    torch.manual_seed(2)
+    given = {"r": 2, "task_type": "CAUSAL_LM", "target_modules": ["c_attn"], "fan_in_fan_out": True, **changes}
+    return peft.get_peft_model(model, peft.LoraConfig(**given))
+
+
+def arguments(folder: Any, **changes: Any) -> Any:
+    """Arguments of the trainer: 5 steps an epoch for 40 rows, nothing printed."""
+    from transformers import TrainingArguments
+
+    given = {
+        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [], "logging_steps": 2,
+        "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False,
+    }  # fmt: skip
+    return TrainingArguments(output_dir=str(folder), **{**given, **changes})
