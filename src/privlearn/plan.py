@@ -27,13 +27,11 @@ from privlearn.sampling import Sampler
 from privlearn.schedules import Constant, NoiseSchedule, PerEpoch, ReactingSchedule
 from privlearn.solving import LEAST_NOISE, MOST_EPOCHS
 from privlearn.temperature import Temperature
-from privlearn.transforms.base import PrivateTransform, PublicTransform, Transform, priced, public_features
+from privlearn.transforms.base import PrivateTransform, Transform, other_features, priced, require_chain
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures, check_choices
 
 _STEEPEST = 1e6
-#: With what scales rows and makes features of them, as many as a published model may have.
-_MOST_IN_FRONT = 6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
     "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
@@ -202,13 +200,7 @@ class Plan(AbstractPlan):
         for name, kind in (("sampling", Sampler), ("schedule", NoiseSchedule), ("clip", Clip | Layerwise)):
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
-        if not isinstance(self.front, tuple) or not all(isinstance(transform, Transform) for transform in self.front):
-            raise BadInput(
-                f"front is {str(self.front)[:60]}: expected a tuple of transforms, such as "
-                "(pv.transforms.Scatter(kept=1000), pv.transforms.PrivatePCA(60, 16.0))"
-            )
-        if len(self.front) > _MOST_IN_FRONT:
-            raise BadInput(f"front has {len(self.front)} transforms: expected at most {_MOST_IN_FRONT}")
+        require_chain(self.front, Transform)
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:
@@ -365,10 +357,7 @@ class Plan(AbstractPlan):
         if (self.temperature is not None and facts.get("left_early") is not True) != ("fitted_temperature" in facts):
             problems.append("a temperature is stated that the plan does not release, or none that it does")
         check_choices(facts, [release.keep for release in self.releases if isinstance(release, SelectFeatures)])
-        named = [own.spec for own in self.front if isinstance(own, PublicTransform) and "spec" in own.stated]
-        if named and [part["spec"] for part in public_features(facts)][-len(named) :] != named:
-            problems.append(f"the plan has the public features {', '.join(named)[:80]}, and others are stated")
-        return problems + reacting.contradictions(self, facts)
+        return problems + other_features(self.front, facts) + reacting.contradictions(self, facts)
 
     def within(self, budget: Budget, most: int | None = None) -> Plan:
         """Keep the schedule as it is and run until the budget ends, or for `most` epochs.

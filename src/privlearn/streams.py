@@ -92,9 +92,11 @@ class RandomStream(np.random.Generator):
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Streams(Described):
-    """The random streams of one run.
+    """The random streams of one run: `Streams.new()` makes them, with keys from the operating system.
 
-    Each stream by itself goes on with a fresh key in a forked process, so that no two processes draw the same numbers.
+    `Streams.new(seed)` makes streams that repeat a run, for trying out: anyone who knows the seed can take the noise off, so
+    the certificate says that the run was seeded. In a forked process each stream goes on with a fresh key, so that no two
+    processes draw the same numbers.
 
     Attributes:
         sampling: draws batches. Secret: amplification by sampling rests on it.

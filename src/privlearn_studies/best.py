@@ -22,14 +22,14 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.train import train as train_by_default
 from privlearn.models import networks
 from privlearn.plan import Plan
-from privlearn.runs.front import front
+from privlearn.runs.front import Front
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.plan import FisherPlan
 from privlearn.streams import Streams
-from privlearn.transforms import usual, with_features
-from privlearn.transforms.chain import row_norm
+from privlearn.transforms import PublicTransform, feature_cache, read_features, usual
+from privlearn.transforms.base import shape_after
 from privlearn_studies.charts import BLUE, GREEN, GREY, RED, SKY, Curve, Figure, Mark, Panel
 from privlearn_studies.fay2020 import votes
 from privlearn_studies.harder2020.mnist import tuned_classifier
@@ -73,18 +73,18 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
     """
     whole = load(data)
     rows = replace(whole, x=whole.x[:first], y=whole.y[:first])
+    chain: tuple[PublicTransform, ...] = ()
     if one_of("the way", way, (DEFAULTS, EXAMPLE, STATISTICS)) != EXAMPLE:
-        features = usual(rows.x.shape[1:], rows.low, rows.examples * epsilon)
-        rows = rows if features is None else with_features(rows, features, cache=cache() / "features")
-    transforms, x = front(rows, rows.test_tensors()[0])  # and the encoder is ready
-    if rows.features is not None:
-        front(rows, rows.tensors()[0])
-    started = time.perf_counter()
-    result = _trained(rows, epsilon, way, Streams.new(seed))
-    seconds = time.perf_counter() - started
-    network = nn.Sequential(*list(result.model.children())[len(transforms) :])  # what was paid for stands in front
+        chain, _ = read_features(usual(rows.x.shape[1:], rows.low, rows.examples * epsilon) or "raw", rows)
+    with feature_cache(cache() / "features"):
+        front = Front(chain, rows, rows.test_tensors()[0])
+        Front(chain, rows, rows.tensors()[0])  # features are kept before time is taken
+        started = time.perf_counter()
+        result = _trained(rows, epsilon, way, chain, Streams.new(seed))
+        seconds = time.perf_counter() - started
+    network = nn.Sequential(*list(result.model.children())[len(front.modules) :])  # what was paid for stands in front
     with torch.no_grad():
-        said = torch.cat([network(part).argmax(1) for part in x.split(2048)])  # type: ignore[no-untyped-call]
+        said = torch.cat([network(part).argmax(1) for part in front.rows.split(2048)])  # type: ignore[no-untyped-call]
     right = float((said == torch.from_numpy(np.asarray(rows.y_test).astype(np.int64))).double().mean())
     weights = sum(value.numel() for value in network.parameters())
     return {
@@ -95,11 +95,14 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
     }
 
 
-def _trained(data: Dataset, epsilon: float, way: str, streams: Streams) -> Result:
+def _trained(data: Dataset, epsilon: float, way: str, front: tuple[PublicTransform, ...], streams: Streams) -> Result:
     if way == STATISTICS:
-        return _statistics(data, epsilon, streams)
+        return _statistics(data, epsilon, front, streams)
     if way == DEFAULTS:
-        return train_by_default(data, epsilon=epsilon, delta=DELTA, examples=data.examples, streams=streams)
+        features = front[0].spec if front else "raw"
+        return train_by_default(
+            data, epsilon=epsilon, delta=DELTA, examples=data.examples, streams=streams, features=features
+        )
     plan = Plan(Poisson(_BATCH / data.examples), epochs=_EPOCHS, clip=Flat(_NORM), examples=data.examples)
     return dpsgd(
         plan.calibrate(epsilon=epsilon, delta=DELTA),
@@ -111,16 +114,16 @@ def _trained(data: Dataset, epsilon: float, way: str, streams: Streams) -> Resul
     )
 
 
-def _statistics(data: Dataset, epsilon: float, streams: Streams) -> Result:
+def _statistics(data: Dataset, epsilon: float, front: tuple[PublicTransform, ...], streams: Streams) -> Result:
     """Shen et al.'s way to a classifier, without selection."""
-    _, row = front(data, data.test_tensors()[0][:1])
-    known = None if data.features is None else row_norm(data.features.encoder, row.numel())
+    numbers = math.prod(shape_after(front, np.shape(data.x)[1:]))
     plan = FisherPlan(
         classes=data.classes or 0,
-        features=row.numel(),
-        keep=row.numel(),
-        row_norm=math.sqrt(row.numel()) / 2 if known is None else known,  # of numbers in [0, 1], as on the command line
+        features=numbers,
+        keep=numbers,
+        row_norm=math.sqrt(numbers) / (1 if front else 2),  # of numbers in [0, 1], as on the command line
         adjacency=Adjacency.ADD_REMOVE,
+        front=front,
     )
     return fisher(plan.calibrate(epsilon=epsilon, delta=DELTA), data, streams=streams)
 

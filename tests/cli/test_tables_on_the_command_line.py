@@ -85,7 +85,7 @@ def test_from_a_table_to_predictions(
         ("--data", "new.csv"): "give --schema FILE.toml",
         ("--data", "new.csv", "--schema", "people.toml", "--part", "test"): "--part goes with named data sets",
         ("--data", "digits"): "have shape [8, 8]",
-        ("--data", "digits", "--schema", "people.toml"): "leave out schema=",
+        ("--data", "digits", "--schema", "people.toml"): "leave out --schema",
     }
     for options, message in refusals.items():
         assert main(["predict", "model", *options]) == 2

@@ -505,15 +505,18 @@ def check_copies_of_what_cannot_be_moved_are_refused() -> None:
     raw = pv.Dataset(x[:, 0].float().numpy(), y.numpy(), classes=3)
     flat = (x.flatten(1), y)
     maps = (x, x[:, 0])
+    front = (pv.transforms.RowNorm(),)
     for data, expected in (
-        (pv.transforms.with_features(raw, "norm:power=0.5"), "features='raw'"),
+        (raw, "features='raw'"),
         (flat, "(height, width)"),
         (maps, "not their targets"),
         (images(6), None),
     ):
+        plan = Plan(sampling.Poisson(0.4), epochs=2, schedule=pv.schedules.Constant(1.0), examples=11)
+        plan = replace(plan, front=front if data is raw else ())
         ledger = pv.Ledger()
         augmentation = pv.clipping.Augmentation(2, SPEC if expected else "shift:5")
-        error = must_raise(BadInput, lambda data=data, ledger=ledger, augmentation=augmentation: train(
-            data=data, augmentation=augmentation, ledger=ledger))  # fmt: skip
+        error = must_raise(BadInput, lambda data=data, plan=plan, ledger=ledger, augmentation=augmentation: train(
+            plan, data=data, augmentation=augmentation, ledger=ledger))  # fmt: skip
         assert (expected or "out of the picture") in str(error), error
         assert not ledger.event.events

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import TensorDataset
 
 import privlearn as pv
 from privlearn.cli import main
@@ -34,6 +35,14 @@ def test_rows_that_would_be_absent_are_named() -> None:
     checked = check_rows(Rows())
     assert (checked.rows, [number for number, _ in checked.unusable]) == (8, [3, 5, 6])
     assert "the file is gone" in str(checked)
+
+
+def test_rows_in_memory_are_named_in_every_form() -> None:
+    x, y = np.ones((5, 2)), np.zeros(5)
+    x[1, 0], y[4] = np.nan, np.inf
+    for data in ((x, y), {"x": torch.tensor(x), "y": y}, TensorDataset(torch.tensor(x), torch.tensor(y))):
+        assert [number for number, _ in check_rows(data).unusable] == [1, 4]  # type: ignore[arg-type]
+    assert repr(check_rows((x, y))) == str(check_rows((x, y)))
 
 
 def test_rows_that_can_be_used_are_counted() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms import release as release_module
 from privlearn.plan import Plan
 from privlearn.publishing import publish
+from privlearn.runs.given import ABSENT
 from tests.support.checks import check, must_raise
 from tests.support.nets import NoDraws, bounded, cross_entropy, small_data
 from tests.support.transcripts import require_alike, transcript
@@ -422,3 +424,32 @@ def check_released_values_only_change_values() -> None:
     assert cards[0] == cards[1]
     kinds = [[item if isinstance(item, str) else item[:1] for item in found.seen] for found in (one, other)]
     assert kinds[0] == kinds[1]
+
+
+@check
+def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> None:
+    """One sentence, the same wherever and however many they are; no warning where there are none, or of whole numbers."""
+    plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
+    x, y = data_with("ordinary", Adjacency.ADD_REMOVE)
+    said = {row: warned(plan, data_with(row, Adjacency.ADD_REMOVE)) for row in ROWS}
+    assert said["NaN"] == said["one NaN"] == said["infinite"] == [ABSENT]
+    assert warned(plan, (torch.cat([x, x * math.nan]), torch.cat([y, y]))) == [ABSENT]
+    assert not any(said[row] for row in ROWS if row not in ("NaN", "one NaN", "infinite"))
+    assert not any(character.isdigit() for character in ABSENT)
+    ledger = pv.Ledger()
+    for data in ((x * math.inf, y), (x, y.double() * math.nan)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            must_raise(UserWarning, lambda data=data: dpsgd_module.Run(plan, network(), absolute, data, ledger=ledger))  # type: ignore[misc]
+    assert not ledger.event.events
+
+
+def warned(plan: Plan, data: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        dpsgd_module.dpsgd(plan, network(), cross_entropy, data)
+    return [str(warning.message) for warning in said]
+
+
+def absolute(output: Tensor, y: Tensor) -> Tensor:
+    return (output[:, 0] - y).abs()

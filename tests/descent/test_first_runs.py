@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from torch import nn
 
 import privlearn as pv
 from privlearn.descent.rules import learning_rate
-from privlearn.errors import SampleReused
+from privlearn.errors import NotPerExample, SampleReused
+from privlearn.runs.result import Diagnostics
 from tests.support.nets import cross_entropy, small_data, small_net
 
 
@@ -85,3 +87,37 @@ def test_how_many_examples_a_batch_has_is_private() -> None:
         with pytest.raises(TypeError, match=r"is private.*expected_batch_size"):
             len(batch)  # type: ignore[arg-type]
         own.step(batch)
+
+
+def test_a_loss_that_is_one_number_is_refused_as_that() -> None:
+    """Where the loss is called with the model and a batch, too, the model is not blamed."""
+
+    def averaged(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+    x, y = small_data()
+    for loss, data in ((averaged, {"x": x, "y": y}), (nn.CrossEntropyLoss(), (x, y))):
+        with pytest.raises(NotPerExample, match=r"^the loss .*one value for each example.*reduction='none'"):
+            pv.Run(plan(), small_net(), loss, data)
+
+
+def test_an_epoch_without_usable_rows_has_no_mean_loss(tmp_path: Path) -> None:
+    """Its place is kept, by NaN, so that all figures have an entry for each epoch; in a checkpoint, too."""
+    x, y = small_data()
+    with pytest.warns(UserWarning, match="NaN or infinity"):
+        result = pv.dpsgd(plan(), small_net(), cross_entropy, (x * math.nan, y),
+                          checkpoint=pv.runs.Checkpoint(tmp_path / "run", every=1e-9))  # fmt: skip
+    figures = result.private_diagnostics
+    assert [math.isnan(value) for name in ("loss", "clipped_share") for value in figures[name]] == [True] * 4
+    assert len(figures["left_out"]) == 2
+    own = Diagnostics()
+    own.load_state_dict(json.loads(json.dumps(saved_after_an_empty_epoch(), allow_nan=False)))
+    assert math.isnan(own.figures["loss"][0])
+    assert own.figures["left_out"] == [3]
+
+
+def saved_after_an_empty_epoch() -> dict[str, Any]:
+    own = Diagnostics()
+    own.begin(3, 0.1)
+    own.end_epoch()
+    return own.state_dict()

@@ -46,7 +46,9 @@ from names import (
     Quantile,
     RandomStopping,
     Result,
+    RowNorm,
     RowsPlan,
+    Scatter,
     Select,
     SelectionPlan,
     Shuffle,
@@ -69,7 +71,6 @@ from names import (
     teachers,
     train,
     tune,
-    with_features,
 )
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
@@ -198,7 +199,7 @@ DPSGD: dict[str, Callable[[], Result]] = {
         epochs=1,
         augmentation=Augmentation(2, lambda x, generator: x + 0.1 * torch.randn(x.shape, generator=generator)),
     ),
-    "public features": lambda: sgd(data=with_features(dataset(40, IMAGES), "norm:power=0.5"), model=built("linear")),
+    "public features": lambda: sgd(data=dataset(40, IMAGES), front=(RowNorm(0.5),), model=built("linear")),
     "persons": lambda: sgd(data=persons(), rows_per_person=2, target=TARGET),
     "persons, pca, in pieces": lambda: in_pieces(
         lambda **more: sgd(Partition(3), data=persons(), rows_per_person=2, front=(PCA(4, 12.0),), **more), 2
@@ -412,7 +413,7 @@ STATISTICS: dict[str, Callable[[], Any]] = {
     "fisher by welch": lambda: made(fisher, keep=3, criterion="welch"),
     "fisher by t, groups": lambda: made(fisher, keep=3, criterion="t", group_size=2),
     "fisher of public features": lambda: made(
-        fisher, with_features(dataset(80, IMAGES), "norm:power=0.5"), features=64, keep=64, row_norm=1.0
+        fisher, dataset(80, IMAGES), features=64, keep=64, row_norm=1.0, front=(RowNorm(0.5),)
     ),
     "least squares": lambda: made(least_squares, kind=LeastSquaresPlan),
     "least squares, replace-one": lambda: made(
@@ -498,7 +499,7 @@ def _from_a_folder() -> Result:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "features"
         save_features(folder, np.random.default_rng(0).random((80, 9)), encoder="made up")
-        return train(with_features(dataset(80), str(folder)), epsilon=4.0, streams=Streams.new(3))
+        return train(dataset(80), features=str(folder), epsilon=4.0, streams=Streams.new(3))
 
 
 def scans(number: int, seed: int = 0, **more: Any) -> Dataset:
@@ -536,9 +537,7 @@ def _corrected() -> Result:
 OTHERS: dict[str, Callable[[], Result]] = {
     "scikit-learn, a pipeline": lambda: _pipeline(),
     "features in a folder": lambda: _from_a_folder(),
-    "scattering": lambda: sgd(
-        data=with_features(dataset(40, (1, 16, 16)), "scatter:J=2,kept=30"), model=built("linear")
-    ),
+    "scattering": lambda: sgd(data=dataset(40, (1, 16, 16)), front=(Scatter(J=2, kept=30),), model=built("linear")),
     "raw, wider": lambda: train(
         dataset(80, IMAGES), epsilon=4.0, features="raw", model="mlp:9", streams=Streams.new(2)
     ),

@@ -47,7 +47,7 @@ from privlearn.statistics import (
 )
 from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.teachers import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
-from privlearn.transforms import Moments, save_features, with_features
+from privlearn.transforms import Moments, RowNorm, Scatter, save_features
 from privlearn.transforms import PrivatePCA as PCA  # noqa: N814
 from privlearn.transforms import SelectFeatures as Select
 from privlearn.tuning import Blocks, Candidate, RandomStopping
@@ -86,7 +86,9 @@ __all__ = [
     "Quantile",
     "RandomStopping",
     "Result",
+    "RowNorm",
     "RowsPlan",
+    "Scatter",
     "Select",
     "SelectionPlan",
     "Shuffle",
@@ -116,5 +118,4 @@ __all__ = [
     "train",
     "tune",
     "verify",
-    "with_features",
 ]

@@ -25,7 +25,7 @@ APART, ALIVE = "check_training_rows_are_not_tested_on", "check_rows_that_are_oft
 ASKED = "check_teachers_are_asked_about_rows_that_were_given_for_it"
 SPENT, ONE = "check_nothing_is_spent_on_data_that_are_tested_on", "check_one_process_trains"
 REAL = ("request.examples or data.examples", "data.examples")
-DECLARED = ("facts_of(data, request.examples)", "facts_of(data, None)")
+DECLARED = ("facts_of(data, request.examples", "facts_of(data, None")
 FACTS = (descent.facts_of, "declared or data.examples", "data.examples")
 MUTANTS = [
     # The kind of neighbour

@@ -354,7 +354,7 @@ def test_names_of_chosen_features_are_shown(
         (["--method", "features"], "--epsilon E or --rho R"),
         (["--keep", "3", "--epsilon", "1"], "add --method features"),
         (["--row-norm", "3", "--epsilon", "1"], "--row-norm"),
-        (["--select", "3", "--noise-multiplier", "1"], "give epsilon=E. On the command line: --epsilon E\n"),
+        (["--select", "3", "--noise-multiplier", "1"], "give --epsilon E\n"),
         (["--select", "3", "--epsilon", "1", "--method", "dpmac"], "train by dpsgd"),
         (["--select", "65", "--epsilon", "1"], "65 features"),
         (["--mode", "auto", "--epsilon", "1"], "--method features"),

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
+from unittest import mock
 
 import numpy as np
 import torch
@@ -502,13 +503,14 @@ def check_confident_votes_pay_for_every_test() -> None:
     agreed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     votes = [agreed if k < 12 else torch.where(torch.arange(8) % 4 == 3, 0, agreed) for k in range(30)]
     plan = pv.teachers.PatePlan(8, 30, pv.teachers.ConfidentVotes(2, 25.0, 3, 0.4), noise_multiplier=0.05)
-    account, opened = Recorder(), answers.opened
-    try:
-        answers.opened = lambda limit, ledger, adjacency: (ledger.charge(limit, adjacency), account)[1]  # type: ignore[assignment]
-        ledger = Ledger()
+    account, ledger = Recorder(), Ledger()
+
+    def opened(ledger: Ledger, limit: Event, adjacency: Adjacency) -> Recorder:
+        ledger.charge(limit, adjacency)
+        return account
+
+    with mock.patch.object(answers, "PrivacyFilter", opened):
         labels, answered, counts = released(plan, votes, ledger=ledger)
-    finally:
-        answers.opened = opened
     assert ledger.event == plan.event()
     assert answered.tolist() == [True, True, True, False, False, False, False, False]
     assert labels[:3].tolist() == [0, 1, 0]

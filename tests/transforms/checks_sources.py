@@ -29,7 +29,7 @@ from privlearn.errors import BadInput, CertificateMismatch
 from privlearn.publishing import publish
 from privlearn.statistics.classifiers import Squares, release_squares, solved
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan
-from privlearn.transforms import FeatureFolder, Precomputed, encoder
+from privlearn.transforms import FeatureFolder, Precomputed, read_features
 from privlearn.transforms.precomputed import PrecomputedRows, rows_digest
 from tests.statistics.checks import (
     ADD,
@@ -169,10 +169,11 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
         (FisherPlan(3, numbers, numbers, norm), pv.statistics.fisher),
         (LeastSquaresPlan(3, numbers, norm), pv.statistics.least_squares),
     ):
-        plan: Any = uncalibrated.calibrate(rho=50.0)
+        plain: Any = uncalibrated.calibrate(rho=50.0)
+        plan = replace(plain, front=(pv.transforms.Scatter(J=1),))
         with tempfile.TemporaryDirectory() as folder:
-            ours = act(plan, pv.transforms.with_features(data, "scatter:J=1"), streams=pv.Streams.new(0))
-            theirs = act(plan, direct, streams=pv.Streams.new(0))
+            ours = act(plan, data, streams=pv.Streams.new(0))
+            theirs = act(plain, direct, streams=pv.Streams.new(0))
             x = torch.from_numpy(data.x).float()
             torch.testing.assert_close(ours.model(x), theirs.model(made), rtol=1e-3, atol=1e-3)
             out = publish.publish(ours, Path(folder) / "model", delta=1e-5, model_spec="linear", classes=3)
@@ -181,13 +182,15 @@ def check_heads_from_statistics_stand_behind_public_features() -> None:
             assert "| public features | scatter:J=1" in (out / "README.md").read_text()
             assert pv.verify(out).ok
             assert torch.equal(pv.load_model(out)(x), ours.model(x))
+            assert plan.follows(ours.facts) == plain.follows(theirs.facts) == []
+            for own, others in ((plan, theirs.facts), (plain, ours.facts)):
+                assert "public features" in " ".join(own.follows(others))
             assert ours.ledger.event == plan.event()
             assert math.isclose(zcdp.rho(plan.event()), 50.0)
-    wrong = pv.statistics.FisherPlan(3, 256, 256, 16.0).calibrate(rho=1.0)
+    wrong = pv.statistics.FisherPlan(3, 256, 256, 16.0, front=(pv.transforms.Scatter(J=1),)).calibrate(rho=1.0)
     ledger = pv.Ledger()
-    must_raise(
-        BadInput, lambda: pv.statistics.fisher(wrong, pv.transforms.with_features(data, "scatter:J=1"), ledger=ledger)
-    )
+    must_raise(BadInput, lambda: pv.statistics.fisher(wrong, data, ledger=ledger))
+    must_raise(BadInput, lambda: replace(wrong, front=(pv.transforms.PrivatePCA(4, 1.0),)))  # it would not be paid for
     assert not list(walk(ledger.event))
 
 
@@ -308,18 +311,16 @@ def check_rates_know_rows_of_public_norm() -> None:
     plan = pv.Plan(pv.Poisson(0.1), epochs=3, clip=pv.Flat(0.1)).calibrate(epsilon=2.0, delta=1e-5)
     data = pv.Dataset(np.zeros((40, 4), np.float32), np.zeros(40, int), classes=3)
 
-    def rate(plan: pv.Plan, data: pv.Dataset) -> float:
-        return rules.learning_rate("SGD", plan, 40, "linear", 0.0, rules.public_norm(plan, facts_of(data, None)))
+    def rate(plan: pv.Plan, data: pv.Dataset, *front: pv.transforms.PublicTransform) -> float:
+        plan = replace(plan, front=(*front, *plan.front))
+        return rules.learning_rate("SGD", plan, 40, "linear", 0.0, rules.public_norm(plan, facts_of(data, None, front)))
 
     plain = rate(plan, data)
     behind = replace(plan, front=(moments(1e3),))
     assert math.isclose(rate(behind, data) / plain, 5.0 / 2 / 0.6)
     for normalisation, factor in (("of each example", 5.0 / 2 / 0.6), ("none", 1.0)):
-        encoding = pv.transforms.with_features(data, "norm:power=1").features
-        own = replace(
-            data, features=replace(encoding, encoder=PrecomputedRows(Precomputed("anything", "", normalisation)))
-        )
-        assert math.isclose(rate(plan, own) / plain, factor)
+        features = Precomputed("anything", "", normalisation)
+        assert math.isclose(rate(plan, data, features) / plain, factor)
 
 
 # Folders of features
@@ -327,8 +328,7 @@ def check_rates_know_rows_of_public_norm() -> None:
 
 def folder_of(path: Path, data: pv.Dataset, spec: str, **more: Any) -> FeatureFolder:
     """Features of images by an encoder that is not at hand afterwards, as numbers in a folder."""
-    found = encoder(spec)
-    assert found is not None
+    found = encoder_checks.encoder(spec)
     made = [found(torch.from_numpy(part).float() / 255).numpy() for part in (data.x, data.x_test)]
     return pv.transforms.save_features(path, *made, encoder="a net of ours", of=data, **{"normalise": False} | more)
 
@@ -341,10 +341,10 @@ def check_a_folder_trains_what_its_encoder_trains() -> None:
         path, out = Path(name) / "features", Path(name) / "model"
         kept = folder_of(path, data, spec, sha256="ab" * 32)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-        found = pv.transforms.with_features(data, str(path))
+        _, found = read_features(str(path), data)
         assert found.low is None
-        ours = encoder_checks.run(found)
-        theirs = encoder_checks.run(pv.transforms.with_features(data, spec))
+        ours = encoder_checks.run(data, str(path))
+        theirs = encoder_checks.run(data, spec)
         for key, value in theirs.model[-1].state_dict().items():  # type: ignore[index]
             torch.testing.assert_close(ours.model[-1].state_dict()[key], value, rtol=1e-4, atol=1e-5)  # type: ignore[index]
         pv.publish(ours, out, model_spec="linear", classes=3)
@@ -395,15 +395,13 @@ def check_features_of_other_rows_are_refused() -> None:
         changed = data.x.copy()
         changed[5, 3, 3] ^= 1
         for x in (data.x[::-1], changed, data.x.astype(np.int16)):
-            must_raise(BadInput, lambda x=x: pv.transforms.with_features(replace(data, x=x), str(told)))  # type: ignore[misc]
-            assert pv.transforms.with_features(replace(data, x=x), str(untold)).x.shape == (12, 9)
+            must_raise(BadInput, lambda x=x: read_features(str(told), replace(data, x=x)))  # type: ignore[misc]
+            assert read_features(str(untold), replace(data, x=x))[1].x.shape == (12, 9)
         other = replace(data, x_test=changed[:6])
-        must_raise(BadInput, lambda: pv.transforms.with_features(other, str(told)))
+        must_raise(BadInput, lambda: read_features(str(told), other))
         for kept in (told, untold):
             few = replace(data, x=data.x[:11], y=data.y[:11])
-            assert "11" in str(
-                must_raise(BadInput, lambda kept=kept, few=few: pv.transforms.with_features(few, str(kept)))
-            )  # type: ignore[misc]
+            assert "11" in str(must_raise(BadInput, lambda kept=kept, few=few: read_features(str(kept), few)))  # type: ignore[misc]
 
 
 @check
@@ -423,7 +421,7 @@ def check_a_folder_is_read_in_every_form() -> None:
         save_file({"x": expected.astype(np.float16)}, path / "train.safetensors")
         np.testing.assert_allclose(FeatureFolder.read(path).part("train"), expected, rtol=1e-3, atol=1e-3)
         (path / "test.npy").unlink()
-        found = pv.transforms.with_features(data, str(path))
+        _, found = read_features(str(path), data)
         assert found.x_test is None
         assert found.y_test is None
         assert "test" in found.remarks[-1]
@@ -437,13 +435,15 @@ def check_a_certificate_of_a_folder_names_its_encoder() -> None:
         with tempfile.TemporaryDirectory() as name, code(LINEAR) as spec:
             path, out = Path(name) / "features", Path(name) / "model"
             folder_of(path, data, spec, sha256="ab" * 32)
-            result = encoder_checks.run(pv.transforms.with_features(data, str(path)))
+            result = encoder_checks.run(data, str(path))
             pv.publish(result, out, model_spec="linear", classes=3)
             content = json.loads((out / "privacy.json").read_text())
             content["facts"]["public_features"] |= change
             content["digests"]["facts"] = digest(content["facts"])
             (out / "privacy.json").write_text(json.dumps(content))
-            assert len(pv.verify(out).problems) == 1
+            found = pv.verify(out)
+            assert not found.ok
+            assert all("public features" in problem for problem in found.problems)
             must_raise(CertificateMismatch, lambda out=out: pv.load_model(out))  # type: ignore[misc]
 
 
@@ -497,10 +497,8 @@ def check_bad_folders_are_refused_in_one_message() -> None:
             path = Path(above) / "features"
             folder_of(path, data, spec)
             spoil(path)
-            assert said in str(must_raise(BadInput, lambda path=path: pv.transforms.with_features(data, str(path)))), (
-                name
-            )  # type: ignore[misc]
-    must_raise(BadInput, lambda: pv.transforms.with_features(data, "no/such/folder"))
+            assert said in str(must_raise(BadInput, lambda path=path: read_features(str(path), data))), name  # type: ignore[misc]
+    must_raise(BadInput, lambda: read_features("no/such/folder", data))
     with tempfile.TemporaryDirectory() as above:
         good = np.zeros((12, 4), np.float32)
         for bad in (
@@ -524,7 +522,7 @@ def check_paid_components_are_no_encoder() -> None:
     assert result.plan.front == (pv.transforms.PrivatePCA(4, 16.0),)
     assert "public_features" not in result.facts
     assert result.ledger.guarantee(1e-4).epsilon <= 3.0
-    assert "front" in str(must_raise(BadInput, lambda: pv.transforms.with_features(data, "pca:4")))
+    assert "front" in str(must_raise(BadInput, lambda: read_features("pca:4", data)))
     for bad in ("pca:", "pca", "pca:0", "pca:x", "pca:1.5"):
         must_raise(BadInput, lambda bad=bad: pv.train(data, epsilon=3.0, features=bad))  # type: ignore[misc]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from privlearn import plan
 from privlearn.cli import jobs
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
-from privlearn.transforms import chain, made_up_images, modules, scattering, sources, specs
+from privlearn.transforms import base, chain, made_up_images, modules, scattering, sources, specs
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -19,30 +18,30 @@ MUTANTS = [
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
     Mutant("one group for all channels", scattering.groups_of, "max(", "min(",
            "check_scattering_is_what_kymatio_and_a_group_norm_make"),
-    Mutant("images are not scaled before", front.front, "x = through(transforms, x)", "",
+    Mutant("images are not scaled before", front.scaled, "through(first, x)", "x",
            "check_training_on_images_is_training_on_their_features"),
-    Mutant("the encoder is left out of the model", front.front, "[*transforms, data.features.encoder]", "transforms",
+    Mutant("the encoder is left out of the model", front.Front.__init__, "self.modules += leading(self._public)", "pass",
            "check_training_on_images_is_training_on_their_features"),
-    Mutant("features are kept whatever the rows", chain.Encoding._digest,
+    Mutant("features are kept whatever the rows", chain._digest,
            "digest.update(x.detach()", "(x.detach()", "check_kept_features_are_those_of_these_rows"),
-    Mutant("features are kept whatever the encoder", chain.Encoding._digest, "{self.encoder.describe()}", "",
+    Mutant("features are kept whatever the encoder", chain._digest, "{encoder.describe()}", "",
            "check_kept_features_are_those_of_these_rows"),
-    Mutant("everybody may read kept features", chain.Encoding.__call__, "0o600", "0o644",
+    Mutant("everybody may read kept features", chain.features_of, "0o600", "0o644",
            "check_kept_features_are_those_of_these_rows"),
-    Mutant("blocks but the first are lost", chain.Encoding._made, "encoded[start : start + len(part)] = part",
+    Mutant("blocks but the first are lost", chain._made, "encoded[start : start + len(part)] = part",
            "encoded[: len(part)] = part", "check_long_data_are_encoded_in_blocks"),
-    Mutant("an encoder may mix rows", chain.Encoding.__call__, "isinstance(self.encoder, ExternalModule)", "False",
+    Mutant("an encoder may mix rows", front.public_modules, "module.require_per_example(row)", "pass",
            "check_an_encoder_that_mixes_rows_is_refused"),
     Mutant("an encoder may be another each time", modules.ExternalModule.__init__,
            "_digest(_made(spec, seed=1)) != self.digest", "False", "check_an_encoder_that_is_another_each_time_is_refused"),
     Mutant("random numbers begin alike each time", modules.ExternalModule.__init__, "seed=1", "seed=0",
            "check_an_encoder_that_is_another_each_time_is_refused"),
-    Mutant("facts may name other features than the plan", plan.Plan.follows, "if named and", "if False and",
+    Mutant("facts may name other features than the plan", base.other_features, "== named", "!= 0",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("users' code runs behind a release", front.public_modules, "len(leading(modules)) < len(modules)", "False",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
-    Mutant("rows are kept whatever they were scaled by", chain.Encoding.__call__,
-           ' or "spec" not in self.encoder.config()', "",
+    Mutant("rows are kept whatever they were scaled by", chain.features_of,
+           ' or "spec" not in encoder.config()', "",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("what follows a release is left out of the model", front.Front.fit, "self.modules.append(module)", "pass",
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
@@ -58,7 +57,7 @@ MUTANTS = [
            "fixed and module.track_running_stats", "module.track_running_stats",
            "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
-           "any(_rows_depend_on_others(twin, inputs, size, dtype) for size in sizes)", "False",
+           "any(_rows_depend_on_others(twin, typed, size, what) for size in sizes)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
     Mutant("weights of one's own encoder are published", modules.ExternalModule.__init__, "self._held = (made,)",
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),

@@ -45,10 +45,10 @@ MUTANTS = [
     Mutant("least squares are for free", plan.LeastSquaresPlan.event,
            "compose([Gaussian(self.noise)])", "compose([])",
            "check_heads_from_statistics_stand_behind_public_features"),
-    Mutant("statistics are of rows, not of features", opening._in_front, "data.features is not None",
-           "False", "check_heads_from_statistics_stand_behind_public_features"),
-    Mutant("features of statistics are not named", opening.linear_result, "if origin.public",
-           "if False", "check_heads_from_statistics_stand_behind_public_features"),
+    Mutant("statistics are of rows, not of features", opening._in_front, "if plan.front:",
+           "if False:", "check_heads_from_statistics_stand_behind_public_features"),
+    Mutant("features of statistics are not named", opening.linear_result, "public_facts(origin.public)",
+           "{}", "check_heads_from_statistics_stand_behind_public_features"),
     # Moments
     Mutant("moments are for free", moments.Moments.fit, "ledger=ledger",
            "ledger=type('', (), {'charge': lambda *_: None})()",
@@ -65,7 +65,7 @@ MUTANTS = [
            "statistics.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),
-    Mutant("rates forget the norm after moments", rules.public_norm, "plan.front[-1].normalises", "False",
+    Mutant("rates forget the norm after moments", rules.public_norm, "plan.releases[-1].normalises", "False",
            "check_rates_know_rows_of_public_norm"),
     # Folders
     Mutant("features may be of other rows", precomputed.FeatureFolder._require_rows,

@@ -96,8 +96,8 @@ def test_features_are_kept_where_told_and_refused_where_unfit(
 
 
 def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> None:
-    data = pv.transforms.with_features(encoder_checks.images(), "scatter:J=2")
-    whole = encoder_checks.run(data)
+    data, features = encoder_checks.images(), "scatter:J=2"
+    whole = encoder_checks.run(data, features)
     file = tmp_path / "run.checkpoint"
 
     def stop(done: int, steps: int) -> None:
@@ -105,8 +105,8 @@ def test_an_interrupted_run_on_features_goes_on(rows: str, tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encoder_checks.run(data, checkpoint=Checkpoint(file, every=1e-9), progress=stop)
-    resumed = encoder_checks.run(data, checkpoint=file)
+        encoder_checks.run(data, features, checkpoint=Checkpoint(file, every=1e-9), progress=stop)
+    resumed = encoder_checks.run(data, features, checkpoint=file)
     for name, value in whole.model.state_dict().items():
         assert value.equal(resumed.model.state_dict()[name])
 

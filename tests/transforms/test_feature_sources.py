@@ -111,8 +111,8 @@ def test_folders_that_do_not_fit_are_refused(rows: str, folder: str, tmp_path: P
 
 
 def test_an_interrupted_run_with_moments_on_a_folder_goes_on(folder: str, tmp_path: Path) -> None:
-    data = pv.transforms.with_features(encoder_checks.images(60), folder)
-    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=(pv.transforms.Moments(9, 5.0, 3.0),))
+    front, data = pv.transforms.read_features(folder, encoder_checks.images(60))
+    plan = pv.Plan(pv.Poisson(0.5), epochs=2, clip=pv.Flat(0.1), front=(*front, pv.transforms.Moments(9, 5.0, 3.0)))
     plan = plan.calibrate(epsilon=3.0, delta=1e-3)
 
     def run(**more: object) -> pv.Result:
@@ -137,7 +137,7 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
     """Without `of=` nobody can check the order; without test rows there are no test figures."""
     data, made, out = encoder_checks.images(60), tmp_path / "made", tmp_path / "model"
     pv.transforms.save_features(made, np.random.default_rng(0).random((60, 9)), encoder="theirs")
-    (no_test, no_order) = pv.transforms.with_features(data, str(made)).remarks
+    (no_test, no_order) = pv.transforms.read_features(str(made), data)[1].remarks
     assert "test" in no_test
     assert "of=data" in no_order
     assert main(["train", "--data", rows, *COMMON, "--features", str(made), "--out", str(out)]) == 0
@@ -147,7 +147,7 @@ def test_what_a_folder_does_not_say_is_said(rows: str, tmp_path: Path, capsys: C
     half = tmp_path / "half"
     pv.transforms.save_features(half, np.zeros((60, 9)), encoder="theirs", of=data)
     np.save(half / "test.npy", np.zeros((6, 9)))
-    (aside,) = pv.transforms.with_features(data, str(half)).remarks
+    (aside,) = pv.transforms.read_features(str(half), data)[1].remarks
     assert "order" in aside
     for wrong, said in (
         ({"train": np.zeros((60, 9), int)}, "floating-point"),
@@ -166,7 +166,7 @@ def test_code_of_ones_own_is_named_where_it_is_needed(rows: str, tmp_path: Path,
         assert f"privlearn predict . --data DATA --features {spec}\n" in (out / "README.md").read_text()
         capsys.readouterr()
         assert main(["predict", str(out), "--data", rows]) == 2
-        assert f"features={spec}. On the command line: --features SPEC" in capsys.readouterr().err
+        assert f"give it yourself with --features {spec}" in capsys.readouterr().err
         assert main(["predict", str(out), "--data", rows, "--features", spec]) == 0
         assert main(["predict", str(out), "--data", str(made), "--features", spec]) == 2
         assert f"makes features of them itself, by {spec}" in " ".join(capsys.readouterr().err.split())
@@ -219,7 +219,8 @@ def test_moments_are_paid_for_on_the_command_line(rows: str, tmp_path: Path, cap
             == 0
         )
         assert pv.verify(target).ok
-        (before,) = plan_of(target)["front"]  # type: ignore[misc]
+        before = plan_of(target)["front"][-1]  # type: ignore[index]
+        assert len(plan_of(target)["front"]) == 1 + bool(more)  # type: ignore[arg-type]
         assert (before["kind"], before["features"], before["row_norm"]) == ("moments", numbers, pytest.approx(norm))  # type: ignore[index]
         assert main(["predict", str(target), "--data", rows]) == 0
         rate = facts_of(target)["optimizer"]["lr"]  # type: ignore[index]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from enum import StrEnum, unique
 from typing import Any, Literal, final
 
@@ -165,6 +166,27 @@ class Guarantee(Described):
         return f"{figures} for {self.adjacency.value} neighbours{unit}, by {self.method}"
 
 
+#: Below this, figures of epsilon are given by significant digits.
+_SMALL = 0.01
+
+
 def rounded_up(epsilon: float) -> str:
-    """`epsilon` for reading: three digits after the point, never below the figure itself."""
+    """`epsilon` for reading, never below the figure itself: three digits after the point, or three significant ones.
+
+    >>> rounded_up(3.99881), rounded_up(0.000012345)
+    ('3.999', '1.24e-05')
+    """
+    if not math.isfinite(epsilon):
+        return f"{epsilon:g}"
+    if 0 < epsilon < _SMALL:
+        return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(epsilon))):.6g}"
     return f"{math.ceil(epsilon * 1000) / 1000:.6g}"
+
+
+def readable(epsilon: float) -> str:
+    """`epsilon` for a screen: four digits after the point, or three significant ones where it is small; 0 only for 0.
+
+    >>> readable(3.99881), readable(0.000012345)
+    ('3.9988', '1.23e-05')
+    """
+    return f"{epsilon:.3g}" if 0 < epsilon < _SMALL else f"{epsilon:.4f}"

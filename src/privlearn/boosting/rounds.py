@@ -166,8 +166,6 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
     """
     if data.y is None:
         raise BadInput("the data have no targets: give one for each row, Dataset(x, y)")
-    if data.features is not None:
-        raise BadInput("boosting is over the columns of a table: give rows without public features in front")
     if data.groups is not None:
         groups = np.asarray(data.groups)
         require_groups(data.name, groups, len(data.x))

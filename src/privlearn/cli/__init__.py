@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib import import_module
 
 from privlearn._checks import printable
-from privlearn.cli.options import options_of
-from privlearn.cli.request import Request, parse
+from privlearn.cli.options import Option, options_of
+from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
 #: Where a command is, if not in `run` of the module of its name.
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PrivlearnError as error:
         # What strangers wrote may be quoted: no control characters, and no line of its own.
         message = "\n  ".join(map(printable, str(error).splitlines()))
-        print(f"privlearn: {message}{_flags(message, request)}", file=sys.stderr)
+        print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("privlearn: interrupted", file=sys.stderr)
@@ -42,18 +43,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _flags(message: str, request: Request | None) -> str:
-    """The options that stand for the Python arguments which a message names, as `examples=N` or by its first word.
+#: A Python call, such as Plan(examples=N): what stands in it stays as it is.
+_CALL = re.compile(r"(\w\((?:[^()]|\([^()]*\))*\))")
+_ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 
-    The library knows nothing of the command line: this is the one place where its arguments become options.
+
+def in_options(message: str, command: str) -> str:
+    """`message` with options of a command in place of the Python arguments that it names, as `examples=N` or as first word.
+
+    Where an argument stands in a call, or is made of several options, these follow the message. The library knows nothing of
+    the command line: this is the one place where its arguments become options.
     """
-    if request is None:
-        return ""
-    advised, first = re.findall(r"\b([a-z_]+)=", message), message.partition(" is ")[0]
-    options = [
-        option
-        for option in options_of(request.command).values()
-        if option.flag and (option.in_python in advised or option.name != option.in_python == first)
-    ]
-    flags = [option.in_words for option in options if f"--{option.name}" not in message]
-    return f". On the command line: {', '.join(flags)}" if flags else ""
+    named: dict[str, list[Option]] = defaultdict(list)
+    for option in options_of(command).values():
+        if option.flag:
+            named[option.in_python].append(option)
+
+    def option_of(argument: re.Match[str]) -> str:
+        options = named.get(argument[1], [])
+        value = argument[2].strip("'()").replace(", ", ",")
+        return f"--{options[0].name} {value}".rstrip() if len(options) == 1 else argument[0]
+
+    start = re.match(r"(?:the )?([a-z_]+(?: [a-z]+)??)(?= is | ')", message)
+    first = start[1].replace(" ", "_") if start else ""
+    if start and len(named.get(first, [])) == 1:
+        message = f"--{named[first][0].name}{message[start.end() :]}"
+    parts = _CALL.split(message)  # every second one is a call
+    message = "".join(part if place % 2 else _ARGUMENT.sub(option_of, part) for place, part in enumerate(parts))
+    left = {first, *re.findall(r"(?<![\w.])([a-z_]+)=", message)}
+    flags = [own.in_words for name in named if name in left for own in named[name] if f"--{own.name}" not in message]
+    return f"{message}. On the command line: {', '.join(flags)}" if flags else message

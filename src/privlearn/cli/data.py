@@ -80,6 +80,8 @@ def _check(request: Request) -> int:
     data = load(
         request.name, request.data_dir, classes=request.classes, value_range=request.range, schema=request.schema
     )
+    for note in data.remarks:
+        screen.notes.print(note, markup=False)
     checked = check_rows(data)
     if request.json:
         screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, cast, final
 
@@ -32,11 +33,12 @@ from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.front import front
+from privlearn.runs.front import encoded
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
-from privlearn.transforms.chain import Encoding, encoder, with_features
+from privlearn.transforms.base import PublicTransform
+from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import dice, map_losses
@@ -280,8 +282,10 @@ def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
     if data.x_test is None:
         return {}
     x, y = data.test_tensors()
-    transforms, x = front(data, x, finite=False)  # what was spent is spent
-    rest = cast(nn.Sequential, model)[len(transforms) :]
+    parts = list(cast(nn.Sequential, model))
+    front = cast(list[RowTransform], list(takewhile(lambda part: isinstance(part, RowTransform), parts)))
+    x = encoded(front, x, finite=False)  # what was spent is spent
+    rest = nn.Sequential(*parts[len(front) :])
     maps = has_maps(data)
     with torch.no_grad():
         parts = x.split(_VOLUMES_AT_ONCE if maps else _ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
@@ -331,8 +335,10 @@ def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor]
 
 
 @contextmanager
-def featured(request: Request, data: Dataset, chosen: TrainRequest | None = None) -> Iterator[Dataset]:
-    """The data with the public features that are asked for, or that are usual for them; shows progress while it lasts.
+def featured(
+    request: Request, data: Dataset, chosen: TrainRequest | None = None
+) -> Iterator[tuple[Dataset, tuple[PublicTransform, ...]]]:
+    """The data, and the public features that are asked for, or usual for them; shows progress while it lasts.
 
     Args:
         request: the options.
@@ -347,17 +353,16 @@ def featured(request: Request, data: Dataset, chosen: TrainRequest | None = None
         _require_movable(chosen, data.x.shape[1:])
         spec = rules.usual_features(chosen, facts_of(data, request.examples)) if spec is None else spec
     if spec is None or spec == "raw":
-        yield data
+        yield data, ()
         return
     require_no_features(chosen.augmentation if chosen else None, spec)
     if is_folder(spec):
         yield _from_folder(request, data, spec)
         return
-    made = encoder(spec, data.x.shape[1:], cache() / "directions", _say_that_it_learns)
-    assert made is not None
-    _require_rows(made, data)
+    front, data = read_features(spec, data)
+    _require_rows(front[0], data)
     screen.notes.print(
-        f"public features: {made.spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
+        f"public features: {front[0].spec}{'' if asked else ' (usual for such rows; --features raw for none)'}"
     )
     # The bar must be gone before that of training comes.
     with ExitStack() as bar:
@@ -368,7 +373,8 @@ def featured(request: Request, data: Dataset, chosen: TrainRequest | None = None
             if done == rows:
                 bar.close()
 
-        yield replace(data, features=Encoding(made, _feature_cache(request), advance))
+        with feature_cache(_feature_folder(request), advance):
+            yield data, front
 
 
 def _require_movable(chosen: TrainRequest, shape: tuple[int, ...]) -> None:
@@ -386,32 +392,32 @@ def _say_that_it_learns() -> None:
     screen.notes.print("learning directions from made-up images (once: a minute or more; then they are kept)")
 
 
-def _from_folder(request: Request, data: Dataset, folder: str) -> Dataset:
-    """The data with the features in a folder, which takes the place of the rows."""
+def _from_folder(request: Request, data: Dataset, folder: str) -> tuple[Dataset, tuple[PublicTransform, ...]]:
+    """The features in a folder, which take the place of the rows."""
     if request.public is not None:
         raise BadInput("--public has no features in a folder: leave out --public, or --features FOLDER")
     if request.features_cache is not None:
         raise BadInput("--features-cache is for features that are made here: leave it out")
-    featured = with_features(data, folder)
-    for note in featured.remarks[len(data.remarks) :]:
+    front, own = read_features(folder, data)
+    for note in own.remarks[len(data.remarks) :]:
         screen.notes.print(note, markup=False)
-    screen.notes.print(f"public features: {featured.features.encoder.spec}, which you declare public", markup=False)
-    return featured
+    screen.notes.print(f"public features: {front[0].spec}, which you declare public", markup=False)
+    return own, front
 
 
-def _require_rows(made: RowTransform, data: Dataset) -> None:
-    """Refuse rows that the encoder does not take, by a made-up one."""
-    row = torch.zeros(1, *data.x.shape[1:])
+def _require_rows(features: PublicTransform, data: Dataset) -> None:
+    """Refuse rows that the features can't be made of, by a made-up one."""
+    shape = tuple(data.x.shape[1:])
+    made = features.module(shape, cache() / "directions", _say_that_it_learns)
     try:
-        made(row)
+        made(torch.zeros(1, *shape))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"features {made.spec} can't be made of rows of shape {tuple(data.x.shape[1:])}: "
-            f"{str(error).splitlines()[0]}"
+            f"features {features.spec} can't be made of rows of shape {shape}: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _feature_cache(request: Request) -> Path | None:
+def _feature_folder(request: Request) -> Path | None:
     """Where features are kept: those of named data sets in the user's cache, of other rows nowhere unless asked for."""
     if request.features_cache is not None:
         return Path(request.features_cache)

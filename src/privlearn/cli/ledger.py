@@ -10,7 +10,7 @@ from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Composed, Event
 from privlearn.accounting.filters import Measure, described, share
-from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.ledger_file import LedgerFile
 from privlearn.accounting.ledger_state import LedgerState, RunEntry
@@ -180,10 +180,12 @@ def _show(answer: dict[str, Any], pages: LedgerState) -> None:
 def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
     """What is guaranteed for all runs together, in words."""
     stated = (
-        "" if answer["epsilon"] is None else f"epsilon [bold]{answer['epsilon']:.4f}[/] at delta {answer['delta']:g}"
+        ""
+        if answer["epsilon"] is None
+        else f"epsilon [bold]{readable(answer['epsilon'])}[/] at delta {answer['delta']:g}"
     )
     by = f"({answer['adjacency']}, by {answer['method']})"
-    fixed = "-" if answer["epsilon_if_fixed"] is None else f"{answer['epsilon_if_fixed']:.4f}"
+    fixed = "-" if answer["epsilon_if_fixed"] is None else f"{readable(answer['epsilon_if_fixed'])}"
     if not pages.adaptive:
         how = " All were approved before the first release." if len(pages.entries) > 1 else ""
         return [f"\nTogether: {stated} {by}.{how}"]
@@ -202,4 +204,4 @@ def _together(answer: dict[str, Any], pages: LedgerState) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else readable(value)

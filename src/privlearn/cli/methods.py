@@ -150,6 +150,7 @@ def features_plan(request: Request, facts: Facts) -> tuple[ClassifierPlan, dict[
         "row_norm": norm,
         "noise_multiplier": request.noise_multiplier,
         "group_size": request.group_size,
+        "front": facts.front,
         "adjacency": None if request.adjacency is None else Adjacency.parse(request.adjacency),
     }
     if request.mode == "least-squares":
@@ -184,7 +185,7 @@ def declared_facts(request: Request) -> Facts:
     count("--numbers", request.numbers, most=10**9)
     if request.classes is not None:
         count("--classes", request.classes, least=2, most=10**6)
-    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, None, request.numbers)
+    return Facts(request.examples or 0, (request.numbers,), request.classes, 0.0, (), request.numbers)
 
 
 def _require_one_target(request: Request, advice: str) -> None:

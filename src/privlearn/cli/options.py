@@ -209,7 +209,7 @@ _OTHERS = (
         Option("data-dir", "DIR", "where named data sets lie"),
         Option("schema", "F.toml", "what the columns of a .csv or .parquet file are"),
         Option("part", None, "which rows (default: test rows if named, x of an .npz)", choices=("train", "test")),
-        Option("model", "SPEC", "package.module:function, for a model not built by name", argument="model_spec"),
+        Option("model", "SPEC", "package.module:function, for a model not built by name"),
         Option("features", "SPEC", "package.module:function, for public features made by your own code"),
         Option("out", "FILE", "a .csv or .npz file, in place of standard output; models that segment need one, "
                "--out maps.npz"),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privlearn.accounting.guarantee import readable
 from privlearn.cli import methods, screen
 from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning, test_metrics
 from privlearn.cli.request import Request
@@ -98,7 +99,7 @@ class KeptTeachers:
         """Say what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
         folder = screen.plain(self.kept.folder)
         if self.kept.answers.exists():
-            spent = "and paid for" if self.epsilon is None else f"so epsilon {self.epsilon:.4f} is spent"
+            spent = "and paid for" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
             screen.notes.print(
                 f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as the "
                 "data: go on with --resume, which does not pay again"
@@ -174,7 +175,7 @@ def _votes_job(request: Request, data: Dataset) -> Job:
         data,
         answer,
         f"{plan.queries} queries to {plan.teachers} teachers, noise of {plan.noise_std:.4g} votes, epsilon "
-        f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})"
+        f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})"
         f"{', for a person with all their rows' if plan.persons else ''}",
         warnings,
         request.model,
@@ -255,7 +256,7 @@ def _maps_job(request: Request, data: Dataset) -> Job:
         answer["plan"] = settled.to_json() | settled.noise_figures()
         screen.notes.print(
             f"plan: {settled.queries} volumes to {settled.teachers} teachers, noise of {_noise_in_radii(settled):.4g} "
-            f"radii on each of {start.corrections.size} numbers, epsilon {answer['epsilon']:.4f} at delta "
+            f"radii on each of {start.corrections.size} numbers, epsilon {readable(answer['epsilon'])} at delta "
             f"{request.delta:g} ({answer['adjacency']})"
         )
         with screen.progress_bar("training", "teachers") as progress:

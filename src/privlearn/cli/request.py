@@ -110,8 +110,15 @@ def parse(argv: list[str]) -> Request:
     Raises:
         BadInput: an option that is unknown, missing or cannot be read.
     """
+    if not argv:
+        raise BadInput(f"expected a command:\n{_commands()}\n{_EPILOG}`privlearn COMMAND --help` names its options")
     values = vars(_parser().parse_args(_with_ranges(_with_config(argv))))
     return Request(values.pop("command"), values)
+
+
+def _commands() -> str:
+    """Every command with what it is for, a line each."""
+    return "\n".join(f"  {name:10} {summary}" for name, summary in COMMANDS.items())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from privlearn._checks import printable
 from privlearn.accounting import accountant, comparisons
 from privlearn.accounting.events import Event, compose, to_json
 from privlearn.accounting.filters import Limit, fits
-from privlearn.accounting.guarantee import Adjacency, Guarantee
+from privlearn.accounting.guarantee import Adjacency, Guarantee, readable
 from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
@@ -64,11 +64,11 @@ def guarantee_table(figures: dict[str, Any]) -> Table:
     for row in bounds:
         best = row is bounds[0]
         mark = "[bold]<- the tightest sound bound: the guarantee[/]" if best else f"[dim]{_METHODS[row['method']]}[/]"
-        table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{row['epsilon']:.4f}", mark)
+        table.add_row(f"[bold]{row['method']}[/]" if best else row["method"], f"{readable(row['epsilon'])}", mark)
     for row in figures["guarantees"]:
         if row["kind"] != "bound":
             what = "an estimate, no guarantee" if row["kind"] == "estimate" else "a lower bound: the truth is above"
-            table.add_row(f"[dim]{row['method']}[/]", f"[dim]{row['epsilon']:.4f}[/]", f"[dim]{what}[/]")
+            table.add_row(f"[dim]{row['method']}[/]", f"[dim]{readable(row['epsilon'])}[/]", f"[dim]{what}[/]")
     return table
 
 

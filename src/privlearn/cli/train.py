@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 
 from privlearn import schedules
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.guarantee import Adjacency, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, pate, screen, tune
 from privlearn.cli.jobs import (
@@ -159,14 +159,13 @@ def _certified(folder: Path) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
-    rows = {
-        "guarantee": f"[bold]epsilon {answer['epsilon']:.4f}[/] at delta {answer['delta']:g} "
-        f"({answer['adjacency']}, by {answer['method']})"
-    }
-    if ledger:
-        rows["on the ledger"] = (
-            f"epsilon {ledger['epsilon']:.4f} at delta {answer['delta']:g} is certified, {ledger['runs']}"
-        )
+    at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
+    own = f"epsilon {readable(answer['epsilon'])}[/] {at} {how}"
+    if ledger:  # which other runs share: the certificate is for all of them
+        certified = f"[bold]epsilon {readable(ledger['epsilon'])}[/] {at}, {ledger['runs']}"
+        rows = {"certified": certified, "this run by itself": f"[default]{own}"}
+    else:
+        rows = {"guarantee": f"[bold]{own}"}
     if "dice" in answer["test_metrics"]:
         rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
     else:
@@ -215,9 +214,9 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
 def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of DP-SGD or DP-MAC."""
     chosen = methods.training_request(request) if request.method == DPMAC else descent_request(request)
-    with featured(request, data, chosen) as data:
+    with featured(request, data, chosen) as (data, front):
         public = None if request.public is None else public_rows(request, data)
-        facts = facts_of(data, request.examples)
+        facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
         settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
         plan, examples = settled.plan, facts.examples
@@ -230,7 +229,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             data,
             answer,
             f"{screen.at_most(plan)}{plan.epochs} epochs, noise multiplier {rules.noise_text(plan)}, epsilon "
-            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.warnings(plan, request.delta, examples), *seed_warning(request)),
             request.model,
             lambda opened: _descend(settled, data, public, answer, opened),
@@ -244,7 +243,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     plan, examples = settled.plan, settled.facts.examples
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
-        shape = shape_after(plan.front, _row_shape(data))
+        shape = shape_after(plan.front, np.shape(data.x)[1:])
         size = tuple(np.shape(data.y)[1:])
         made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
@@ -252,12 +251,6 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
         screen.notes.print(exactness)
     if request.epochs is not None and plan.epochs < request.epochs:
         screen.notes.print(f"the budget ends after {plan.epochs} of {request.epochs} epochs at this noise")
-
-
-def _row_shape(data: Dataset) -> tuple[int, ...]:
-    """The shape of a row behind public features."""
-    row = torch.zeros(1, *data.x.shape[1:])
-    return tuple((row if data.features is None else data.features.encoder(row)).shape[1:])
 
 
 def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: dict[str, Any], opened: Opened) -> Result:
@@ -324,8 +317,8 @@ def _descent_rows(request: Request, plan: Plan, answer: dict[str, Any], result: 
 @contextmanager
 def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A classifier from released statistics of classes."""
-    with featured(request, data) as data:
-        facts = facts_of(data, request.examples)
+    with featured(request, data) as (data, front):
+        facts = facts_of(data, request.examples, front)
         plan, why = methods.features_plan(request, facts)
         answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
@@ -346,7 +339,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             data,
             answer,
             f"{plan.keep} of {plan.features} features, noise multiplier {plan.noise:.4g} for all together, epsilon "
-            f"{answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+            f"{readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
             (*screen.delta_warning(request.delta, facts.examples), *seed_warning(request)),
             "linear",
             release,
@@ -388,7 +381,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     yield Job(
         data,
         answer,
-        f"{tune.headline(plan)}, epsilon {answer['epsilon']:.4f} at delta {request.delta:g} ({answer['adjacency']})",
+        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
         lambda opened: _tune(choice.plan, settled, data, opened),
@@ -428,4 +421,4 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
         loss_of(data, request.label_smoothing)
-        require_changeable(request.augmentation, plan, data, x, y)
+        require_changeable(request.augmentation, plan, x, y)

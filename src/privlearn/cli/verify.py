@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from privlearn.accounting.guarantee import PrivacyUnit
+from privlearn.accounting.guarantee import PrivacyUnit, readable
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.publishing import keys
@@ -20,14 +20,15 @@ def run(request: Request) -> int:
     out = screen.answers
     name = screen.plain(request.folder)
     if checked.ok:
+        assert checked.epsilon is not None
         whom = "" if checked.unit == str(PrivacyUnit()) else f", for {checked.unit}"
         out.print(
             f"[green bold]{name} verifies[/]: the weights are the certified ones, and the events give epsilon "
-            f"[bold]{checked.epsilon:.4f}[/] at delta {checked.delta:g} "
+            f"[bold]{readable(checked.epsilon)}[/] at delta {checked.delta:g} "
             f"({checked.adjacency} neighbours, by {checked.method}{whom})."
         )
-        if checked.runs is not None:
-            out.print(f"That is {checked.runs}. This run by itself costs epsilon {checked.run_epsilon:.4f}.")
+        if checked.runs is not None and checked.run_epsilon is not None:
+            out.print(f"That is {checked.runs}. This run by itself costs epsilon {readable(checked.run_epsilon)}.")
         out.print("This proves the arithmetic and the files. That this was the run is the publisher's word.")
         out.print(_who(checked, request.key))
     else:

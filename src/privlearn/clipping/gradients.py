@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any, TypeVar, cast, final
@@ -73,6 +73,15 @@ def _in_own_types(method: _Method) -> _Method:
             return method(self, *args, **kwargs)
 
     return cast(_Method, run)
+
+
+def _padded(rows: Rows) -> bool:
+    """Whether rows have lengths of their own, so that they are computed in groups."""
+    return getattr(rows, "padded", False)
+
+
+def _shapes(rows: Rows) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(leaf.shape[1:]) for leaf in rows.like)
 
 
 def _fresh_seed() -> bytes:
@@ -164,11 +173,13 @@ class ClippedGradients:
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
-        self._chunk = None if microbatch is None else count("microbatch", microbatch)
+        self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
         # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
         self._way: Backend | None = None
+        #: For rows of other shapes: the way, and how many are computed at once; None if they can't be computed.
+        self._ways: dict[Any, tuple[Backend, int] | None] = {}
         #: Where sums belong that were added up in double precision, until they are released.
         self._out: Sequence[Tensor] | None = None
         #: Whether the model or the loss writes into what it is given.
@@ -236,14 +247,15 @@ class ClippedGradients:
         examples = self._world.part(sample.indices)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
-        sums = [total.double() for total in own] if wide or len(sample) > size else own
+        several = len(sample) > size or _padded(rows)
+        sums = [total.double() for total in own] if wide or several else own
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
         with unmoved(self._device):
-            for start in range(0, len(examples), size):
-                self._add_clipped(rows, torch.from_numpy(examples[start : start + size]), into, clipped)
+            for data, part in self._chunks(rows, examples):
+                self._add_clipped(data, torch.from_numpy(part), into, clipped)
                 for total, block in zip(sums, into, strict=True):
                     if total is not block:
                         total.add_(block)
@@ -312,7 +324,37 @@ class ClippedGradients:
                 ) from error
             if self._chunk is None:
                 self._chunk = max(1, room(self._device) // max(held, 1))
+            self._ways[_shapes(given)] = self._way, self._chunk
         return given
+
+    def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        """The examples that are computed at once: rows of one shape, whose company changes no other row."""
+        first = (self._way, self._chunk)
+        groups: Any = rows.by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]  # type: ignore[attr-defined]
+        for data, own in groups:
+            assert self._chunk is not None
+            size = min(self._chunk, BLOCK)
+            for start in range(0, len(own), size):
+                yield data, own[start : start + size]
+            self._ways[_shapes(data)] = cast(Backend, self._way), self._chunk  # it may have changed on the way
+        if _padded(rows):
+            self._way, self._chunk = first
+
+    def _suits(self, rows: Rows) -> bool:
+        """Turn to rows of the shapes of these; False if they can't be computed, which made-up rows of these shapes tell."""
+        shapes = _shapes(rows)
+        if shapes not in self._ways:
+            before = self._writes, self._random.active, self.reason
+            try:
+                way, held = self._choose(rows)
+                self._ways[shapes] = way, self._microbatch or max(1, room(self._device) // max(held, 1))
+            except Exception:
+                self._ways[shapes] = None
+            self._writes, self._random.active = before[0] or self._writes, before[1] or self._random.active
+            self.reason = before[2] or self.reason
+        if (known := self._ways[shapes]) is not None:
+            self._way, self._chunk = known
+        return known is not None
 
     def _add_clipped(self, data: Rows, rows: Tensor, sums: Sequence[Tensor], clipped: Tensor) -> None:
         """Add the clipped gradients of the examples `rows` to `sums`, and their count to `clipped`."""

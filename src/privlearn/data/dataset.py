@@ -47,7 +47,6 @@ class Dataset:
         remarks: what to tell whoever holds the data; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
-        features: a public encoder at work (`encoders.Encoding`), whose features of the rows are learned from in their place.
         feature_names: public names of the numbers in a row, in their order; empty if they have none.
         public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
     """
@@ -64,7 +63,6 @@ class Dataset:
     schema: str = ""
     remarks: tuple[str, ...] = ()
     groups: Any = None
-    features: Any = None
     public: bool = False
     feature_names: tuple[str, ...] = ()
 

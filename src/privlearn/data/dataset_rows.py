@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import random
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,13 +21,14 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
+from privlearn.data.padding import Padding, Shapes, shapes_of
 from privlearn.data.rows import Leaves, Rows, described, digests, inputs_in
 from privlearn.errors import BadInput
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on another.
 _SEED = 0
-#: On so many rows a collate function is tried.
-_TRIED = 4
+#: So many rows are looked at for their lengths, and on so many a collate function is tried.
+_LOOKED_AT, _TRIED = 32, 6
 
 
 @final
@@ -42,13 +44,15 @@ class DatasetRows:
     Args:
         dataset: with a length.
         collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time, so that no row can depend
-            on another; a row that is of other shapes or types than the first can't be used.
+            on another; a row that is of other shapes or types than the first can't be used, but for lengths that the
+            function pads, once `try_collate` has learned how.
         workers: processes that make rows ahead of their use; 0: this one, when they are needed.
         fresh: whether rows that draw random numbers are to change from batch to batch.
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
     Attributes:
         groups: a person's id for each row, where examples are persons; None: nobody said whose they are.
+        stated: the shapes of a row's tensors, with 1 for a length that differs from row to row.
 
     Raises:
         BadInput: not one row can be made, or a batch is no nest of tensors with a row for each example.
@@ -75,7 +79,8 @@ class DatasetRows:
                 "dictionary of tensors, with one row for each example. Give a collate function that makes them"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
-        self._made.expected = [(leaf.shape, leaf.dtype) for leaf in leaves], self.structure
+        self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
+        self.stated = shapes_of(leaves)
 
     def _first(self) -> Any:
         """The batch of the first row that can be made: it tells the shapes, which are public."""
@@ -93,6 +98,11 @@ class DatasetRows:
 
     def __len__(self) -> int:
         return len(self._made)
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows have lengths of their own: then they are computed by `by_shape`."""
+        return self._made.padding is not None
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
@@ -112,11 +122,22 @@ class DatasetRows:
         listed = list(keyed)
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
             _Quiet(self._made), batch_sampler=[[(row, own) for row in indices.tolist()] for indices, own in listed],
-            num_workers=self.workers, collate_fn=_joined_or_none, generator=torch.Generator(),
+            num_workers=self.workers, collate_fn=_numbered, generator=torch.Generator(),
             worker_init_fn=self._begin,
         )  # fmt: skip
-        for (indices, own), leaves in zip(listed, loader, strict=True):
-            yield self._at(own) if leaves is None else _Ahead(self._at(own), indices, leaves)
+        for (_, own), made in zip(listed, loader, strict=True):
+            yield _Batch(self._at(own), made)
+
+    def by_shape(
+        self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
+    ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        """The examples by the shape of their rows, each padded to a length that follows from its own.
+
+        Args:
+            examples: the indices.
+            suits: whether rows of the shapes of these can be computed; asked last of those that are yielded next.
+        """
+        yield from _Batch(self, {}).by_shape(examples, suits)
 
     def _at(self, key: bytes | None) -> DatasetRows:
         """These rows in a batch with this key."""
@@ -126,60 +147,100 @@ class DatasetRows:
         rows._key = key
         return rows
 
-    def require_apart(self) -> None:
-        """Refuse a collate function that makes something else of rows together than of each by itself.
+    def try_collate(self) -> None:
+        """Learn how the collate function pads, and refuse one that makes something else of rows together than of each alone.
 
-        It is tried on a few rows, for whoever holds them: before anything is spent, outside the guarantee. One that changes
-        rows at random can't be compared. Whatever it does, rows are collated one by one: this is about what the caller
-        expects of it.
+        It is tried on a few rows, for whoever holds them: before anything is spent, outside the guarantee. Of one that changes
+        rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this is about what
+        the caller expects of it.
 
         Raises:
             BadInput: it packs or mixes rows, or does not take several.
         """
-        numbers = [number for number in _spread(len(self), _TRIED) if self._usable(number)]
-        alone = [self._made.row(number, None) for number in numbers]
+        self._made.padding = Padding(tuple(() for _ in self.like), tuple(0 for _ in self.like))  # let all lengths pass
+        self._made.free = True
+        numbers = [number for number in _spread(len(self), _LOOKED_AT) if self._made.quietly(number, None)]
+        rows = [self._made.row(number, None) for number in numbers]
+        order = sorted(range(len(rows)), key=lambda place: shapes_of(rows[place]))
+        few = sorted({order[place] for place in _spread(len(order), _TRIED)})
+        alone, numbers = [rows[place] for place in few], [numbers[place] for place in few]
         changed = [tree_leaves(self._made.batch(number, seed=_SEED, collate_seed=_SEED + 1)) for number in numbers]
-        if len(numbers) < 2 or not all(_close(*pair) for pair in zip(changed, alone, strict=True)):
-            return
+        drawn = not all(_close(*pair) for pair in zip(changed, alone, strict=True))
         try:
-            together = _close(tree_leaves(self._made.batch(*numbers)), _joined(alone))
+            padding = Padding.learned(alone, tree_leaves(self._made.batch(*numbers)), drawn=drawn)
         except Exception:
-            together = False
-        if not together:
+            padding = None
+        if padding is None and len(numbers) > 1:
             raise BadInput(
                 "the collate function makes something else of rows together than of each row by itself: it packs, mixes or "
                 "leaves out rows, and one row's values would depend on others. Expected a batch with one entry for each row, "
-                "made of that row alone; do the rest in the model or the loss"
+                "made of that row alone, and padded; do the rest in the model or the loss"
             )
-
-    def _usable(self, number: int) -> bool:
-        try:
-            self._made.row(number, None)
-        except Exception:
-            return False
-        return True
+        self._made.free, self._made.padding = False, padding if padding and padding.varies else None
+        if self._made.padding:
+            self.stated = self._made.padding.lengths_aside(self.stated)
 
 
 @final
-class _Ahead:
-    """A batch of rows that are there already."""
+class _Batch:
+    """Some rows that are there already.
 
-    def __init__(self, rows: DatasetRows, indices: NDArray[np.int64], leaves: Leaves) -> None:
-        self.like, self.structure, self.inputs, self._rows = rows.like, rows.structure, rows.inputs, rows
-        self._place = {index: place for place, index in enumerate(indices.tolist())}
-        self._leaves = leaves
+    Args:
+        rows: all rows, in this batch.
+        made: of each row its number, its shapes (None if it can't be made), and the values of all.
+        shapes: what they are padded to, if they are.
+    """
+
+    def __init__(self, rows: DatasetRows, made: _Packed | dict[int, Leaves], shapes: Shapes | None = None) -> None:
+        self.structure, self.inputs, self._rows, self._shapes = rows.structure, rows.inputs, rows, shapes
+        self.like = tuple(
+            leaf.new_zeros(0, *shape) for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
+        )
+        self._made = made if isinstance(made, dict) else _unpacked(made)
+        self.padded = rows.padded and shapes is None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows."""
-        places = torch.tensor([self._place[index] for index in rows.tolist()])
-        return tuple(leaf[places] for leaf in self._leaves)
+        if not len(rows):
+            return self.like
+        padding, shapes = self._rows._made.padding, self._shapes
+        own = [self._row(number) for number in rows.tolist()]
+        return _joined([padding.padded(row, shapes) for row in own] if padding and shapes else own)
+
+    def _row(self, number: int) -> Leaves:
+        """A row; one that a worker could not make is tried here."""
+        if number not in self._made:
+            self._made[number] = self._rows._made.row(number, self._rows._key)
+        return self._made[number]
 
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows."""
         return self._rows.identities(rows)
+
+    def by_shape(
+        self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
+    ) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+        """As of `DatasetRows`."""
+        padding = self._rows._made.padding
+        assert padding is not None
+        wanted: dict[Shapes, Shapes] = {}
+        groups: dict[Shapes, list[int]] = {}
+        for number in examples.tolist():
+            try:
+                own = shapes_of(self._row(number))
+            except Exception:  # it counts as absent
+                continue
+            if own not in wanted:
+                longer = padding.rounded_up(own)
+                wanted[own] = longer if suits(_Batch(self._rows, {}, longer)) else own
+            groups.setdefault(wanted[own], []).append(number)
+        for shapes, numbers in sorted(groups.items()):
+            rows = _Batch(self._rows, self._made, shapes)
+            if suits(rows):
+                yield rows, np.array(numbers, np.int64)
 
 
 class _Made:
@@ -187,9 +248,13 @@ class _Made:
 
     Attributes:
         expected: their shapes and types, and their nest.
+        padding: how rows of other lengths are padded; None if all have one.
+        free: whether shapes are of no matter yet.
     """
 
-    expected: tuple[list[tuple[torch.Size, torch.dtype]], TreeSpec]
+    expected: tuple[Shapes, list[torch.dtype], TreeSpec]
+    padding: Padding | None = None
+    free = False
 
     def __init__(self, dataset: TorchDataset[Any], collate: Callable[[list[Any]], Any]) -> None:
         try:
@@ -225,11 +290,26 @@ class _Made:
         own = hashlib.blake2b(digests(*leaves).tobytes(), key=key, digest_size=8).digest()
         return self._like_others(self.batch(number, seed=int.from_bytes(own, "little") >> 1))
 
+    def quietly(self, number: int, key: bytes | None) -> Leaves | None:
+        """The same, or None if it can't be made."""
+        try:
+            return self.row(number, key)
+        except Exception:
+            return None
+
     def _like_others(self, batch: Any) -> Leaves:
         leaves, structure = tree_flatten(batch)
-        if ([(leaf.shape, leaf.dtype) for leaf in leaves], structure) != self.expected:
+        shapes, dtypes, expected = self.expected
+        alike = [leaf.dtype for leaf in leaves] == dtypes and structure == expected
+        if not alike or not self._fit(shapes_of(leaves), shapes) or any(len(leaf) != 1 for leaf in leaves):
             raise ValueError("the row has other shapes or types than the first")
         return tuple(leaves)
+
+    def _fit(self, own: Shapes, shapes: Shapes) -> bool:
+        if self.free or self.padding is None:
+            return self.free or own == shapes
+        ranks = [len(shape) for shape in own] == [len(shape) for shape in shapes]
+        return ranks and self.padding.lengths_aside(own) == self.padding.lengths_aside(shapes)
 
 
 class _Quiet(TorchDataset[Any]):
@@ -241,11 +321,8 @@ class _Quiet(TorchDataset[Any]):
     def __len__(self) -> int:
         return len(self._made)
 
-    def __getitem__(self, keyed: tuple[int, bytes | None]) -> Leaves | None:
-        try:
-            return self._made.row(*keyed)
-        except Exception:
-            return None
+    def __getitem__(self, keyed: tuple[int, bytes | None]) -> tuple[int, Leaves | None]:
+        return keyed[0], self._made.quietly(*keyed)
 
 
 @contextmanager
@@ -312,6 +389,26 @@ def _joined(rows: Sequence[Leaves]) -> Leaves:
     return tuple(map(torch.cat, zip(*rows, strict=True)))
 
 
-def _joined_or_none(rows: Sequence[Leaves | None]) -> Leaves | None:
-    """The same; None if there are no rows, or one could not be made."""
-    return _joined([row for row in rows if row is not None]) if rows and all(row is not None for row in rows) else None
+#: Rows on their way from a worker: of each its number and its shapes, and of each tensor the values of all.
+_Packed = tuple[list[int], list[Shapes | None], tuple[Tensor, ...]]
+
+
+def _numbered(rows: Sequence[tuple[int, Leaves | None]]) -> _Packed:
+    return ([number for number, _ in rows], *_packed([row for _, row in rows]))
+
+
+def _packed(rows: Sequence[Leaves | None]) -> tuple[list[Shapes | None], tuple[Tensor, ...]]:
+    made = [row for row in rows if row is not None]
+    values = tuple(torch.cat([leaf.flatten() for leaf in leaves]) for leaves in zip(*made, strict=True))
+    return [None if row is None else shapes_of(row) for row in rows], values
+
+
+def _unpacked(packed: _Packed) -> dict[int, Leaves]:
+    """The rows that could be made."""
+    numbers, shapes, values = packed
+    there = [(number, own) for number, own in zip(numbers, shapes, strict=True) if own is not None]
+    pieces = [torch.split(value, [math.prod(own[place]) for _, own in there]) for place, value in enumerate(values)]
+    return {
+        number: tuple(pieces[place][row].view(1, *shape) for place, shape in enumerate(own))
+        for row, (number, own) in enumerate(there)
+    }

@@ -156,7 +156,7 @@ def resampled(loader: Any) -> tuple[Rows, int]:
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     rows = DatasetRows(dataset, collate, loader.num_workers, fresh=True, begin=loader.worker_init_fn)
     if collate is not None:
-        rows.require_apart()
+        rows.try_collate()
     return rows, drawn.batch_size
 
 
@@ -247,17 +247,20 @@ class Checked:
         return f"{len(self.unusable)} of {self.rows} rows can't be used and would count as absent: {first}"
 
 
-def check_rows(data: Dataset | Rows | TorchDataset[Any]) -> Checked:
+def check_rows(data: Dataset | Rows | TorchDataset[Any] | tuple[Any, Any] | dict[str, Any]) -> Checked:
     """Fetch every row once.
 
-    Rows of a `Dataset` are checked as a whole, as they are before training. Of rows that are fetched by index, each that can't
-    be made, or holds numbers that are not finite, is named: in training it would silently count as absent.
+    A `Dataset` is checked as a whole (`Dataset.checked`), as those are that `pv.load` reads. Of other rows, a pair of arrays
+    or tensors for example, each that can't be made, or holds numbers that are not finite, is named: in training it would
+    count as absent.
 
     Raises:
         BadInput: a `Dataset` that can't be trained on, with the first row in which that shows.
     """
     if isinstance(data, Dataset):
         return Checked(len(data.checked().x))
+    if isinstance(data, tuple | dict):
+        data = TensorRows(data)
     rows: Rows = DatasetRows(data) if isinstance(data, TorchDataset) else data
     numbered = ((number, _trouble(rows, number)) for number in range(len(rows)))
     return Checked(len(rows), tuple((number, why) for number, why in numbered if why))

@@ -21,11 +21,11 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
 from privlearn.temperature import SHARE, Temperature
-from privlearn.transforms.base import shape_after
+from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
-from privlearn.transforms.specs import usual
+from privlearn.transforms.specs import RowNorm, usual
 
 #: Epochs where neither the user nor a budget says otherwise, and where the target is so large that there is little
 #: noise.
@@ -67,20 +67,26 @@ class Facts:
         shape: of one row.
         classes: how many there are.
         low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
-        features: the spec of the public features in front of the network; None: there are none.
-        numbers: how many numbers the network is given, behind those.
-        public_norm: the norm of all rows behind them, where each is normalised by itself.
-        normalised: whether they are rows of many numbers, each normalised by itself.
+        front: the public transforms that make features of rows, before everything else.
+        numbers: how many numbers there are in a row behind those.
     """
 
     examples: int
     shape: tuple[int, ...] = ()
     classes: int | None = None
     low: object = None
-    features: str | None = None
+    front: tuple[PublicTransform, ...] = ()
     numbers: int = 0
-    public_norm: float | None = None
-    normalised: bool = False
+
+    @property
+    def features(self) -> str | None:
+        """The spec of the public features; None: there are none."""
+        return self.front[-1].spec if self.front else None
+
+    @property
+    def public_norm(self) -> float | None:
+        """The norm of all rows of public features, where each is normalised by itself."""
+        return math.sqrt(self.numbers) if self.front and self.front[-1].normalises else None
 
 
 @final
@@ -196,7 +202,7 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     plan = draft(request, facts.examples)
-    front = (*_moments(request, facts), *_selection(request, facts), *plan.front)
+    front = (*facts.front, *_moments(request, facts), *_selection(request, facts), *plan.front)
     plan = replace(plan, front=front, temperature=_temperature(request))
     target = request.target
     if target is None and plan.reacts:
@@ -294,7 +300,8 @@ def _moments(request: TrainRequest, facts: Facts) -> tuple[Moments, ...]:
 
 def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
     """What is usual between rows that are normalised one by one and a linear model: moments, where these pay."""
-    plain = facts.normalised and request.model == "linear" and request.select is None and request.pca is None
+    plain = any(isinstance(own, RowNorm) for own in facts.front)
+    plain &= request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
     return "moments" if plain and moments_pay(facts.examples, request.epsilon) else "none"
 
@@ -363,9 +370,9 @@ def bounds(declared: Any, facts: Facts) -> tuple[float, float | None]:
 
 def public_norm(plan: Plan, facts: Facts) -> float | None:
     """The norm of all rows that the network is given, where it is one and public."""
-    if plan.front:
-        numbers = math.prod(shape_after(plan.front, (facts.numbers,)))
-        return math.sqrt(numbers) if plan.front[-1].normalises else None
+    if plan.releases:
+        numbers = math.prod(shape_after(plan.releases, (facts.numbers,)))
+        return math.sqrt(numbers) if plan.releases[-1].normalises else None
     return facts.public_norm
 
 

@@ -46,6 +46,7 @@ from privlearn.runs.given import (
     require_public_numbers,
     require_same_examples,
     require_usable,
+    warn_of_absent,
 )
 from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_facts, training_facts
 from privlearn.runs.session import TrainingSession
@@ -111,11 +112,11 @@ class Task:
         rows = len(self.x) if indexed is None else len(indexed)
         self.persons = _rows_of_examples(plan, self.data, rows, bytes.fromhex(session.origin["persons"]))
         augmentation = compute.get("augmentation")
-        require_changeable(augmentation, plan, self.data, self.x, self.y)
+        require_changeable(augmentation, plan, self.x, self.y)
         self.present = (len(indexed) if indexed else len(self.x)) if self.persons is None else len(self.persons)
         self.examples = plan.examples or self.present
         self._row_key = b""
-        self.front = Front(plan, self.data, self.x)
+        self.front = Front(plan.front, self.data, self.x)
         self.divisor = plan.sampling.expected_batch_size(self.examples)
         self.steps = plan.sampling.steps(self.present)
         require_public_numbers(self.examples, rates)
@@ -209,11 +210,12 @@ class Task:
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if shape.whole or shape.inputs > 1 or len(like) != 2:
-            require_per_example(Losses(self.network, self.loss, shape), *single)
+            require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss")
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
+            warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
         if self.plan.reacts:
             require_scores(self.network, single[0])
@@ -282,7 +284,10 @@ class Task:
 
     def architecture(self) -> dict[str, Any]:
         """How to rebuild the model: shapes, and the digest of the schema that rows of a table came from."""
-        shapes = {"input_shape": list(self.data.x.shape[1:]), "network_input_shape": list(self.rows.like[0].shape[1:])}
+        shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
+        if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
+            shape = own = self.indexed.stated[0]  # lengths are private
+        shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
         return shapes | ({"schema": self.data.schema} if self.data.schema else {})
 
 

@@ -25,8 +25,8 @@ from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
-from privlearn.transforms.chain import row_norm, with_features
-from privlearn.transforms.modules import Normalised
+from privlearn.transforms.base import PublicTransform, shape_after
+from privlearn.transforms.chain import read_features
 
 
 def train(
@@ -64,8 +64,7 @@ def train(
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
             `learning_rate`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch` and more.
-            Features are chosen by rule in front of a linear model, unless the data set has its own
-            (`pv.transforms.with_features`).
+            Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
 
     Returns:
         what `pv.publish` takes as it is: it names the network and its classes.
@@ -82,12 +81,11 @@ def train(
         epsilon=epsilon, delta=delta, model=model, examples=examples, post_processing=after, **choices
     )
     features = request.features
-    if features is None and dataset.features is None:
-        features = usual_features(request, facts_of(dataset, examples))
-    if features is not None:
-        require_no_features(request.augmentation, None if features == "raw" else features)
-        dataset = with_features(dataset, features)
-    settled = settle(request, facts_of(dataset, examples))
+    if features is None:
+        features = usual_features(request, facts_of(dataset, examples)) or "raw"
+    require_no_features(request.augmentation, None if features == "raw" else features)
+    front, dataset = read_features(features, dataset)
+    settled = settle(request, facts_of(dataset, examples, front))
     return fit(
         settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
@@ -101,22 +99,11 @@ def _require_known(choices: Iterable[str]) -> None:
         raise BadInput(f"train has no argument {unknown[:40]!r}: expected some of {', '.join(known)}")
 
 
-def facts_of(data: Dataset, declared: int | None) -> Facts:
-    """What is public of a data set, with the declared number of examples, if there is one."""
-    encoder = None if data.features is None else data.features.encoder
+def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, ...] = ()) -> Facts:
+    """What is public of a data set and its features, with the declared number of examples, if there is one."""
     shape = tuple(np.shape(data.x)[1:])
-    behind = shape if encoder is None else tuple(encoder(torch.zeros(1, *shape)).shape[1:])
-    numbers = math.prod(behind)
-    return Facts(
-        declared or data.examples,
-        shape,
-        data.classes,
-        data.low,
-        None if encoder is None else encoder.spec,
-        numbers,
-        None if encoder is None else row_norm(encoder, numbers),
-        isinstance(encoder, Normalised),
-    )
+    numbers = math.prod(shape_after(front, shape))
+    return Facts(declared or data.examples, shape, data.classes, data.low, front, numbers)
 
 
 def fit(
@@ -134,7 +121,7 @@ def fit(
 
     Args:
         settled: everything that is to be known beforehand.
-        data: with the public features that `settled` knows of.
+        data: what `settled` was settled for.
         streams: the random streams, which the initial weights are drawn from, too.
         loss: one value for each example; None: cross-entropy.
         ledger: what to charge.

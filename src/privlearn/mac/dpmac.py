@@ -41,6 +41,7 @@ from privlearn.runs.given import (
     require_public_numbers,
     require_same_examples,
     rows,
+    warn_of_absent,
 )
 from privlearn.runs.optimizers import RateSchedule
 from privlearn.runs.result import PrivateDiagnostics, Result, training_facts
@@ -226,8 +227,9 @@ class MacTask:
         x, y = data.tensors()
         require_same_examples(plan, data)
         self._examples = plan.examples or len(x)
-        self._front = Front(plan, data, x)
+        self._front = Front(plan.front, data, x)
         self._x, shape = self._front.rows, self._front.shape
+        warn_of_absent(self._x)
         require_public_numbers(self._examples, rates)
         self._network = model if isinstance(model, nn.Module) else network_from(model, shape)
         self._network.to(device_of(settings.device, self._network)).train()

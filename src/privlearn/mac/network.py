@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from privlearn.errors import BadInput
 from privlearn.models.check import require_shaped
+from privlearn.runs.result import mean, with_nan, without_nan
 
 #: Beyond this argument softplus is its asymptote to the last digit of double precision.
 _FAR = 40.0
@@ -289,7 +290,8 @@ def with_ones(rows: Tensor, layer: Layer) -> Tensor:
 @final
 class LayerDiagnostics:
     """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and the
-    share that was clipped. How many examples had a layer that was not finite (such layers add nothing) is `left_out`.
+    share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such layers add
+    nothing) is `left_out`.
     """
 
     def __init__(self, layers: int) -> None:
@@ -315,19 +317,18 @@ class LayerDiagnostics:
 
     def end_epoch(self) -> None:
         """Add the epoch to `figures`."""
-        if self._rows and min(self._counted):
-            self.figures["loss"].append(self._loss / self._rows)
-            for name, sums in (("norms", self._norms), ("clipped_shares", self._clipped)):
-                self.figures[name].append([own / number for own, number in zip(sums, self._counted, strict=True)])
+        self.figures["loss"].append(mean(self._loss, self._rows))
+        for name, sums in (("norms", self._norms), ("clipped_shares", self._clipped)):
+            self.figures[name].append(list(map(mean, sums, self._counted)))
         self.figures["left_out"].append(self._left_out)
         self._begin_epoch()
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
         sums = [self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted]
-        return {"figures": self.figures, "epoch": sums}
+        return {"figures": without_nan(self.figures), "epoch": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self.figures = state["figures"]
+        self.figures = with_nan(state["figures"])
         self._rows, self._loss, self._left_out, self._norms, self._clipped, self._counted = state["epoch"]

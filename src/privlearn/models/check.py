@@ -43,7 +43,7 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
             )
 
 
-def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) -> None:
+def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model") -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
@@ -52,7 +52,7 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
     in double precision; in the model's own where it can't run in that.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
-    statistics are fixed affine maps.
+    statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -67,19 +67,20 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
         except RuntimeError as error:
             raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
         before = {name: value.clone() for name, value in twin.state_dict().items()}
+        typed = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
         try:
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
                 sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
-                coupled = any(_rows_depend_on_others(twin, inputs, size, dtype) for size in sizes)
+                coupled = any(_rows_depend_on_others(twin, typed, size, what) for size in sizes)
             break
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             refused.append(error)
     else:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        raise BadInput(f"the model cannot run on inputs of {given}: {first_line(refused[0])}") from refused[0]
+        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}") from refused[0]
     if coupled:
         raise NotPerExample(
-            "the model's output for one example moves when other examples of the batch change. Look for an operation "
+            f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
             "over the batch dimension (a batch norm, a mean over the batch, attention across examples) and remove it"
         )
     for name, value in twin.state_dict().items():
@@ -91,16 +92,15 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False) 
             )
 
 
-def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int, dtype: torch.dtype | None) -> bool:
-    """Whether a row's output changes with the batch around it; computed in `dtype`, or in the types that there are."""
-    made_up = made_up_rows(inputs, len(inputs), size)
-    batch = [leaf.to(dtype) if leaf.is_floating_point() else leaf for leaf in made_up]
+def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int, what: str) -> bool:
+    """Whether a row's output changes with the batch around it."""
+    batch = made_up_rows(inputs, len(inputs), size)
     out = _seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise NotPerExample(
-            f"the model turns a batch of {size} into {shape}: expected one output tensor with a row for each example"
-        )
+        value = "one value for each example, such as with reduction='none'"
+        expected = "one output tensor with a row for each example" if what == "the model" else value
+        raise NotPerExample(f"{what} turns a batch of {size} into {shape}: expected {expected}")
     draws = not _same(out, _seeded(model, batch, 1))
     for row in sorted({0, 1, 2, min(3, size - 1), size // 2, size - 1}):
         if draws:

@@ -88,6 +88,10 @@ def _builder(spec: str) -> Callable[..., Any]:
     if name in _BOOSTED:
         return lambda **shapes: boosted(spec, **shapes)
     if name == "mlp":
+        if not rest:
+            raise BadInput(
+                "model 'mlp' needs the width of each hidden layer: give mlp:100 for one, or mlp:100,50 for two"
+            )
         widths = _widths(rest)
         if min(widths) < 1 or len(widths) > _DEEPEST:
             raise BadInput(

@@ -7,8 +7,9 @@ bytes that were checked, from a folder that verifies.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from privlearn._checks import count
-from privlearn._display import Described, Summary
+from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
-from privlearn.errors import BadInput, CertificateMismatch
+from privlearn.data.dataset import as_tensor
+from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
 from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
@@ -28,6 +30,8 @@ from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.result import Result
 from privlearn.transforms.base import kinds
 
+#: What can be told of a network: its name, itself, or a function from the shape of one (transformed) example to it.
+Network = str | nn.Module | Callable[[tuple[int, ...]], nn.Module]
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
 #: Fields of a transform that are shapes; all others are texts.
@@ -84,42 +88,51 @@ def _require_transform(part: Any) -> None:
         raise BadInput(f"features in {CONFIG} are {str(part)[:60]}: expected texts")
 
 
-def rebuild(config: Mapping[str, Any], spec: str, content: bytes, features: str | None = None) -> nn.Sequential:
-    """The model of `config` with network `spec`, and the weights in `content`.
+def rebuild(config: Mapping[str, Any], network: Network, content: bytes, features: str | None = None) -> nn.Sequential:
+    """The model of `config` with this network, and the weights in `content`.
 
     Args:
         config: what `parse` returned.
-        spec: the network.
+        network: how to build it, or the network itself, which is copied.
         content: the weights.
         features: the user's own encoder `package.module:function`, if the model has one.
 
     Raises:
         BadInput: they do not fit each other.
     """
-    import torch
-
     tensors = _tensors(content)
-    known = networks.is_built_in(spec)
+    known = isinstance(network, str) and networks.is_built_in(network)
+    called = repr(network) if isinstance(network, str) else "that was given"
     # On the device "meta" tensors have shapes and no memory. Code of the user's own may need real ones.
     with torch.device("meta" if known else "cpu"):
         transforms = [_transform(part, features) for part in config["transforms"]]
-        network = networks.build(spec, config["network_input_shape"], _classes(config), np.random.default_rng(0))
-    model = torch.nn.Sequential(*transforms, network)
+        model = nn.Sequential(*transforms, _network(config, network))
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     if wanted != shapes:
         odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
         raise BadInput(
-            f"{WEIGHTS} does not fit model {spec!r}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and should "
-            f"have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model_spec="
+            f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and should "
+            f"have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model="
         )
     if known:
         model = model.to_empty(device="cpu")
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise BadInput(f"{WEIGHTS} does not fit model {spec!r}: {str(error)[:300]}") from error
+        raise BadInput(f"{WEIGHTS} does not fit the model {called}: {str(error)[:300]}") from error
     return model.eval()
+
+
+def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
+    """The network: built by its name, made for the shape of its rows, or a copy of the one that is given."""
+    shape = tuple(config["network_input_shape"])
+    if isinstance(given, str):
+        return networks.build(given, shape, _classes(config), np.random.default_rng(0))
+    made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
+    return made
 
 
 def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
@@ -212,18 +225,42 @@ class PublishedModel(Described, nn.Sequential):
         return x
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Any) -> Tensor:
         """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps).
 
         A model with one output predicts a value: that is given as it is.
+
+        Args:
+            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers.
+
+        Returns:
+            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one.
+
+        Raises:
+            BadInput: rows of another shape.
         """
-        scores: Tensor = self(x)
-        return scores[:, 0] if self.classes == 1 else scores.argmax(1)
+        rows = self._tensor(x)
+        one = tuple(rows.shape) == self.input_shape
+        scores: Tensor = self(rows[None] if one else rows)
+        predicted = scores[:, 0] if self.classes == 1 else scores.argmax(1)
+        return predicted[0] if one else predicted
+
+    def _tensor(self, x: Any) -> Tensor:
+        """Rows as training took them: numbers in the type of the weights; whole ones stay whole where nothing scales them."""
+        try:
+            values = as_tensor(x if isinstance(x, Tensor) else np.asarray(x), "the rows", whole_is_float=len(self) > 1)
+        except (ValueError, TypeError) as error:
+            raise BadInput(
+                f"the rows can't be read: {first_line(error)}. Expected numbers, rows of one shape"
+            ) from error
+        kinds = [own.dtype for own in self[-1].parameters() if own.is_floating_point()]
+        whole = not values.is_floating_point() and len(self) == 1
+        return values if whole or not kinds else values.to(kinds[0])
 
 
 def load_model(
     where: str | Path,
-    model_spec: str | None = None,
+    model: Network | None = None,
     *,
     trusted: str | Path | None = None,
     features: str | None = None,
@@ -235,7 +272,9 @@ def load_model(
 
     Args:
         where: the folder that `publish` wrote.
-        model_spec: a factory `package.module:function` for models that were not built by name.
+        model: the network, where it was not built by name: a module like the one that was trained (its weights are not used),
+            a function from the shape of one (transformed) example to one, or the name of a factory,
+            `package.module:function`, that is called with input_shape= and classes=.
         trusted: the publisher's public key, a file: the certificate must be signed with it. See `verify`.
         features: the user's own public encoder `package.module:function`, of a model that has one.
 
@@ -256,11 +295,15 @@ def load_model(
         raise BadInput(
             f"{where} holds an adapter, not a model: load it with pv.huggingface.load_pretrained(folder, model)"
         )
-    spec = model_spec or config["model"]
-    if model_spec is None and not networks.is_built_in(spec):
+    if model is None and not networks.is_built_in(config["model"]):
         # A folder must not choose the code that runs here.
         raise BadInput(
-            f"the network in {where} was built by {spec or 'code that it does not name'}: if you trust that code and have "
-            "it, give it yourself with model_spec='package.module:function'"
+            f"the network in {where} was built by {config['model'] or 'code that it does not name'}: if you trust that code "
+            "and have it, give it yourself with model='package.module:function' (in Python also the network itself)"
         )
-    return PublishedModel(rebuild(config, spec, folder.weights(contents), features), config, verification)
+    if model is not None and not isinstance(model, str) and not callable(model):
+        raise BadInput(
+            f"model is {shortened(repr(model), 60)}: expected a torch.nn.Module, a function that makes one, or a name"
+        )
+    network: Network = config["model"] if model is None else model
+    return PublishedModel(rebuild(config, network, folder.weights(contents), features), config, verification)

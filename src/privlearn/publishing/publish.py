@@ -56,7 +56,8 @@ def publish(
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the result
             says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
-        classes: the number of classes, with `model_spec`; None: as the result says.
+        classes: how many classes the model tells apart, for whom it is loaded by; needed with `model_spec`. None: as the
+            result says.
         sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with it.
         weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a model
             or of an adapter (`publishing.folder`). A `config.json` among them is completed.
@@ -78,6 +79,8 @@ def publish(
             )
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
+    if classes is not None:
+        count("classes", classes, most=10**7)
     if model_spec is not None:
         model.require_rebuilt(result, model_spec, classes)
     stated_delta = result.stated_delta(delta)

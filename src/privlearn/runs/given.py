@@ -7,6 +7,7 @@ whoever holds them, outside the guarantee.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,24 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
         ) from error
 
 
+#: What `warn_of_absent` says: nothing of how many rows there are, or which.
+ABSENT = (
+    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts as absent, and from here on "
+    "nothing is said about it. Fill or drop such rows by a rule that looks at no other row; "
+    "privlearn.data.torch_rows.check_rows names them. This warning follows from private rows, and is for their curator"
+)
+
+
+def warn_of_absent(*rows: Tensor) -> None:
+    """Warn if numbers in memory are not finite: a look at the data for whoever holds them, as that of `require_usable` is.
+
+    Such rows are not refused: they are what an example that was taken out leaves among zero-out neighbours.
+    """
+    numbers = [part for part in rows if part.is_floating_point() and part.numel()]
+    if not all(bool(end.isfinite()) for part in numbers for end in part.aminmax()):
+        warnings.warn(ABSENT, stacklevel=2)
+
+
 def _ends(values: Tensor) -> Tensor:
     """Two rows: each column's smallest and largest number if they are whole numbers, zeros otherwise."""
     if values.is_floating_point() or values.is_complex() or not len(values):
@@ -249,7 +268,7 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
         )
 
 
-def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Dataset, x: Tensor, y: Tensor) -> None:
+def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor, y: Tensor) -> None:
     """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
 
     Raises:
@@ -259,9 +278,7 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, data: Data
     if augmentation is None:
         return
     public = [own.spec for own in plan.front if isinstance(own, PublicTransform) and not isinstance(own, Rescale)]
-    require_no_features(
-        augmentation, (public[0] if public else None) if data.features is None else data.features.encoder.spec
-    )
+    require_no_features(augmentation, public[0] if public else None)
     if isinstance(augmentation.transform, str):
         FlipAndShift.parse(augmentation.transform).require_images(shape_after(plan.front, tuple(x.shape[1:])))
         if y.dim() > 2:

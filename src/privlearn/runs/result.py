@@ -91,7 +91,7 @@ def choice_facts(front: Sequence[Transform], transforms: Sequence[nn.Module], da
         transforms: what was made of each transform of it, in their order.
         data: whose features may have names, which stand for them until something else is made of them.
     """
-    names, choices = () if data.features else data.feature_names, []
+    names, choices = data.feature_names, []
     for own, transform in zip(front, transforms, strict=True):
         if isinstance(own, Rescale):
             continue  # of the same numbers
@@ -200,7 +200,7 @@ class Result(Described):
 @final
 class Diagnostics:
     """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
-    they could not be computed or were not finite: private, for the curator.
+    they could not be computed or were not finite: private, for the curator. Of an epoch without usable examples means are NaN.
 
     Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
     """
@@ -232,20 +232,42 @@ class Diagnostics:
 
     def end_epoch(self) -> None:
         """Add the epoch to `figures`."""
-        if self._rows:
-            self.figures["loss"].append(self._loss / self._rows)
-            self.figures["clipped_share"].append(self._clipped / self._rows)
+        self.figures["loss"].append(mean(self._loss, self._rows))
+        self.figures["clipped_share"].append(mean(self._clipped, self._rows))
         self.figures["left_out"].append(self._drawn - self._rows)
         self._drawn, self._rows, self._loss, self._clipped = 0, 0, 0.0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {"figures": self.figures, "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
+        return {"figures": without_nan(self.figures), "epoch": [self._drawn, self._rows, self._loss, self._clipped]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state`."""
-        self.figures = state["figures"]
+        self.figures = with_nan(state["figures"])
         self._drawn, self._rows, self._loss, self._clipped = state["epoch"]
+
+
+def mean(total: float, number: float) -> float:
+    """The mean of `number` values; NaN of none."""
+    return total / number if number else math.nan
+
+
+def without_nan(figures: Any) -> Any:
+    """Figures with None in place of NaN, which JSON does not have."""
+    if isinstance(figures, Mapping):
+        return {name: without_nan(value) for name, value in figures.items()}
+    if isinstance(figures, list):
+        return [without_nan(value) for value in figures]
+    return None if isinstance(figures, float) and math.isnan(figures) else figures
+
+
+def with_nan(figures: Any) -> Any:
+    """Undo `without_nan`."""
+    if isinstance(figures, Mapping):
+        return {name: with_nan(value) for name, value in figures.items()}
+    if isinstance(figures, list):
+        return [with_nan(value) for value in figures]
+    return math.nan if figures is None else figures
 
 
 @final

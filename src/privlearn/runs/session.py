@@ -46,7 +46,8 @@ class Session:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        charged: whether there is noise, and the plan is charged; else the ledger is marked as not private.
+        charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private, by a
+            charge that has no price: only sessions of training take that.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.

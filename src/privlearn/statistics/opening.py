@@ -18,8 +18,8 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
-from privlearn.runs.front import front
-from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.front import Front
+from privlearn.runs.result import PrivateDiagnostics, Result, public_facts
 from privlearn.runs.session import Session
 from privlearn.statistics.plan import ClassifierPlan, StatisticsPlan
 from privlearn.streams import NoiseStream, Streams
@@ -37,13 +37,13 @@ class Origin:
     """What is public of where rows come from.
 
     Attributes:
-        transforms: what stands in front: what scales rows by declared bounds, and what makes public features of them.
+        transforms: what stands in front: what scales rows by declared bounds, and the plan's public transforms.
         input_shape: of one example.
         schema: digest of the schema of the table that the rows come from; empty if they come from none.
         seeded: whether somebody may know the seed of the noise.
         discrete: whether noise goes on a grid.
         names: of the numbers in a row, where the data name them.
-        public: what the public features are, for certificates; None if there are none.
+        public: what the public features are, for certificates.
     """
 
     transforms: tuple[nn.Module, ...]
@@ -52,7 +52,7 @@ class Origin:
     seeded: bool
     discrete: bool
     names: tuple[str, ...] = ()
-    public: dict[str, Any] | None = None
+    public: Sequence[dict[str, Any]] = ()
 
 
 @final
@@ -98,7 +98,7 @@ def opened(
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     _require_rows(plan, data)
-    transforms, x, prepare = _in_front(data)
+    transforms, x, prepare, described = _in_front(plan, data)
     _require_fit(plan, x)
     origin = Origin(
         transforms,
@@ -106,25 +106,27 @@ def opened(
         data.schema,
         session.streams.seeded,
         session.streams.noise.discrete,
-        () if data.features else data.feature_names,
-        data.features.encoder.describe() if data.features else None,
+        () if plan.front else data.feature_names,
+        described,
     )
     with session.charging():
         yield Opened(x, data.y, origin, session.ledger, session.streams.noise, prepare)
 
 
-def _in_front(data: Dataset) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None]:
-    """What stands in front, the rows that it made, and what is still to be done to a few of them.
+def _in_front(
+    plan: StatisticsPlan, data: Dataset
+) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None, Sequence[dict[str, Any]]]:
+    """What stands in front, the rows that it made, what is still to be done to a few of them, and the public features.
 
     Features are made here, for they may be kept; rows are scaled a few at a time.
     """
-    if data.features is not None:
-        transforms, x = front(data, data.tensors()[0])
-        return tuple(transforms), x, None
+    if plan.front:
+        front = Front(plan.front, data, data.tensors()[0])
+        return tuple(front.modules), front.rows, None, front.described()
     if data.low is None:
-        return (), data.x, None
+        return (), data.x, None, ()
     scale = Scale(*data.bounds())
-    return (scale,), data.x, scale
+    return (scale,), data.x, scale, ()
 
 
 def linear_result(
@@ -158,9 +160,7 @@ def linear_result(
         ledger=ledger,
         plan=plan,
         method="features",
-        facts={"noise": "on a grid" if origin.discrete else "floating point"}
-        | ({"public_features": origin.public} if origin.public else {})
-        | facts,
+        facts={"noise": "on a grid" if origin.discrete else "floating point"} | public_facts(origin.public) | facts,
         architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
         | ({"schema": origin.schema} if origin.schema else {}),
         seeded=origin.seeded,

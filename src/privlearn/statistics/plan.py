@@ -20,6 +20,7 @@ from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian, RandomisedResponse
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
+from privlearn.transforms.base import PublicTransform, other_features, require_chain
 from privlearn.transforms.select import LEAST_COUNT, PARTS_OF_SPLIT, SIZES, SPLIT, SelectFeatures, check_choices
 
 #: What follows each row in least squares, as a part of row_norm: accuracy is flat from 0.1 to 0.5.
@@ -42,10 +43,12 @@ class StatisticsPlan(AbstractPlan):
     adjacency: Adjacency | None
     noise_multiplier: float | None
     group_size: int
+    front: tuple[PublicTransform, ...]
 
     def _settle(self, usual: Adjacency = Adjacency.ADD_REMOVE) -> None:
         """Check what all plans have, and settle the kind of neighbour."""
         count("features", self.features, most=10**9)
+        require_chain(self.front, PublicTransform)
         if not isinstance(self.row_norm, int | float):
             raise BadInput(
                 f"row_norm is {self.row_norm!r}: expected a public bound on the L2 norm of rows, which may not be read "
@@ -90,9 +93,14 @@ class StatisticsPlan(AbstractPlan):
         return [("released", released), ("features kept", kept), ("bounds", bounds), noise]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Nothing, if no features were chosen."""
-        check_choices(facts, [])
-        return []
+        """Other public features than the plan's, or that another number of features was chosen."""
+        check_choices(facts, [self.keep] if self.selects else [])  # type: ignore[attr-defined]
+        return other_features(self.front, facts)
+
+    @property
+    def selects(self) -> bool:
+        """Whether some features are left out."""
+        return bool(self.keep < self.features)  # type: ignore[attr-defined]
 
 
 @final
@@ -110,6 +118,7 @@ class LeastSquaresPlan(StatisticsPlan):
         noise_multiplier: that of the release; None: `calibrate` solves for it.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most.
+        front: public transforms of rows; `features` counts what they make.
 
     Raises:
         BadInput: a number out of range.
@@ -123,6 +132,7 @@ class LeastSquaresPlan(StatisticsPlan):
     noise_multiplier: float | None = None
     budget: Budget | None = None
     group_size: int = 1
+    front: tuple[PublicTransform, ...] = ()
     kind: ClassVar[str] = "least-squares"
 
     def __post_init__(self) -> None:
@@ -192,6 +202,7 @@ class ChoosingPlan(StatisticsPlan):
         noise_multiplier: that of the one Gaussian release that would cost as much; None: `calibrate` solves for it.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most.
+        front: public transforms of rows; `features` counts what they make.
 
     Raises:
         BadInput: a number out of range, or bounds that are missing.
@@ -210,6 +221,7 @@ class ChoosingPlan(StatisticsPlan):
     noise_multiplier: float | None = None
     budget: Budget | None = None
     group_size: int = 1
+    front: tuple[PublicTransform, ...] = ()
 
     def __post_init__(self) -> None:
         self._settle()
@@ -217,11 +229,6 @@ class ChoosingPlan(StatisticsPlan):
     def _settle(self, usual: Adjacency = Adjacency.ADD_REMOVE) -> None:
         super()._settle(usual)
         self._select(1.0).output_shape((self.features,))
-
-    @property
-    def selects(self) -> bool:
-        """Whether some features are left out."""
-        return self.keep < self.features
 
     @property
     @abstractmethod
@@ -256,11 +263,6 @@ class ChoosingPlan(StatisticsPlan):
     def rows(self) -> list[tuple[str, str]]:
         """What a card says of what was released."""
         return self._rows("counts, class sums and second moments", self._kept, ", ".join(self._bounds))
-
-    def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """Nothing, if as many features were chosen as are kept."""
-        check_choices(facts, [self.keep] if self.selects else [])
-        return []
 
 
 @final
@@ -420,9 +422,7 @@ class RowsPlan(KeptFeaturesPlan):
     @property
     def label_epsilon(self) -> float | None:
         """The epsilon of randomised response; None where labels are not randomised."""
-        if not self._label_part:
-            return None
-        return math.sqrt(self._rest * self._label_part) / self.noise  # rho = epsilon^2 / 2
+        return math.sqrt(self._rest * self._label_part) / self.noise if self._label_part else None  # rho: epsilon^2 / 2
 
     @property
     def _label_part(self) -> float:

@@ -1,11 +1,8 @@
 from privlearn.transforms.base import PrivateTransform as PrivateTransform
 from privlearn.transforms.base import PublicTransform as PublicTransform
 from privlearn.transforms.base import Transform as Transform
-from privlearn.transforms.chain import Encoding as Encoding
-from privlearn.transforms.chain import encoder as encoder
 from privlearn.transforms.chain import feature_cache as feature_cache
-from privlearn.transforms.chain import row_norm as row_norm
-from privlearn.transforms.chain import with_features as with_features
+from privlearn.transforms.chain import read_features as read_features
 from privlearn.transforms.modules import Normalised as Normalised
 from privlearn.transforms.moments import Moments as Moments
 from privlearn.transforms.pca import PrivatePCA as PrivatePCA

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from privlearn.transforms.modules import RowTransform
 
 Shape = tuple[int, ...]
+#: With what scales rows, as many as a published model may have.
+_MOST_IN_FRONT = 6
 #: The modules in which they are defined; none of them imports torch.
 _HOMES = ("moments", "pca", "select", "sources", "specs")
 
@@ -180,6 +182,25 @@ def shape_after(transforms: Iterable[Transform], shape: Sequence[int]) -> Shape:
 def priced(transforms: Iterable[Transform]) -> list[Event]:
     """What the transforms cost, in their order: public ones nothing."""
     return [event for transform in transforms if (event := transform.event()) is not None]
+
+
+def require_chain(front: object, kind: type[Any]) -> None:
+    """Raise `BadInput` unless `front` is a tuple of a few transforms of a kind."""
+    if not isinstance(front, tuple) or not all(isinstance(transform, kind) for transform in front):
+        paid = ", pv.transforms.PrivatePCA(60, 16.0))" if kind is Transform else ",), which are public"
+        raise BadInput(
+            f"front is {str(front)[:60]}: expected a tuple of transforms, (pv.transforms.Scatter(kept=1000){paid}"
+        )
+    if len(front) > _MOST_IN_FRONT:
+        raise BadInput(f"front has {len(front)} transforms: expected at most {_MOST_IN_FRONT}")
+
+
+def other_features(front: Iterable[Transform], facts: Mapping[str, Any]) -> list[str]:
+    """What contradicts the public features of a plan's front in the facts of its run, in a sentence; or nothing."""
+    named = [own.spec for own in front if isinstance(own, PublicTransform) and "spec" in own.stated]
+    if [part["spec"] for part in public_features(facts)] == named:
+        return []
+    return [f"the plan has the public features {', '.join(named)[:80] or 'none'}, and others are stated"]
 
 
 def public_features(facts: Mapping[str, Any]) -> list[dict[str, Any]]:

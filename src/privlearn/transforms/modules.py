@@ -80,7 +80,8 @@ class Project(RowTransform):
 
     def __init__(self, components: Tensor) -> None:
         super().__init__()
-        self.register_buffer("components", components)
+        # As it is read back from a file: another layout makes other last digits.
+        self.register_buffer("components", components.contiguous())
 
     def forward(self, x: Tensor) -> Tensor:
         """Project `x`, shape (batch, ...), to shape (batch, kept)."""

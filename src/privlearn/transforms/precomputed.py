@@ -154,7 +154,7 @@ def save_features(
     normalise: bool = True,
     of: Dataset | None = None,
 ) -> FeatureFolder:
-    """Write features into a new folder, for `features=FOLDER` and `pv.transforms.with_features`: as secret as the rows.
+    """Write features into a new folder, for `features=FOLDER` and `pv.transforms.read_features`: as secret as the rows.
 
     Args:
         folder: it must not be there yet.

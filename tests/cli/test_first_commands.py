@@ -1,0 +1,133 @@
+"""What a first user of the command line meets: no command at all, options by their names, figures that are read right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privlearn.accounting.guarantee import readable, rounded_up
+from privlearn.cli import in_options, main
+from privlearn.cli.options import COMMANDS
+
+
+def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("privlearn: expected a command:\n")
+    for name, summary in COMMANDS.items():
+        assert any(line.split() == [name, *summary.split()] for line in said.err.splitlines()), name
+    examples = [line for line in said.err.splitlines() if line.strip().startswith("privlearn ")]
+    assert len(examples) >= 3
+    assert {line.split()[1] for line in examples} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("noise_multiplier is -1: expected more", "--noise-multiplier is -1: expected more"),
+        ("the noise multiplier is -1", "--noise-multiplier is -1"),
+        ("epsilon is nan: expected more", "--epsilon is nan: expected more"),
+        ("clip is 'x': expected one of flat", "--clip is 'x': expected one of flat"),
+        ("model 'mlp' needs widths", "--model 'mlp' needs widths"),
+        ("give epsilon=E (with delta=D), or learning_rate=0.1", "give --epsilon E (with --delta D), or --learning-rate 0.1"),
+        ("give it with model='a.b:c', out=, or test=", "give it with --model a.b:c, --out, or --test-data"),
+        ("declare value_range=(LO, HI)", "declare --range LO,HI"),
+        ("leave out lr_schedule=", "leave out lr_schedule="),  # nothing is called so in Python
+        ("give learning_rate_schedule=S", "give --lr-schedule S"),
+        ("use Plan(examples=N)", "use Plan(examples=N). On the command line: --examples N"),
+        ("use pv.Plan(pv.Poisson(0.1), examples=N), or out=", "use pv.Plan(pv.Poisson(0.1), examples=N), or --out. On the "
+         "command line: --examples N"),
+        ("augmentation is 3", "augmentation is 3. On the command line: --views K, --augment SPEC"),
+        ("it took noise=200 in validation:k=1,noise=200", "it took noise=200 in validation:k=1,noise=200"),
+        ("the data have 0 rows: a.out=3, is x", "the data have 0 rows: a.out=3, is x"),
+        ("--epochs is 0, and epochs=N", "--epochs is 0, and --epochs N"),
+    ],
+)  # fmt: skip
+def test_messages_name_options(message: str, said: str) -> None:
+    assert in_options(message, "train") == said
+
+
+def test_small_figures_keep_their_digits() -> None:
+    """Rounded up, in texts that people rely on; and never 0 where something was spent."""
+    assert [readable(value) for value in (0.0, 1.23456e-7, 0.0099, 0.01, 3.99881)] == [
+        "0.0000", "1.23e-07", "0.0099", "0.0100", "3.9988",
+    ]  # fmt: skip
+    assert [rounded_up(value) for value in (0.0, 1.23456e-7, 0.00991, 0.0101, 3.9981, float("inf"))] == [
+        "0", "1.24e-07", "0.00991", "0.011", "3.999", "inf",
+    ]  # fmt: skip
+    for value in (1e-320, 1.2e-9, 0.00123, 0.00999999, 0.5, 12.3456):
+        assert float(rounded_up(value)) >= value
+
+
+def test_a_tiny_epsilon_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["budget", "--examples", "1000", "--noise-multiplier", "1000", "--epochs", "1", "--sampling", "full"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "0.0000" not in out
+    assert "e^0 " not in out
+
+
+def test_the_last_lines_say_what_is_certified(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a ledger that other runs share: the ledger's claim, and what this run would cost by itself."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["ledger", "study.json", "--epsilon", "6"]) == 0
+    spent = "--noise-multiplier 4 --epochs 1 --ledger study.json --seed 1"
+    for number in range(2):
+        capsys.readouterr()
+        assert main(f"train --data digits {spent} --out run{number}".split()) == 0
+    lines = " ".join(capsys.readouterr().out.split())
+    claim = json.loads((tmp_path / "run1" / "privacy.json").read_text())["claim"]
+    assert claim["epsilon"] == pytest.approx(6.0)
+    assert "certified epsilon 6.0000 at delta 1e-05, for all runs together" in lines
+    assert f"this run by itself epsilon {claim['ledger']['run_epsilon']:.4f} at delta 1e-05 (zero_out, by pld)" in lines
+    assert "guarantee" not in lines
+
+
+def test_a_check_of_a_table_says_what_training_would(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that are ignored, and categories that no row has."""
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").write_text("age,work,name,rich\n" + "30,privat,Ann,no\n40,privat,Bob,yes\n" * 20)
+    Path("people.toml").write_text(
+        'target = "rich"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.work]\nkind = "category"\n'
+        'categories = ["private", "state"]\n[columns.rich]\nkind = "target"\nclasses = ["no", "yes"]\n'
+    )
+    assert main(["data", "check", "people.csv", "--schema", "people.toml"]) == 0
+    said = capsys.readouterr()
+    assert "no row of column 'work' has any of its declared categories" in said.err
+    assert "does not name are ignored: 'name'" in said.err
+    assert "40 rows, all can be used" in said.out
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                "people.csv",
+                "--schema",
+                "people.toml",
+                "--epsilon",
+                "1",
+                "--epochs",
+                "1",
+                "--out",
+                "x",
+                "--seed",
+                "1",
+            ]
+        )
+        == 0
+    )
+    remarks = [line for line in said.err.splitlines() if "curator" not in line and "whoever" not in line]
+    assert set(remarks) <= set(capsys.readouterr().err.splitlines())
+
+
+def test_a_network_without_widths_is_told_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", "digits", "--epsilon", "1", "--model", "mlp", "--out", "x"]) == 2
+    assert "--model 'mlp' needs the width of each hidden layer: give mlp:100" in capsys.readouterr().err
