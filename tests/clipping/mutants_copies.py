@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import streams
 from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
-from privlearn.descent import after_training, dpsgd, task
+from privlearn.descent import after_training, task
 from privlearn.publishing import card
 from privlearn.runs import checkpoint, given, optimizers, result, session
 from tests.runs.checks_resuming import Stopped
