@@ -1,7 +1,8 @@
 """What other packages predict for the tables of `bench/boosting.py`, each in an environment of its own.
 
 `PYTHON bench/boosting_peers.py PACKAGE FOLDER`, PACKAGE being interpret or diffprivlib: reads FOLDER/job.json and
-FOLDER/rows.npz, and writes FOLDER/out.npz. Needs numpy and that package only, not privlearn.
+FOLDER/rows.npz, and writes FOLDER/out.npz. Needs numpy and that package only, not privlearn. diffprivlib 0.6.5 needs
+scikit-learn 1.3: with 1.4 it adds its noise to an averaged loss.
 """
 
 from __future__ import annotations

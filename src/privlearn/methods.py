@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from privlearn.boosting.plan import BoostingPlan
+from privlearn.boosting.plan import BoostingPlan, settled
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
@@ -32,8 +32,6 @@ class Method:
         settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its noise.
         train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a result.
 
-        python_only: whether the command line does not have it.
-
     The command line has pages of its own for its methods that have neither `settle` nor `train`.
     """
 
@@ -45,12 +43,17 @@ class Method:
     fields: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = ()
     settle: Callable[[Any, Any], AbstractPlan] | None = None
     train: Callable[..., Any] | None = None
-    python_only: bool = False
 
     def suits(self, option: str) -> bool:
         """Whether an option is one of those that not every method takes, and this one does."""
         own = (name for name, *_ in self.fields)
         return option in self.takes or option in own or (self.after_steps and option in ROWS)
+
+
+def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> Any:
+    from privlearn.boosting.rounds import boost
+
+    return boost(plan, data, ledger=ledger, streams=streams)
 
 
 _DESCENT = frozenset({
@@ -87,6 +90,18 @@ METHODS = {
             _BOUNDS | {"features", "features_cache", "keep", "mode"},
             "it makes a linear classifier from released statistics in one go",
         ),
-        Method("boosting", (BoostingPlan,), python_only=True),
+        Method(
+            "boosting",
+            (BoostingPlan,),
+            unsuited="it adds up tables over binned columns",
+            fields=(
+                ("trees", "N", "for boosting: random trees beside the histograms of the columns (default: 0)", int),
+                ("depth", "D", "for boosting: splits of a tree (default: 3)", int),
+                ("passes", "N", "for boosting: how often all histograms are gone through (default: 4)", int),
+                ("bins", "B", "for boosting: of a column of numbers, of equal width (default: 16)", int),
+            ),
+            settle=settled,
+            train=_boost,
+        ),
     )
 }

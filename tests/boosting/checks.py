@@ -30,7 +30,7 @@ from tests.support.transcripts import require_alike, transcript
 
 ADD, ZERO, REPLACE = Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE
 COLUMNS = (Interval(-1.0, 3.0, "dose"), Levels(3, "colour"), Interval(0.0, 10.0, "age"))
-TARGETS: tuple[Target, ...] = (Labels(2), Labels(4), Values(-5.0, 20.0), Counts(12.0))
+TARGETS: tuple[Target, ...] = (Labels(2), Labels(4), Labels(2, (1.0, 40.0)), Values(-5.0, 20.0), Counts(12.0))
 #: Rows at the ends and beyond, with categories that there are not, and with what is no number.
 STRANGE = (
     [math.nan] * 5, [math.inf, 0, 0, 1, -math.inf], [1e30, 1, 1, 1, -1e30], [math.nan, 0, 0, 0, 5.0], [0, 0.5, 0, 0, 3],
@@ -146,6 +146,7 @@ def check_derivatives_are_those_of_the_losses() -> None:
     """Against differences of the losses written out; and curvatures with their weight are as short as is claimed."""
     losses = {
         Labels(2): lambda s, y: np.log1p(np.exp(s[0])) - y * s[0],
+        Labels(2, (0.5, 2.0)): lambda s, y: (0.25, 1.0)[int(y)] * (np.log1p(np.exp(s[0])) - y * s[0]),
         Labels(4): lambda s, y: np.log(np.exp(s).sum()) - s[int(y)],
         Values(-5.0, 20.0): lambda s, y: (y - s[0]) ** 2 / 2,
         Counts(12.0): lambda s, y: np.exp(s[0]) - y * s[0],

@@ -69,6 +69,20 @@ def test_classes() -> None:
     assert float(torch.nn.functional.cross_entropy(scores, y)) < 0.55
 
 
+def test_weights_of_classes_move_probabilities() -> None:
+    """Rows of a class that weighs nine times as much count as nine times as many."""
+    data, _ = made_up("labels")
+    means = []
+    for weights in ((), (1.0, 9.0)):
+        plan = pv.boosting.plan_for(data, Labels(2, weights)).calibrate(epsilon=8.0, delta=1e-6)
+        result = pv.boosting.boost(plan, data, streams=pv.Streams.new(1))
+        scores = result.model(torch.from_numpy(data.x_test))
+        means.append(float((scores[:, 1] - scores[:, 0]).mean()))
+    assert abs(means[1] - means[0] - math.log(9)) < 0.4
+    with pytest.raises(BadInput, match="one for each of 3 classes"):
+        Labels(3, (1.0, 2.0))
+
+
 def test_values_stay_between_their_bounds() -> None:
     result, scores, y = fitted("values")
     assert 1 - float((scores[:, 0] - y).square().mean() / y.var()) > 0.75

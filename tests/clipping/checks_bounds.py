@@ -12,6 +12,7 @@ from privlearn.clipping import gradients as clipping
 from privlearn.clipping.clips import Flat, PerLayer
 from privlearn.clipping.row_sums import second_moment, symmetric
 from privlearn.errors import (
+    BadInput,
     NotPerExample,
 )
 from privlearn.models import check as models_check
@@ -254,6 +255,23 @@ def check_models_that_couple_examples_are_refused() -> None:
         must_raise(NotPerExample, lambda net=net: models_check.require_per_example(net, x))
     fine = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.5), nn.LayerNorm(4), nn.Linear(4, 3))
     models_check.require_per_example(fine, x)
+
+    class InSinglePrecision(nn.Module):
+        """Has products in single precision alone, as routed experts do, and may couple examples."""
+
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            self.layer, self.share = nn.Linear(5, 3), share
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.dtype != torch.float32:
+                raise RuntimeError("expected Float32")
+            out = self.layer(x)
+            return out - self.share * out.mean(0)
+
+    models_check.require_per_example(InSinglePrecision(0.0), x)
+    must_raise(NotPerExample, lambda: models_check.require_per_example(InSinglePrecision(0.01), x))
+    must_raise(BadInput, lambda: models_check.require_per_example(InSinglePrecision(0.0), x[:, :4]))
     # Of rows of many numbers fewer are made up.
     many = torch.zeros(1, 1 << 14)
     large = nn.Linear(1 << 14, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from privlearn import streams
 from privlearn.cli import jobs
 from privlearn.clipping import augmentation, backends, gradients, randomness
-from privlearn.descent import dpsgd, task
+from privlearn.descent import after_training, task
 from privlearn.publishing import card
 from privlearn.runs import checkpoint, given, optimizers, result, session
 from tests.runs.checks_resuming import Stopped
@@ -65,7 +65,7 @@ MUTANTS = [
            "1 / share - 1", "check_a_mean_over_a_share_is_as_old_as_the_last_steps_are"),
     Mutant("the initial weights count", optimizers.MeanWeights.after_step, "self._power + self.steps)",
            "self._power + self.steps + 1)", WANTED),
-    Mutant("the mean is not published", dpsgd.Run.result, "processor.after_run()", "pass", WANTED),
+    Mutant("the mean is not published", after_training.AfterTraining._process, "processor.after_run()", "pass", WANTED),
     Mutant("the last step is published as well", optimizers.MeanWeights.after_run, "self.means)",
            "[m.lerp(p, 0.5) for m, p in zip(self.means, "
            "self._parameters)])", WANTED),

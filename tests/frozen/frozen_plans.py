@@ -15,17 +15,22 @@ from names import (
     Automatic,
     Ball,
     Blocks,
+    BoostingPlan,
     Box,
     Budget,
     Candidate,
     ConfidentVotes,
+    Counts,
     Derivatives,
     FisherPlan,
     FixedOrder,
     Flat,
     FullBatch,
     Histogram,
+    Interval,
+    Labels,
     LeastSquaresPlan,
+    Levels,
     Moments,
     Partition,
     PatePlan,
@@ -38,6 +43,7 @@ from names import (
     Select,
     SelectionPlan,
     Shuffle,
+    Values,
     Votes,
     advised,
     schedules,
@@ -63,6 +69,11 @@ def candidates(**more: Any) -> tuple[Candidate, ...]:
 def features(kind: type[Any] = FisherPlan, **more: Any) -> Any:
     keep = {} if kind is LeastSquaresPlan else {"keep": 60}
     return kind(**{"classes": 3, "features": 60, "row_norm": 4.0} | keep | more)
+
+
+def boosted(**more: Any) -> Any:
+    columns = (Interval(-1.0, 1.0, "dose"), Levels(4, "colour"))
+    return BoostingPlan(columns, **{"target": Labels(2)} | more).calibrate(**TARGET)
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -178,6 +189,12 @@ CASES: dict[str, Callable[[], Any]] = {
     "features groups": lambda: features(group_size=2).calibrate(**TARGET),
     "features advised, many": lambda: advised(features().calibrate(**TARGET), 50_000).plan,
     "features advised, few": lambda: advised(features(coordinate_bound=1.0).calibrate(**TARGET), 200).plan,
+    # Boosting
+    "boosting": lambda: boosted(),
+    "boosting with trees, rho, groups": lambda: BoostingPlan(
+        (Interval(0.0, 1.0), Levels(3)), Counts(9.0), trees=6, depth=2, group_size=2
+    ).calibrate(rho=0.1),
+    "boosting of values, replace-one": lambda: boosted(target=Values(0.0, 5.0), adjacency=Adjacency.REPLACE_ONE),
     # Tuning
     "tuning blocks": lambda: Blocks(candidates()).calibrate(**TARGET),
     "tuning blocks again": lambda: Blocks(candidates(), retrain=True, share=0.4).calibrate(**TARGET),

@@ -20,12 +20,14 @@ from names import (
     Automatic,
     Ball,
     Blocks,
+    BoostingPlan,
     Box,
     Budget,
     Candidate,
     Checkpoint,
     ConfidentVotes,
     Coordinates,
+    Counts,
     Dataset,
     Derivatives,
     DPFeatureSelector,
@@ -35,8 +37,11 @@ from names import (
     Flat,
     FullBatch,
     Histogram,
+    Interval,
+    Labels,
     LeastSquaresPlan,
     Ledger,
+    Levels,
     Moments,
     Partition,
     PatePlan,
@@ -55,7 +60,9 @@ from names import (
     Spread,
     Streams,
     Student,
+    Values,
     Votes,
+    boost,
     dpmac,
     dpsgd,
     fisher,
@@ -546,11 +553,33 @@ OTHERS: dict[str, Callable[[], Result]] = {
     "maps, unet": lambda: sgd(data=scans(6), model=unet, loss=segmentation.map_losses, epochs=1),
 }
 
+# Boosting
+
+
+def boosted(target: Any, y: Any, **more: Any) -> Result:
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    plan = BoostingPlan((Interval(-2.0, 2.0), Levels(2)), target, bins=6, **more).calibrate(epsilon=4.0, delta=1e-5)
+    result: Result = boost(plan, (x, y(x)), streams=Streams.new(5))
+    return result
+
+
+BOOSTING: dict[str, Callable[[], Result]] = {
+    "two classes": lambda: boosted(Labels(2), lambda x: (x[:, 0] > 0).astype(int)),
+    "classes, with trees": lambda: boosted(
+        Labels(3), lambda x: (x[:, 1] > 0) + (x[:, 2] > 0).astype(int), trees=3, depth=2, passes=2
+    ),
+    "values, replace-one": lambda: boosted(
+        Values(-2.0, 2.0), lambda x: x[:, 0], adjacency=Adjacency.REPLACE_ONE, group_size=2
+    ),
+    "counts": lambda: boosted(Counts(9.0), lambda x: np.floor(2 * np.exp(x[:, 0] / 2))),
+}
+
 METHODS: dict[str, dict[str, Callable[[], Any]]] = {
     "dpsgd": DPSGD,
     "dpmac": DPMAC,
     "pate": PATE,
     "features": STATISTICS,
+    "boosting": BOOSTING,
     "tune": TUNING,
     "others": OTHERS,
 }

@@ -28,6 +28,7 @@ from privlearn import teachers as reducers
 from privlearn import volumes as segmentation
 from privlearn.accounting import Adjacency
 from privlearn.accounting.events import to_json
+from privlearn.boosting import BoostingPlan, Counts, Interval, Labels, Levels, Values, boost
 from privlearn.cli import main, screen
 from privlearn.clipping import Augmentation, Automatic, PerLayer, Quantile
 from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
@@ -60,12 +61,14 @@ __all__ = [
     "Automatic",
     "Ball",
     "Blocks",
+    "BoostingPlan",
     "Box",
     "Budget",
     "Candidate",
     "Checkpoint",
     "ConfidentVotes",
     "Coordinates",
+    "Counts",
     "DPFeatureSelector",
     "DPFisherClassifier",
     "Dataset",
@@ -75,8 +78,11 @@ __all__ = [
     "Flat",
     "FullBatch",
     "Histogram",
+    "Interval",
+    "Labels",
     "LeastSquaresPlan",
     "Ledger",
+    "Levels",
     "Moments",
     "Partition",
     "PatePlan",
@@ -95,8 +101,10 @@ __all__ = [
     "Spread",
     "Streams",
     "Student",
+    "Values",
     "Votes",
     "advised",
+    "boost",
     "dpmac",
     "dpsgd",
     "errors",

@@ -38,7 +38,7 @@ MUTANTS = [
            "for name in (CARD,)\n", COMPARED),
     Mutant("events may lack what the plan has", verify._of_the_plan,
            'contradictions(certificate["claim"], event, planned, guarantee)', "[]", COMPARED),
-    Mutant("reacting runs are not followed", plan.Plan.follows, "problems + reacting.contradictions(self, facts)", "problems",
+    Mutant("reacting runs are not followed", plan.Plan.follows, "+ reacting.contradictions(self, facts)", "",
            COMPARED),
     Mutant("a run need not follow its plan", verify._of_the_plan, 'problems + plan.follows(certificate["facts"])', "problems",
            FOLLOWS),

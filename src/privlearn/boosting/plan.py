@@ -290,15 +290,18 @@ def columns_of(dataset: Dataset) -> tuple[Column, ...]:
     Raises:
         BadInput: rows that are no vectors, or without declared bounds.
     """
-    shape = tuple(dataset.x.shape[1:])
+    return _columns(tuple(dataset.x.shape[1:]), dataset.low, dataset.high, dataset.feature_names)
+
+
+def _columns(shape: tuple[int, ...], lows: Any, highs: Any, named: Sequence[str]) -> tuple[Column, ...]:
     if len(shape) != 1:
         raise BadInput(f"rows have the shape {shape}: expected vectors, the numbers of a table's row")
-    if dataset.low is None or dataset.high is None:
+    if lows is None or highs is None:
         raise BadInput(
-            f"{dataset.name} has no declared bounds, which give the bins: expected Dataset(x, y, low=, high=), publicly known"
+            "the data have no declared bounds, which give the bins: expected Dataset(x, y, low=, high=), publicly known"
         )
-    low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (dataset.low, dataset.high))
-    names: Sequence[str] = dataset.feature_names or [""] * shape[0]
+    low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (lows, highs))
+    names = named or [""] * shape[0]
 
     def column(place: int) -> tuple[str, int]:
         owner, mark, _ = names[place].partition("=")
@@ -329,3 +332,36 @@ def plan_for(dataset: Dataset, target: Target | None = None, **choices: Any) -> 
             raise BadInput("the data declare no classes: give target=pv.boosting.Values(low, high), or Labels(classes)")
         target = Labels(dataset.classes)
     return BoostingPlan(columns_of(dataset), target, **choices)
+
+
+def settled(options: Any, facts: Any) -> BoostingPlan:
+    """The plan that the command line's options describe, with its noise.
+
+    Args:
+        options: by name.
+        facts: what is public of the rows: shape, bounds, names and classes; without rows, how many columns there are.
+
+    Raises:
+        BadInput: numbers out of range, no columns, or not exactly one of a target and a noise multiplier.
+    """
+    if (options.epsilon is None and options.rho is None) is (options.noise_multiplier is None):
+        raise BadInput(
+            "expected one of what may be spent (epsilon=, with delta=, or rho=) and the noise of all releases together "
+            "(noise_multiplier=)"
+        )
+    if facts.shape:
+        columns = _columns(facts.shape, facts.low, facts.high, facts.feature_names)
+    elif facts.numbers:
+        columns = (Interval(0.0, 1.0),) * count("numbers", facts.numbers, most=10**5)
+    else:
+        raise BadInput("the noise of a histogram follows from how many there are: give the number of columns, numbers=")
+    own = {name: getattr(options, name) for name in ("bins", "passes", "trees", "depth")}
+    plan = BoostingPlan(
+        columns, Labels(facts.classes or 2), noise_multiplier=options.noise_multiplier, adjacency=options.adjacency,
+        group_size=options.group_size, **{name: value for name, value in own.items() if value is not None},
+    )  # fmt: skip
+    if options.noise_multiplier is not None:
+        return plan
+    return plan.calibrate(
+        epsilon=options.epsilon, delta=None if options.epsilon is None else options.delta, rho=options.rho
+    )

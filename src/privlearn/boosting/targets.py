@@ -75,15 +75,27 @@ class Target(ABC):
 class Labels(Target):
     """One of so many classes, numbered from 0; logistic loss, with one score for two classes.
 
-    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p).
+    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p), each times the weight of its
+    class. With weights, probabilities are those of rows that come as often as they weigh.
+
+    Attributes:
+        classes: how many there are; public.
+        weights: of each class, over the largest; public, and not read off the rows. Empty: all alike.
     """
 
     classes: int
+    weights: tuple[float, ...] = ()
     kind: ClassVar[str] = "labels"
     prior_variance: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
         count("classes", self.classes, least=2, most=10**4)
+        if not isinstance(self.weights, tuple) or len(self.weights) not in (0, self.classes):
+            raise BadInput(
+                f"weights is {str(self.weights)[:60]}: expected a tuple with one for each of {self.classes} classes"
+            )
+        for weight in self.weights:
+            between("the weight of a class", weight, *_SIZES)
 
     @property
     def clip_norm(self) -> float:  # type: ignore[override]
@@ -117,15 +129,24 @@ class Labels(Target):
         """As the class says."""
         if self.classes == 2:
             p = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
-            return y[:, None] - p, p * (1 - p) + 0 * y[:, None]
-        p = np.exp(scores - scores.max(1, keepdims=True))
-        p /= p.sum(1, keepdims=True)
-        member = np.where(np.isnan(y)[:, None], np.nan, y[:, None] == np.arange(self.classes))
-        return member - p, p * (1 - p) + 0 * y[:, None]
+            gradients = y[:, None] - p
+        else:
+            p = np.exp(scores - scores.max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            gradients = (y[:, None] == np.arange(self.classes)) - p
+        weight = self._weights(y)
+        return weight * gradients, weight * p * (1 - p)
+
+    def _weights(self, y: Array) -> Array:
+        """Of each row, at most 1, shape (rows, 1); NaN for a row without a class."""
+        weights = np.array(self.weights or [1.0])
+        own = weights[np.nan_to_num(y).astype(int) if self.weights else 0] / weights.max()
+        return np.asarray(np.where(np.isnan(y), np.nan, own)[:, None])
 
     def text(self) -> str:
         """What a card says of it."""
-        return f"{self.classes} classes, logistic loss"
+        weights = f", weights {', '.join(f'{weight:g}' for weight in self.weights)}" if self.weights else ""
+        return f"{self.classes} classes, logistic loss{weights}"
 
 
 @final

@@ -254,8 +254,7 @@ _OTHERS = (
 
 
 def _method() -> Option:
-    named = tuple(name for name, method in METHODS.items() if not method.python_only)
-    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=named, part="plan")
+    return Option("method", None, "(default: dpsgd)", str, DPSGD, choices=tuple(METHODS), part="plan")
 
 
 def _fields() -> Iterator[Option]:

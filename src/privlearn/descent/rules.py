@@ -69,6 +69,8 @@ class Facts:
         low: the declared lower bound of the numbers in rows, as it was declared; None: no range is declared.
         front: the public transforms that make features of rows, before everything else.
         numbers: how many numbers there are in a row behind those.
+        high: the declared upper bound, as `low`.
+        feature_names: of the numbers in a row, where the data name them.
     """
 
     examples: int
@@ -77,6 +79,8 @@ class Facts:
     low: object = None
     front: tuple[PublicTransform, ...] = ()
     numbers: int = 0
+    high: object = None
+    feature_names: tuple[str, ...] = ()
 
     @property
     def features(self) -> str | None:

@@ -103,7 +103,9 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     """What is public of a data set and its features, with the declared number of examples, if there is one."""
     shape = tuple(np.shape(data.x)[1:])
     numbers = math.prod(shape_after(front, shape))
-    return Facts(declared or data.examples, shape, data.classes, data.low, front, numbers)
+    return Facts(
+        declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names
+    )
 
 
 def fit(

@@ -48,7 +48,8 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, 
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
     type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
-    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change.
+    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is looked at
+    in double precision; in the model's own where it can't run in that.
 
     With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
     statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
@@ -59,18 +60,24 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, 
     """
     require_shaped(model)
     require_separate(model, fixed=fixed)
-    try:
-        twin = copy.deepcopy(model).double().train(not fixed)
-    except RuntimeError as error:
-        raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
-    before = {name: value.clone() for name, value in twin.state_dict().items()}
-    try:
-        with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
-            sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
-            coupled = any(_rows_depend_on_others(twin, inputs, size, what) for size in sizes)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    refused: list[Exception] = []
+    for dtype in (torch.float64, None):
+        try:
+            twin = copy.deepcopy(model).to(dtype).train(not fixed)
+        except RuntimeError as error:
+            raise NotPerExample(f"the model cannot be copied, so it cannot be checked: {first_line(error)}") from error
+        before = {name: value.clone() for name, value in twin.state_dict().items()}
+        typed = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+        try:
+            with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
+                sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
+                coupled = any(_rows_depend_on_others(twin, typed, size, what) for size in sizes)
+            break
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            refused.append(error)
+    else:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(error)}") from error
+        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}") from refused[0]
     if coupled:
         raise NotPerExample(
             f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
@@ -87,8 +94,7 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, 
 
 def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int, what: str) -> bool:
     """Whether a row's output changes with the batch around it."""
-    made_up = made_up_rows(inputs, len(inputs), size)
-    batch = [leaf.double() if leaf.is_floating_point() else leaf for leaf in made_up]
+    batch = made_up_rows(inputs, len(inputs), size)
     out = _seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
@@ -117,7 +123,8 @@ def _seeded(model: nn.Module, batch: Sequence[Tensor], seed: int) -> Any:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     scale = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=1e-9 * scale + 1e-300, equal_nan=True)
+    rounding = 1e-9 if one.dtype == torch.float64 else 1e-4
+    return torch.allclose(one, other, rtol=0, atol=rounding * scale + 1e-300, equal_nan=True)
 
 
 def made_up_batch(x: Tensor, y: Tensor, size: int = 6) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,988 @@
+"""Architectures that people train, made small from configurations, with random weights: one row each.
+
+Every row says how its model is made, what a batch of three examples is, what loss each example has, and what becomes of it:
+by which way its gradients are computed, or what it is refused for. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EXAMPLES, LENGTH, VOCABULARY, CLASSES = 3, 9, 48, 3
+
+Batch = dict[str, Tensor]
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One row.
+
+    Attributes:
+        name: as people call it.
+        package: what it comes from.
+        make: the model, with random weights.
+        batch: three examples.
+        loss: (model, batch) to one value for each example.
+        outcome: the way of the clipping engine (layers, vmap, loop), or `refused`.
+        reason: what falls back, or is refused: a part of what is said.
+    """
+
+    name: str
+    package: str
+    make: Callable[[], nn.Module]
+    batch: Callable[[], Batch]
+    loss: Loss
+    outcome: str = "layers"
+    reason: str = ""
+
+
+ARCHITECTURES: list[Architecture] = []
+
+
+def row(
+    name: str, package: str, make: Callable[[], nn.Module], batch: Callable[[], Batch], loss: Loss, **more: Any
+) -> None:
+    ARCHITECTURES.append(Architecture(name, package, make, batch, loss, **more))
+
+
+# Models
+
+
+def still(model: nn.Module) -> nn.Module:
+    """The model without dropout, in whatever part it is: so that it is a function of its inputs."""
+    for module in model.modules():
+        for name in ("p", "drop_prob", "drop_rate", "attn_drop", "dropout", "attn_dropout", "stochastic_depth_prob"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def configured(config: str, model: str, keep: bool = False, **options: Any) -> Callable[[], nn.Module]:
+    """A model of `transformers`, of a small configuration; without dropout, unless it is to be kept."""
+
+    def make() -> nn.Module:
+        transformers: Any = importlib.import_module("transformers")
+        made = getattr(transformers, config)(**options)
+        if not keep:
+            for part in (made, *(v for v in vars(made).values() if hasattr(v, "to_dict"))):
+                for name, value in list(vars(part).items()):
+                    if "drop" in name and isinstance(value, float):
+                        setattr(part, name, 0.0)
+        torch.manual_seed(0)
+        return getattr(transformers, model)(made)
+
+    return make
+
+
+def of_timm(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """A class of `timm.models`, small."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        made: nn.Module = getattr(importlib.import_module("timm.models"), name)(**options)
+        return still(made)
+
+    return make
+
+
+def of_torchvision(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """A class of `torchvision.models`, small."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        given = {key: value() if callable(value) else value for key, value in options.items()}
+        made: nn.Module = getattr(importlib.import_module("torchvision.models"), name)(**given)
+        return still(made)
+
+    return make
+
+
+# Batches
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def tokens(length: int = LENGTH, vocabulary: int = VOCABULARY) -> Batch:
+    """Texts of three lengths, padded."""
+    ids = torch.randint(3, vocabulary, (EXAMPLES, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = mask[2, -4:] = 0
+    return {"input_ids": ids.where(mask > 0, 1), "attention_mask": mask}
+
+
+def labelled(batch: Batch, classes: int = CLASSES) -> Batch:
+    return batch | {"labels": torch.arange(EXAMPLES) % classes}
+
+
+def texts() -> Batch:
+    return labelled(tokens())
+
+
+def continued() -> Batch:
+    """Texts whose tokens are predicted; padding is not."""
+    batch = tokens()
+    return batch | {"labels": batch["input_ids"].where(batch["attention_mask"] > 0, -100)}
+
+
+def pairs() -> Batch:
+    """Texts and what is to be made of them."""
+    batch = tokens()
+    target = torch.randint(3, VOCABULARY, (EXAMPLES, 6), generator=torch.Generator().manual_seed(2))
+    own = target.clone()
+    own[2, -2:] = -100
+    return batch | {"decoder_input_ids": target.roll(1, 1), "labels": own}
+
+
+def images(size: int = 32, channels: int = 3) -> Callable[[], Batch]:
+    return lambda: labelled({"pixel_values": drawn(EXAMPLES, channels, size, size)})
+
+
+def sounds(length: int = 400) -> Callable[[], Batch]:
+    return lambda: labelled({"input_values": drawn(EXAMPLES, length)})
+
+
+def unmasked(batch: Callable[[], Batch]) -> Callable[[], Batch]:
+    return lambda: {name: leaf for name, leaf in batch().items() if name != "attention_mask"}
+
+
+# Losses
+
+
+def given(batch: Batch) -> Batch:
+    return {name: leaf for name, leaf in batch.items() if name != "labels"}
+
+
+def classified(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of a class."""
+    return F.cross_entropy(model(**given(batch)).logits, batch["labels"], reduction="none")
+
+
+def called(model: nn.Module, batch: Batch) -> Tensor:
+    """The same, of a model that takes images and gives scores."""
+    return F.cross_entropy(model(batch["pixel_values"]), batch["labels"], reduction="none")
+
+
+def predicted(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of each next token, over a public number of them."""
+    logits = model(**given(batch)).logits[:, -LENGTH:-1]  # a prompt may stand in front
+    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none", ignore_index=-100)
+    return each.sum(1) / LENGTH
+
+
+def translated(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of the target's tokens."""
+    logits = model(**given(batch)).logits
+    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+    return each.sum(1) / LENGTH
+
+
+def tagged(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of a class for every token that is one."""
+    logits = model(**given(batch)).logits
+    each = F.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none", ignore_index=-100)
+    return each.sum(1) / LENGTH
+
+
+def pooled(model: nn.Module, batch: Batch) -> Tensor:
+    """Of a model without a head: how far its mean state is from one."""
+    states = model(**given(batch)).last_hidden_state
+    return (states.flatten(1).sin().mean(1) - 1).square()
+
+
+WIDE = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": VOCABULARY,
+    "max_position_embeddings": 32, "pad_token_id": 1,
+}  # fmt: skip
+ENDS = {"bos_token_id": 0, "eos_token_id": 2}
+GROUPED = {**WIDE, **ENDS, "num_key_value_heads": 1}
+ENCODER_DECODER = {
+    "vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32,
+    "pad_token_id": 1, "decoder_start_token_id": 2, **ENDS,
+}  # fmt: skip
+T5 = {
+    "vocab_size": VOCABULARY, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "pad_token_id": 1,
+    "decoder_start_token_id": 0, "eos_token_id": 2,
+}  # fmt: skip
+PATCHES = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "image_size": 16,
+    "patch_size": 8, "num_labels": CLASSES,
+}  # fmt: skip
+
+
+WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 1}
+
+
+def of_transformers(
+    name: str, config: str, model: str, base: dict[str, Any], batch: Callable[[], Batch], loss: Loss, **more: Any
+) -> None:
+    """A row from a configuration: what is not said of the row is an option of the configuration."""
+    own = {key: more.pop(key) for key in list(more) if key in ("outcome", "reason")}
+    row(name, "transformers", configured(config, model, **{**base, **more}), batch, loss, **own)
+
+
+def encoder(
+    name: str, config: str, model: str, base: Any = WIDE, batch: Any = texts, loss: Any = classified, **more: Any
+) -> None:
+    of_transformers(name, config, model, {**base, "num_labels": CLASSES}, batch, loss, **more)
+
+
+def causal(
+    name: str, config: str, model: str, base: Any = GROUPED, batch: Any = continued, loss: Any = predicted, **more: Any
+) -> None:
+    of_transformers(name, config, model, base, batch, loss, **more)
+
+
+def sequence(
+    name: str,
+    config: str,
+    model: str,
+    base: Any = ENCODER_DECODER,
+    batch: Any = pairs,
+    loss: Any = translated,
+    **more: Any,
+) -> None:
+    of_transformers(name, config, model, base, batch, loss, **more)
+
+
+encoder("BERT", "BertConfig", "BertForSequenceClassification")
+encoder("RoBERTa", "RobertaConfig", "RobertaForSequenceClassification")
+encoder(
+    "XLM-RoBERTa, tokens",
+    "XLMRobertaConfig",
+    "XLMRobertaForTokenClassification",
+    loss=tagged,
+    batch=continued,
+    num_labels=VOCABULARY,
+)
+encoder(
+    "DeBERTa", "DebertaConfig", "DebertaForSequenceClassification", relative_attention=True, pos_att_type=["p2c", "c2p"]
+)
+encoder(
+    "DeBERTa-v2",
+    "DebertaV2Config",
+    "DebertaV2ForSequenceClassification",
+    relative_attention=True,
+    position_buckets=4,
+    norm_rel_ebd="layer_norm",
+    share_att_key=True,
+    pos_att_type=["p2c", "c2p"],
+)
+encoder(
+    "DistilBERT",
+    "DistilBertConfig",
+    "DistilBertForSequenceClassification",
+    dim=16,
+    n_layers=2,
+    n_heads=2,
+    hidden_dim=32,
+)
+encoder("ALBERT", "AlbertConfig", "AlbertForSequenceClassification", embedding_size=8)
+encoder("ELECTRA", "ElectraConfig", "ElectraForSequenceClassification", embedding_size=8)
+encoder(
+    "MobileBERT",
+    "MobileBertConfig",
+    "MobileBertForSequenceClassification",
+    embedding_size=8,
+    intra_bottleneck_size=8,
+    true_hidden_size=8,
+)
+encoder(
+    "SqueezeBERT",
+    "SqueezeBertConfig",
+    "SqueezeBertForSequenceClassification",
+    embedding_size=16,
+    q_groups=2,
+    k_groups=2,
+    v_groups=2,
+    post_attention_groups=1,
+    intermediate_groups=2,
+    output_groups=2,
+)
+encoder("FNet", "FNetConfig", "FNetForSequenceClassification", batch=unmasked(texts))
+encoder("MPNet", "MPNetConfig", "MPNetForSequenceClassification")
+encoder(
+    "XLNet", "XLNetConfig", "XLNetForSequenceClassification", base=WORDS, d_model=16, n_layer=2, n_head=2, d_inner=32
+)
+encoder(
+    "Longformer",
+    "LongformerConfig",
+    "LongformerForSequenceClassification",
+    attention_window=4,
+    outcome="loop",
+    reason="__setitem__ may change",
+)
+encoder("BigBird", "BigBirdConfig", "BigBirdForSequenceClassification", attention_type="original_full")
+encoder(
+    "Funnel",
+    "FunnelConfig",
+    "FunnelForSequenceClassification",
+    base=WORDS,
+    block_sizes=[1, 1],
+    num_decoder_layers=1,
+    d_model=16,
+    n_head=2,
+    d_head=8,
+    d_inner=32,
+)
+encoder("ModernBERT", "ModernBertConfig", "ModernBertForSequenceClassification", **ENDS, cls_token_id=0, sep_token_id=2)
+encoder("RoFormer", "RoFormerConfig", "RoFormerForSequenceClassification", embedding_size=16)
+encoder("ConvBERT", "ConvBertConfig", "ConvBertForSequenceClassification", embedding_size=16)
+encoder(
+    "Nystromformer",
+    "NystromformerConfig",
+    "NystromformerForSequenceClassification",
+    num_landmarks=9,
+    segment_means_seq_len=9,
+)
+encoder(
+    "Reformer",
+    "ReformerConfig",
+    "ReformerForSequenceClassification",
+    attn_layers=["local", "local"],
+    axial_pos_embds=False,
+    attention_head_size=8,
+    feed_forward_size=32,
+    local_attn_chunk_length=3,
+    is_decoder=False,
+    outcome="loop",
+    reason="differ from those of single examples",
+)
+encoder("ESM", "EsmConfig", "EsmForSequenceClassification", position_embedding_type="rotary", mask_token_id=3)
+encoder("XLM", "XLMConfig", "XLMForSequenceClassification", emb_dim=16, n_layers=2, n_heads=2)
+
+causal("GPT-2", "GPT2Config", "GPT2LMHeadModel", n_embd=16, n_layer=2, n_head=2, n_positions=32)
+causal(
+    "GPT-2, classes",
+    "GPT2Config",
+    "GPT2ForSequenceClassification",
+    n_embd=16,
+    n_layer=2,
+    n_head=2,
+    n_positions=32,
+    num_labels=CLASSES,
+    loss=classified,
+    batch=texts,
+)
+causal(
+    "GPT-Neo",
+    "GPTNeoConfig",
+    "GPTNeoForCausalLM",
+    num_layers=2,
+    num_heads=2,
+    attention_types=[[["global", "local"], 1]],
+    window_size=4,
+)
+causal("GPT-NeoX", "GPTNeoXConfig", "GPTNeoXForCausalLM")
+causal("GPT-J", "GPTJConfig", "GPTJForCausalLM", n_embd=16, n_layer=2, n_head=2, n_positions=32, rotary_dim=4)
+causal("OPT", "OPTConfig", "OPTForCausalLM", ffn_dim=32, word_embed_proj_dim=16)
+causal("BLOOM", "BloomConfig", "BloomForCausalLM", n_layer=2, n_head=2)
+causal("Llama", "LlamaConfig", "LlamaForCausalLM")
+causal(
+    "Llama, classes", "LlamaConfig", "LlamaForSequenceClassification", num_labels=CLASSES, loss=classified, batch=texts
+)
+causal("Mistral", "MistralConfig", "MistralForCausalLM", sliding_window=4)
+causal("Qwen2", "Qwen2Config", "Qwen2ForCausalLM")
+causal("Qwen3", "Qwen3Config", "Qwen3ForCausalLM", head_dim=8)
+causal("Gemma", "GemmaConfig", "GemmaForCausalLM", head_dim=8)
+causal("Gemma 2", "Gemma2Config", "Gemma2ForCausalLM", head_dim=8, sliding_window=8)
+causal("Gemma 3", "Gemma3TextConfig", "Gemma3ForCausalLM", head_dim=8, sliding_window=4)
+causal("Phi", "PhiConfig", "PhiForCausalLM", num_key_value_heads=2)
+causal("Phi-3", "Phi3Config", "Phi3ForCausalLM")
+causal("Falcon", "FalconConfig", "FalconForCausalLM")
+causal("StableLM", "StableLmConfig", "StableLmForCausalLM")
+causal("Cohere", "CohereConfig", "CohereForCausalLM")
+causal("OLMo 2", "Olmo2Config", "Olmo2ForCausalLM")
+causal("Granite", "GraniteConfig", "GraniteForCausalLM")
+causal("SmolLM 3", "SmolLM3Config", "SmolLM3ForCausalLM")
+causal("StarCoder 2", "Starcoder2Config", "Starcoder2ForCausalLM")
+causal("MPT", "MptConfig", "MptForCausalLM", n_heads=2, n_layers=2, d_model=16, max_seq_len=32, expansion_ratio=2)
+causal(
+    "CodeGen",
+    "CodeGenConfig",
+    "CodeGenForCausalLM",
+    n_embd=16,
+    n_layer=2,
+    n_head=4,
+    n_positions=32,
+    rotary_dim=4,
+    num_attention_heads=4,
+)
+causal(
+    "Mixtral",
+    "MixtralConfig",
+    "MixtralForCausalLM",
+    num_local_experts=3,
+    num_experts_per_tok=2,
+    experts_implementation="eager",
+    outcome="loop",
+    reason="no dimension for the batch",
+)
+causal(
+    "Qwen2-MoE",
+    "Qwen2MoeConfig",
+    "Qwen2MoeForCausalLM",
+    num_experts=3,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=16,
+    experts_implementation="eager",
+    outcome="loop",
+    reason="no dimension for the batch",
+)
+causal(
+    "OLMoE",
+    "OlmoeConfig",
+    "OlmoeForCausalLM",
+    num_experts=3,
+    num_experts_per_tok=2,
+    experts_implementation="eager",
+    outcome="loop",
+    reason="no dimension for the batch",
+)
+causal(
+    "GPT-OSS",
+    "GptOssConfig",
+    "GptOssForCausalLM",
+    head_dim=8,
+    num_local_experts=3,
+    num_experts_per_tok=2,
+    sliding_window=4,
+    experts_implementation="eager",
+    outcome="loop",
+    reason="no dimension for the batch",
+)
+causal(
+    "DeepSeek-V3",
+    "DeepseekV3Config",
+    "DeepseekV3ForCausalLM",
+    moe_intermediate_size=16,
+    n_routed_experts=4,
+    n_group=2,
+    topk_group=1,
+    num_experts_per_tok=2,
+    kv_lora_rank=8,
+    q_lora_rank=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    qk_nope_head_dim=4,
+    first_k_dense_replace=1,
+    num_key_value_heads=2,
+    experts_implementation="eager",
+    outcome="loop",
+    reason="no dimension for the batch",
+)
+causal("Mamba", "MambaConfig", "MambaForCausalLM", state_size=4, time_step_rank=4)
+causal("Mamba 2", "Mamba2Config", "Mamba2ForCausalLM", state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=4)
+causal(
+    "RecurrentGemma",
+    "RecurrentGemmaConfig",
+    "RecurrentGemmaForCausalLM",
+    lru_width=16,
+    attention_window_size=4,
+    num_hidden_layers=3,
+    outcome="loop",
+    reason="baddbmm without a rule",
+)
+causal("Transformer in BERT's code", "BertConfig", "BertLMHeadModel", is_decoder=True)
+
+sequence("T5", "T5Config", "T5ForConditionalGeneration", base=T5)
+sequence(
+    "T5 1.1",
+    "T5Config",
+    "T5ForConditionalGeneration",
+    base=T5,
+    feed_forward_proj="gated-gelu",
+    tie_word_embeddings=False,
+)
+sequence("mT5", "MT5Config", "MT5ForConditionalGeneration", base=T5)
+sequence("LongT5", "LongT5Config", "LongT5ForConditionalGeneration", base=T5, local_radius=2)
+sequence("BART", "BartConfig", "BartForConditionalGeneration")
+sequence("MBart", "MBartConfig", "MBartForConditionalGeneration")
+sequence("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration")
+sequence("Marian", "MarianConfig", "MarianMTModel")
+sequence("Blenderbot", "BlenderbotConfig", "BlenderbotForConditionalGeneration")
+sequence("M2M100", "M2M100Config", "M2M100ForConditionalGeneration")
+sequence(
+    "ProphetNet",
+    "ProphetNetConfig",
+    "ProphetNetForConditionalGeneration",
+    WORDS | ENDS,
+    max_position_embeddings=32,
+    decoder_start_token_id=2,
+    encoder_ffn_dim=32,
+    decoder_ffn_dim=32,
+    hidden_size=16,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    num_encoder_attention_heads=2,
+    num_decoder_attention_heads=2,
+    ngram=2,
+    batch=unmasked(pairs),
+)
+sequence(
+    "NLLB-MoE",
+    "NllbMoeConfig",
+    "NllbMoeForConditionalGeneration",
+    num_experts=2,
+    expert_capacity=4,
+    encoder_sparse_step=1,
+    decoder_sparse_step=1,
+    router_jitter_noise=0.0,
+    outcome="refused",
+    reason="other examples",
+)
+sequence(
+    "Switch Transformers",
+    "SwitchTransformersConfig",
+    "SwitchTransformersForConditionalGeneration",
+    base=T5,
+    num_experts=2,
+    expert_capacity=4,
+    router_jitter_noise=0.0,
+    num_sparse_encoder_layers=1,
+    num_sparse_decoder_layers=1,
+    outcome="loop",
+    reason="__getitem__ may change",
+)
+
+
+def vision(name: str, config: str, model: str, base: Any = PATCHES, size: int = 16, **more: Any) -> None:
+    of_transformers(name, config, model, {**base, "image_size": size}, images(size), classified, **more)
+
+
+STAGES = {"num_labels": CLASSES}
+PYRAMID = {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 2}
+vision("ViT", "ViTConfig", "ViTForImageClassification")
+vision("DeiT", "DeiTConfig", "DeiTForImageClassification")
+vision("DeiT, distilled", "DeiTConfig", "DeiTForImageClassificationWithTeacher")
+vision("BEiT", "BeitConfig", "BeitForImageClassification")
+vision("BEiT, relative positions", "BeitConfig", "BeitForImageClassification", use_relative_position_bias=True)
+vision("Data2Vec vision", "Data2VecVisionConfig", "Data2VecVisionForImageClassification")
+vision("Swin", "SwinConfig", "SwinForImageClassification", STAGES, **PYRAMID)
+vision("Swin V2", "Swinv2Config", "Swinv2ForImageClassification", STAGES, **PYRAMID)
+vision(
+    "ConvNeXT",
+    "ConvNextConfig",
+    "ConvNextForImageClassification",
+    STAGES,
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    num_stages=2,
+    patch_size=4,
+)
+vision(
+    "ConvNeXT V2",
+    "ConvNextV2Config",
+    "ConvNextV2ForImageClassification",
+    STAGES,
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    num_stages=2,
+    patch_size=4,
+)
+vision("DINOv2", "Dinov2Config", "Dinov2ForImageClassification")
+vision(
+    "PoolFormer",
+    "PoolFormerConfig",
+    "PoolFormerForImageClassification",
+    STAGES,
+    size=32,
+    hidden_sizes=[8, 8, 16, 16],
+    depths=[1, 1, 1, 1],
+)
+vision(
+    "PVT",
+    "PvtConfig",
+    "PvtForImageClassification",
+    size=32,
+    hidden_sizes=[8, 8, 16, 16],
+    depths=[1, 1, 1, 1],
+    num_attention_heads=[1, 1, 2, 2],
+    patch_sizes=[4, 2, 2, 2],
+)
+vision(
+    "FocalNet",
+    "FocalNetConfig",
+    "FocalNetForImageClassification",
+    STAGES,
+    embed_dim=8,
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    patch_size=4,
+    focal_levels=[2, 2],
+    focal_windows=[3, 3],
+)
+vision(
+    "BiT",
+    "BitConfig",
+    "BitForImageClassification",
+    STAGES,
+    size=32,
+    num_groups=4,
+    embedding_size=32,
+    hidden_sizes=[32, 64],
+    depths=[1, 1],
+)
+vision(
+    "ResNet",
+    "ResNetConfig",
+    "ResNetForImageClassification",
+    STAGES,
+    size=32,
+    embedding_size=8,
+    hidden_sizes=[8, 16],
+    depths=[1, 1],
+    outcome="refused",
+    reason="BatchNorm2d",
+)
+vision(
+    "MobileViT",
+    "MobileViTConfig",
+    "MobileViTForImageClassification",
+    STAGES,
+    size=32,
+    outcome="refused",
+    reason="BatchNorm2d",
+)
+vision(
+    "EfficientNet",
+    "EfficientNetConfig",
+    "EfficientNetForImageClassification",
+    STAGES,
+    size=32,
+    outcome="refused",
+    reason="BatchNorm2d",
+)
+
+
+def own_pair(model: nn.Module, batch: Batch) -> Tensor:
+    """How far the text of an example is from its image, by itself."""
+    text = model.get_text_features(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    image = model.get_image_features(pixel_values=batch["pixel_values"])
+    texts, images = (own if isinstance(own, Tensor) else own.pooler_output for own in (text, image))
+    return 1 - F.cosine_similarity(texts, images) * model.logit_scale.sigmoid()
+
+
+def contrasted(model: nn.Module, batch: Batch) -> Tensor:
+    """The loss that CLIP was trained with: every image against every text of the batch."""
+    return F.cross_entropy(model(**given(batch)).logits_per_text, torch.arange(len(batch["labels"])), reduction="none")
+
+
+def captioned() -> Batch:
+    return labelled(tokens() | {"pixel_values": drawn(EXAMPLES, 3, 16, 16)})
+
+
+def two_towers(name: str, config: str, model: str, **more: Any) -> None:
+    text = {**WIDE, **ENDS, "projection_dim": 8}
+    make = configured(config, model, text_config=text, vision_config={**PATCHES, "projection_dim": 8}, projection_dim=8)
+    row(name, "transformers", make, captioned, more.pop("loss", own_pair), **more)
+
+
+two_towers("CLIP, own pairs", "CLIPConfig", "CLIPModel")
+two_towers("CLIP, contrastive", "CLIPConfig", "CLIPModel", loss=contrasted, outcome="refused", reason="other examples")
+two_towers("SigLIP, own pairs", "SiglipConfig", "SiglipModel")
+row(
+    "ViLT", "transformers", configured("ViltConfig", "ViltModel", **{**WIDE, **PATCHES, "max_image_length": -1}),
+    captioned, pooled, outcome="loop", reason="draws more or fewer random numbers",
+)  # fmt: skip
+
+
+def heard() -> Batch:
+    return {"input_features": drawn(EXAMPLES, 8, 20), "decoder_input_ids": pairs()["decoder_input_ids"],
+            "labels": pairs()["labels"]}  # fmt: skip
+
+
+SOUND = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "conv_dim": (16, 16),
+    "conv_stride": (4, 4), "conv_kernel": (8, 4), "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+    "num_feat_extract_layers": 2, "classifier_proj_size": 8, "num_labels": CLASSES, "mask_time_prob": 0.0,
+    "apply_spec_augment": False,
+}  # fmt: skip
+
+
+def audio(name: str, config: str, model: str, base: Any = SOUND, batch: Any = sounds(), **more: Any) -> None:  # noqa: B008
+    of_transformers(name, config, model, base, batch, classified, **more)
+
+
+row(
+    "Whisper", "transformers",
+    configured("WhisperConfig", "WhisperForConditionalGeneration", **ENCODER_DECODER, num_mel_bins=8, max_source_positions=10,
+               max_target_positions=32), heard, translated,
+)  # fmt: skip
+audio("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification")
+audio(
+    "wav2vec2, layer norm",
+    "Wav2Vec2Config",
+    "Wav2Vec2ForSequenceClassification",
+    feat_extract_norm="layer",
+    do_stable_layer_norm=True,
+)
+audio(
+    "wav2vec2, SpecAugment",
+    "Wav2Vec2Config",
+    "Wav2Vec2ForSequenceClassification",
+    apply_spec_augment=True,
+    mask_time_prob=0.5,
+    mask_time_length=2,
+    outcome="refused",
+    reason="other examples",
+)
+audio("HuBERT", "HubertConfig", "HubertForSequenceClassification")
+audio("WavLM", "WavLMConfig", "WavLMForSequenceClassification")
+audio("SEW", "SEWConfig", "SEWForSequenceClassification", squeeze_factor=2)
+audio(
+    "Audio Spectrogram Transformer",
+    "ASTConfig",
+    "ASTForAudioClassification",
+    patch_size=4,
+    frequency_stride=4,
+    time_stride=4,
+    num_mel_bins=8,
+    max_length=16,
+    batch=lambda: labelled({"input_values": drawn(EXAMPLES, 16, 8)}),
+)
+
+
+# timm and torchvision
+
+TIMM = {"num_classes": CLASSES}
+SQUARE = {**TIMM, "img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+def timm(name: str, kind: str, size: int = 16, options: dict[str, Any] | None = None, **more: Any) -> None:
+    row(f"{name} (timm)", "timm", of_timm(kind, **{**TIMM, **(options or {})}), images(size), called, **more)
+
+
+timm("ViT", "VisionTransformer", options=SQUARE)
+timm(
+    "ViT, registers and scales",
+    "VisionTransformer",
+    options={**SQUARE, "reg_tokens": 2, "init_values": 0.1, "qk_norm": True},
+)
+timm("EVA", "Eva", options=SQUARE)
+timm("BEiT", "Beit", options=SQUARE)
+timm("CaiT", "Cait", options=SQUARE)
+timm("Mixer", "MlpMixer", options={"img_size": 16, "patch_size": 8, "embed_dim": 16, "num_blocks": 2})
+timm("ConvNeXt", "ConvNeXt", size=32, options={"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)})
+timm(
+    "Swin",
+    "SwinTransformer",
+    options={"img_size": 16, "patch_size": 2, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4},
+)
+timm(
+    "Swin V2",
+    "SwinTransformerV2",
+    options={"img_size": 16, "patch_size": 2, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4},
+)
+
+
+def by_name(name: str, **options: Any) -> Callable[[], nn.Module]:
+    """A model of timm by its name, with smaller sizes where it lets itself be told."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return still(importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options))
+
+    return make
+
+
+def grouped_norm(channels: int, **_: Any) -> nn.Module:
+    return nn.GroupNorm(2, channels)
+
+
+row("nf_resnet26 (timm)", "timm", by_name("nf_resnet26"), images(32), called)
+row("resnetv2_50 with group norm (timm)", "timm", by_name("resnetv2_50x1_bit"), images(32), called)
+row(
+    "efficientnet_b0 (timm)",
+    "timm",
+    by_name("efficientnet_b0"),
+    images(32),
+    called,
+    outcome="refused",
+    reason="BatchNorm",
+)
+row(
+    "mobilenetv3 (timm)",
+    "timm",
+    by_name("mobilenetv3_small_050"),
+    images(32),
+    called,
+    outcome="refused",
+    reason="BatchNorm",
+)
+row("poolformer_s12 (timm)", "timm", by_name("poolformer_s12"), images(32), called)
+row("gmlp (timm)", "timm", by_name("gmlp_ti16_224", img_size=32), images(32), called)
+row("resmlp (timm)", "timm", by_name("resmlp_12_224", img_size=32), images(32), called)
+row("regnet (timm)", "timm", by_name("regnetx_002"), images(32), called, outcome="refused", reason="BatchNorm")
+
+
+def half_groups() -> Any:
+    return lambda channels: nn.GroupNorm(2, channels)
+
+
+def torchvision(name: str, kind: str, size: int = 32, options: dict[str, Any] | None = None, **more: Any) -> None:
+    make = of_torchvision(kind, **{"num_classes": CLASSES, **(options or {})})
+    row(f"{name} (torchvision)", "torchvision", make, images(size), called, **more)
+
+
+torchvision("resnet18", "resnet18", outcome="refused", reason="BatchNorm2d")
+torchvision("resnet18 with group norm", "resnet18", options={"norm_layer": half_groups})
+torchvision(
+    "ViT",
+    "VisionTransformer",
+    size=16,
+    options={"image_size": 16, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32},
+)
+torchvision(
+    "Swin",
+    "SwinTransformer",
+    size=16,
+    options={"patch_size": [2, 2], "embed_dim": 8, "depths": [1, 2], "num_heads": [1, 2], "window_size": [2, 2]},
+)
+torchvision("SqueezeNet", "squeezenet1_1")
+torchvision("densenet121", "densenet121", outcome="refused", reason="BatchNorm2d")
+torchvision("efficientnet_b0", "efficientnet_b0", outcome="refused", reason="BatchNorm2d")
+torchvision("mobilenet_v3_small", "mobilenet_v3_small", outcome="refused", reason="BatchNorm2d")
+
+
+def small_convnext() -> nn.Module:
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    torch.manual_seed(0)
+    return still(ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], num_classes=CLASSES))
+
+
+row("ConvNeXt (torchvision)", "torchvision", small_convnext, images(32), called)
+
+
+# Adapters, tied weights, checkpointing
+
+
+def adapted(base: Callable[[], nn.Module], kind: str = "LoraConfig", **options: Any) -> Callable[[], nn.Module]:
+    """The model with PEFT's adapters, which alone are trained; what starts at zero is moved a little."""
+
+    def make() -> nn.Module:
+        peft: Any = importlib.import_module("peft")
+        made = peft.get_peft_model(base(), getattr(peft, kind)(**options))
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                if parameter.requires_grad:
+                    parameter += 0.1 * torch.randn_like(parameter)
+        return still(made)
+
+    return make
+
+
+def changed(base: Callable[[], nn.Module], change: Callable[[Any], object]) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        model = base()
+        change(model)
+        return model
+
+    return make
+
+
+def like(name: str) -> Architecture:
+    return next(own for own in ARCHITECTURES if own.name == name)
+
+
+def variant(
+    name: str, base: str, make: Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]], **more: Any
+) -> None:
+    own = like(base)
+    row(name, more.pop("package", own.package), make(own.make), own.batch, own.loss, **more)
+
+
+for base, targets in {"GPT-2": ["c_attn", "c_proj"], "Llama": ["q_proj", "v_proj"], "BERT": ["query", "value"],
+                      "ViT": ["q_proj", "v_proj"], "T5": ["q", "v"]}.items():  # fmt: skip
+    variant(f"LoRA on {base}", base, lambda make, targets=targets, base=base: adapted(
+        make, target_modules=targets, r=2, lora_dropout=0.0, fan_in_fan_out=base == "GPT-2"), package="peft")  # fmt: skip
+variant(
+    "DoRA on Llama",
+    "Llama",
+    lambda make: adapted(make, target_modules=["q_proj", "v_proj"], r=2, use_dora=True),
+    package="peft",
+)
+variant(
+    "rsLoRA on all linear layers of Qwen2",
+    "Qwen2",
+    lambda make: adapted(make, target_modules="all-linear", r=2, use_rslora=True),
+    package="peft",
+)
+variant(
+    "LoRA on the embedding of Llama",
+    "Llama",
+    lambda make: adapted(make, target_modules=["embed_tokens", "q_proj"], r=2),
+    package="peft",
+)
+variant(
+    "IA3 on Llama",
+    "Llama",
+    lambda make: adapted(
+        make, "IA3Config", target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]
+    ),
+    package="peft",
+)
+variant(
+    "prompt tuning on Llama",
+    "Llama",
+    lambda make: adapted(make, "PromptTuningConfig", task_type="CAUSAL_LM", num_virtual_tokens=2),
+    package="peft",
+    outcome="loop",
+    reason="__getitem__ may change",
+)
+variant(
+    "prefix tuning on Llama",
+    "Llama",
+    lambda make: adapted(make, "PrefixTuningConfig", task_type="CAUSAL_LM", num_virtual_tokens=2),
+    package="peft",
+)
+
+
+def checkpointed(model: Any) -> None:
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def checkpointed_reentrant(model: Any) -> None:
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+
+
+def only_the_head(model: Any) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("classifier"))
+
+
+def eager(model: Any) -> None:
+    model.set_attn_implementation("eager")
+
+
+for base in ("BERT", "GPT-2", "Llama", "T5", "ViT"):
+    variant(f"{base}, checkpointed", base, lambda make: changed(make, checkpointed))
+variant("GPT-2, checkpointed (reentrant)", "GPT-2", lambda make: changed(make, checkpointed_reentrant))
+variant("BERT, head alone", "BERT", lambda make: changed(make, only_the_head))
+variant("ViT, head alone", "ViT", lambda make: changed(make, only_the_head))
+for base in ("BERT", "GPT-2", "Llama"):
+    variant(f"{base}, eager attention", base, lambda make: changed(make, eager))
+causal("Llama, tied", "LlamaConfig", "LlamaForCausalLM", tie_word_embeddings=True)
+causal(
+    "GPT-2, untied",
+    "GPT2Config",
+    "GPT2LMHeadModel",
+    n_embd=16,
+    n_layer=2,
+    n_head=2,
+    n_positions=32,
+    tie_word_embeddings=False,
+)
