@@ -22,19 +22,12 @@ from privlearn.accounting import mechanisms
 
 #: Offenders that are known, by law. To shrink, not to grow.
 STILL: dict[str, set[str]] = {
-    "files_are_short": {
-        "transforms/select.py",
-    },
     "the_package_has_few_files": {
         "privlearn",
-    },
-    "functions_are_short": {
-        "clipping/operations/attention.py: attention",
     },
     "functions_have_few_parameters": {
         "clipping/gradients.py: ClippedGradients.__init__",
         "clipping/row_sums.py: class_statistics",
-        "descent/dpsgd.py: Run.__init__",
         "publishing/card.py: write",
         "teachers/autoencoder.py: Autoencoder.fit",
         "transforms/select.py: release_statistics",
@@ -306,7 +299,7 @@ def functions_have_few_parameters() -> Iterator[str]:
         for function, node in functions(tree):
             own = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             number = len([arg for arg in own if arg not in ("self", "cls")])
-            if number > (12 if function in privlearn.__all__ else 8):
+            if number > (12 if function.removesuffix(".__init__") in privlearn.__all__ else 8):
                 yield f"{name}: {function}"
 
 

@@ -417,23 +417,8 @@ def choice_json(
     return choice
 
 
-def check_choice(choice: dict[str, Any], keep: int) -> None:
-    """Raise `BadInput` unless `choice` is one of `keep` features: what strangers wrote.
-
-    Raises:
-        KeyError, TypeError: fields are missing or of other types.
-    """
-    indices = choice["indices"]
-    for index in indices:
-        count("a chosen feature", index, least=0)
-    if len(indices) != min(keep, MOST) or len(set(indices)) < len(indices):
-        raise BadInput(
-            f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected each once, and as many"
-        )
-
-
 def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
-    """Raise `BadInput` unless `facts` tell of one choice for each number in `keeps`, and of no others.
+    """Raise `BadInput` unless `facts` tell of one choice for each number in `keeps`, and of no others: what strangers wrote.
 
     Raises:
         KeyError, TypeError: fields are missing or of other types.
@@ -442,7 +427,13 @@ def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
     if len(choices) != len(keeps):
         raise BadInput(f"{len(choices)} choices of features are stated, and the plan has {len(keeps)}")
     for choice, keep in zip(choices, keeps, strict=True):
-        check_choice(choice, keep)
+        indices = choice["indices"]
+        for index in indices:
+            count("a chosen feature", index, least=0)
+        if len(indices) != min(keep, MOST) or len(set(indices)) < len(indices):
+            raise BadInput(
+                f"{len(indices)} features are said to be chosen, and {keep} to be kept: expected each once, and as many"
+            )
 
 
 def choice_lines(choice: dict[str, Any], most: int = 10) -> list[str]:

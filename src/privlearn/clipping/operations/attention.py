@@ -49,20 +49,8 @@ def attention(
     if query.dim() != 3 or static_k is not None or static_v is not None:
         return NotImplemented
 
-    width = query.shape[2]
-    blocks = [slice(n * width, (n + 1) * width) for n in range(3)]
-    if use_separate_proj_weight:
-        own = zip((query, key, value), weights[1:4], blocks, strict=True)
-        q, k, v = (_first(capture, x, w, in_proj_bias, None, block) for x, w, block in own)
-    elif query is key and key is value:
-        q, k, v = _first(capture, query, in_proj_weight, in_proj_bias).chunk(3, 2)
-    elif key is value:
-        q = _first(capture, query, in_proj_weight, in_proj_bias, blocks[0])
-        k, v = _first(capture, key, in_proj_weight, in_proj_bias, slice(width, 3 * width)).chunk(2, 2)
-    else:
-        own_blocks = zip((query, key, value), blocks, strict=True)
-        q, k, v = (_first(capture, x, in_proj_weight, in_proj_bias, block) for x, block in own_blocks)
-
+    apart = weights[1:4] if use_separate_proj_weight else None
+    q, k, v = _projections(capture, (query, key, value), in_proj_weight, apart, in_proj_bias)
     mask = _mask(q, num_heads, attn_mask, key_padding_mask)
     if bias_k is not None and bias_v is not None:
         k, v, mask = (
@@ -73,18 +61,42 @@ def attention(
         k, v, mask = *(F.pad(t, (0, 0, 0, 1)) for t in (k, v)), _wider(mask)
     # Each (batch, heads, positions, width).
     q, k, v = (t.reshape(*t.shape[:2], num_heads, -1).transpose(1, 2) for t in (q, k, v))
-    alone = is_causal and key_padding_mask is None and not need_weights
     dropout = dropout_p if training else 0.0
     seen: Tensor | None = None
     if need_weights:
-        scores = (q / math.sqrt(q.shape[-1])) @ k.mT
-        seen = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
-        out = seen @ v
+        out, seen = _weighted(q, k, v, mask, dropout)
         seen = seen.mean(1) if average_attn_weights else seen
     else:
+        alone = is_causal and key_padding_mask is None
         out = F.scaled_dot_product_attention(q, k, v, None if alone else mask, dropout, alone)
     out = projected(capture, out.transpose(1, 2).flatten(2), out_proj_weight, out_proj_bias)
     return out.transpose(0, 1), seen
+
+
+def _projections(
+    capture: Capture, inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor | None, apart: list[Tensor | None] | None,
+    bias: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Queries, keys and values: by weights of their own (`apart`), or by blocks of one, at once where inputs are the same."""
+    query, key, value = inputs
+    width = query.shape[2]
+    blocks = [slice(n * width, (n + 1) * width) for n in range(3)]
+    if apart is not None:
+        own = zip(inputs, apart, blocks, strict=True)
+        return tuple(_first(capture, x, w, bias, None, block) for x, w, block in own)
+    if query is key and key is value:
+        return _first(capture, query, weight, bias).chunk(3, 2)
+    if key is value:
+        both = _first(capture, key, weight, bias, slice(width, 3 * width)).chunk(2, 2)
+        return _first(capture, query, weight, bias, blocks[0]), *both
+    return tuple(_first(capture, x, weight, bias, block) for x, block in zip(inputs, blocks, strict=True))
+
+
+def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+    """Values by attention weights, and these."""
+    scores = (q / math.sqrt(q.shape[-1])) @ k.mT
+    weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+    return weights @ v, weights
 
 
 def _first(
