@@ -201,6 +201,8 @@ class Plan(AbstractPlan):
             if not isinstance(getattr(self, name), kind):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: expected a {name} such as {_EXAMPLES[name]}")
         require_chain(self.front, Transform)
+        if self.temperature is not None and not isinstance(self.temperature, Temperature):
+            raise BadInput(f"temperature is {str(self.temperature)[:60]}: expected a privlearn Temperature, or None")
         require_budget(self.budget)
         count("epochs", self.epochs, most=MOST_EPOCHS)
         if self.examples is not None:

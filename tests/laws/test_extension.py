@@ -42,7 +42,7 @@ from privlearn.errors import BadInput
 from privlearn.methods import METHODS, Method
 from privlearn.publishing import certificate
 from privlearn.runs import post_processing
-from privlearn.runs.front import front
+from privlearn.runs.front import scaled
 from privlearn.runs.post_processing import PostProcessing
 from privlearn.runs.result import PrivateDiagnostics
 from privlearn.sampling import EpochCharge, Sample, Sampler
@@ -484,7 +484,7 @@ def sums_of_classes() -> Method:
 
     def train(own: Sums, rows: pv.Dataset, options: Any, *, ledger: Any, streams: pv.Streams) -> pv.Result:
         x, y = rows.tensors()
-        transforms, x = front(rows, x)
+        transforms, x = scaled(rows, x)
         ledger = pv.Ledger(own.budget) if ledger is None else ledger
         clipped = x * (options.radius / x.norm(dim=1, keepdim=True)).clamp(max=1.0)
         (sample,) = pv.sampling.FullBatch().draw(len(x))
