@@ -331,7 +331,8 @@ def _temperature(request: TrainRequest) -> Temperature | None:
     if request.temperature is not None and request.temperature != 0:
         share = probability("temperature", request.temperature, open_top=True)
         return Temperature(_noise_for(request, share, "temperature"))
-    if request.temperature == 0 or request.model.partition(":")[0] not in _CLASSIFIERS or request.target is None:
+    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target is not None
+    if request.temperature == 0 or not usual or request.noise_multiplier is not None:  # a noise that is given stays
         return None
     return Temperature(_noise_for(request, SHARE, "temperature"))
 
