@@ -64,7 +64,7 @@ def test_a_folder_of_features_takes_the_place_of_rows(rows: str, folder: str, tm
     assert "you declare public" in told.err
     assert "order is not checked" not in told.err
     assert "--data FOLDER_OF_FEATURES\n" in (out / "README.md").read_text()
-    assert "not calibrated" in (out / "README.md").read_text()
+    assert "estimates of probabilities" in (out / "README.md").read_text()
     assert "precomputed by a net of ours" in told.err
     assert "test accuracy" in told.out
     assert pv.verify(out).ok
