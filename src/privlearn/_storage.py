@@ -111,7 +111,7 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """See that a renamed file is still renamed after a crash of the system, where folders can be told to."""
+    """See that a renamed file is still renamed after a crash of the system, where the system can do that for folders."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -106,7 +106,7 @@ def make_private(
 
 @final
 class PrivateLoop(Described):
-    """A loop that somebody writes around a run of DP-SGD: `for batch in private.batches(): private.step(batch, loss)`.
+    """A loop that a user writes around a run of DP-SGD: `for batch in private.batches(): private.step(batch, loss)`.
 
     As a context manager it ends the run however the block ends.
 

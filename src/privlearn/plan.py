@@ -76,7 +76,7 @@ class AbstractPlan(Described, ABC):
 
     @abstractmethod
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan in `facts`, which the run itself told: each a sentence.
+        """What contradicts the plan in `facts`, which the run stated: each a sentence.
 
         Raises:
             BadInput, KeyError, TypeError, ValueError, AttributeError: facts are missing or of other types.
@@ -166,7 +166,7 @@ class Plan(AbstractPlan):
             None.
         examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
             certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
-        front: what stands in front of the network, in this order: public transforms, and transforms that are made by a
+        front: the transforms in front of the network, in this order: public transforms, and transforms that are made by a
             release before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
         group_size: the declared, public number of examples that one person has at most: every target and every guarantee
@@ -240,7 +240,7 @@ class Plan(AbstractPlan):
         """The noise multiplier of each epoch.
 
         Raises:
-            BadInput: the schedule reaches 0 within the epochs, or follows validations, so that nobody knows yet.
+            BadInput: the schedule reaches 0 within the epochs, or follows validations, so that it is not known yet.
         """
         if isinstance(self.schedule, ReactingSchedule):
             raise BadInput(
@@ -258,7 +258,7 @@ class Plan(AbstractPlan):
         return values
 
     def epoch_event(self, noise_multiplier: float) -> Event:
-        """What an epoch at this noise costs, with its validation if that is paid for."""
+        """What an epoch at this noise costs, with its validation if that is charged."""
         batches = self.sampling.epoch_event(Gaussian(noise_multiplier))
         paid = self.schedule.noise if isinstance(self.schedule, ReactingSchedule) else None
         return batches if paid is None else compose([batches, Gaussian(paid)])

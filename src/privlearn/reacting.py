@@ -50,7 +50,7 @@ def require_filter(plan: Plan) -> None:
     limit = plan.filter
     if plan.reacts and not is_registered(plan.schedule):
         raise BadInput(
-            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, and nobody could check that: give its class a kind, "
+            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be checked: give its class a kind, "
             "and @privlearn.plan.registered"
         )
     if limit is None:
@@ -99,7 +99,7 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
             f"expected rows, public, noise and at most {plan.epochs} accuracies of the validations, one for each epoch"
         ]
     if stated["noise"] != plan.schedule.noise or stated["public"] is not (plan.schedule.noise is None):
-        return ["the validations are not what the schedule says: with noise= they are paid for, else public"]
+        return ["the validations are not what the schedule says: with noise= they are charged, else public"]
     follow = list(plan.schedule.noise_multipliers(accuracies))[:-1]
     assert plan.filter is not None  # or the plan would have no price
     if (

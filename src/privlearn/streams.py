@@ -40,7 +40,7 @@ class NoiseStream:
 
     def __init__(self, key: bytes, position: int = 0, *, discrete: bool = False) -> None:
         self.discrete = discrete
-        #: Whether the key came from the operating system, so that nobody knows it.
+        #: Whether the key came from the operating system, so that it is not known.
         self.from_system = False
         self._start(key, position)
         _ALIVE.add(self)
@@ -77,7 +77,7 @@ class RandomStream(np.random.Generator):
 
     Args:
         key: 16 bytes.
-        from_system: whether the key came from the operating system, so that nobody knows it.
+        from_system: whether the key came from the operating system, so that it is not known.
     """
 
     def __init__(self, key: bytes, from_system: bool) -> None:
@@ -104,7 +104,7 @@ class Streams(Described):
         initialisation: draws initial weights. No guarantee of DP-SGD rests on its secrecy.
         views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from this seed
             and the example itself, not from other examples; so no guarantee rests on its secrecy.
-        seeded: whether somebody may know a key. True also where it is given as False, unless each of the four streams was made
+        seeded: whether anyone may know a key. True also where it is given as False, unless each of the four streams was made
             by `Streams.new()` or `Streams.at()` with a key from the operating system.
     """
 
@@ -121,7 +121,7 @@ class Streams(Described):
 
     def _summary(self) -> Summary:
         if self.seeded:
-            said = "whoever knows the seed can take the noise off: for trying out, and stated in the certificate"
+            said = "anyone who knows the seed can take the noise off: for trying out, and stated in the certificate"
             return Summary("Streams from a seed", [("a run can be repeated", said)])
         return Summary(
             "Streams with keys from the operating system", [("used", "by one run; no other draws the same noise")]

@@ -20,7 +20,7 @@ from privlearn.accounting.rdp import Array
 
 #: The temperatures at which losses are released.
 GRID: Array = np.geomspace(0.5, 16, 11)
-#: The share of rho that the release takes where nobody says otherwise.
+#: The share of rho that the release takes by default.
 SHARE = 0.03
 #: An example's gains over even scores, log(classes) - loss at each temperature, are clipped to this L2 norm together.
 NORM = 8.0

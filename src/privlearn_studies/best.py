@@ -82,7 +82,7 @@ def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: i
         started = time.perf_counter()
         result = _trained(rows, epsilon, way, chain, Streams.new(seed))
         seconds = time.perf_counter() - started
-    network = nn.Sequential(*list(result.model.children())[len(front.modules) :])  # what was paid for stands in front
+    network = nn.Sequential(*list(result.model.children())[len(front.modules) :])  # behind what was released
     with torch.no_grad():
         said = torch.cat([network(part).argmax(1) for part in front.rows.split(2048)])  # type: ignore[no-untyped-call]
     right = float((said == torch.from_numpy(np.asarray(rows.y_test).astype(np.int64))).double().mean())

@@ -158,7 +158,7 @@ def _projected(task: Task, seed: int, validate: bool, first: int | None, scale: 
 
 
 def projection(task: Task, seed: int, x: Tensor) -> Project:
-    """The task's private projection of training rows `x`; the caller pays."""
+    """The task's private projection of training rows `x`, charged by the caller."""
     assert task.pca is not None
     return task.pca.fit(x, Adjacency.ZERO_OUT, Ledger(), Streams.new(seed, rank=1).noise)
 

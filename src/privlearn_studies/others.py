@@ -14,7 +14,7 @@ ABSTRACT, PAPER, CODE, CITED = "abstract", "paper", "authors' repository", "quot
 @final
 @dataclass(frozen=True)
 class Published:
-    """One figure that somebody published.
+    """One published figure.
 
     Attributes:
         data: the data set, by the name that it has here.
@@ -74,7 +74,7 @@ def best_known(data: str, epsilon: float) -> Published | None:
 
 
 def more_is_claimed(data: str, epsilon: float) -> bool:
-    """Whether somebody claims to be best there with a figure that is not known to us."""
+    """Whether a paper claims to be best there with a figure that is not known to us."""
     return data == _CLAIMED and _ABOVE < epsilon <= _UP_TO
 
 

@@ -206,7 +206,7 @@ def _made(missing: Sequence[tuple[Call, int]], jobs: int) -> Iterator[tuple[Call
             for finished in as_completed(under_way):
                 yield *under_way[finished], finished.result()
         except BaseException:
-            # Runs that are under way are given up: nobody waits for them.
+            # Runs that are under way are given up.
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 if process not in others:

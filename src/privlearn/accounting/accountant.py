@@ -1,6 +1,6 @@
 """The guarantee of an event tree: every sound method that covers it, and the tightest of them.
 
-Group privacy: what a guarantee for one example is worth for somebody with up to k of them.
+Group privacy: what a guarantee for one example is worth for a person with up to k of them.
 
 Mechanisms that scale exactly are priced as what they are for k examples together (`trees.for_group`): Gaussian releases
 at k times the sensitivity, Poisson sampling by its mixture of Gaussians. For the rest, k steps of one example each

@@ -56,7 +56,7 @@ def bisect(
         most_steps: stop after as many.
 
     Returns:
-        Both ends: whoever needs the safe side takes the one that is safe.
+        Both ends: one of them is on the safe side.
     """
     for _ in range(most_steps):
         if high - low <= tolerance * abs(high):
@@ -291,7 +291,7 @@ class Budget:
         return accountant.epsilon_bound(event, adjacency, self.delta, self.group_size)
 
     def for_group(self, group_size: int) -> Budget:
-        """Itself as a limit for somebody with `group_size` examples.
+        """Itself as a limit for a person with `group_size` examples.
 
         Raises:
             BadInput: it is one for groups of another size.

@@ -34,7 +34,7 @@ class Event:
 
 
 class Mechanism(Event):
-    """A leaf of an event tree, with everything that accountants know of it: what is not defined here, nobody prices.
+    """A leaf of an event tree, with everything that accountants know of it: what is not defined here has no price.
 
     To add one, define a final frozen dataclass with the prices that it has and register its name with `kind`. Every
     price is an upper bound for both directions between neighbours of each kind in `adjacencies`.

@@ -1,6 +1,6 @@
 """A guarantee: epsilon and delta, for one kind of neighbour, and whose data it protects.
 
-Kinds of neighbour are never implied and never mix. The unit of protection is one example, somebody with several of
+Kinds of neighbour are never implied and never mix. The unit of protection is one example, a person with several of
 them, or one person with all their rows.
 """
 
@@ -29,7 +29,7 @@ class PrivacyUnit:
 
     Attributes:
         group_size: examples that one person has at most; the guarantee is for all of them together. A bound that is
-            declared, never read off the data: somebody with more is protected less.
+            declared, never read off the data: a person with more is protected less.
         rows_per_person: None where an example is a row. Else an example is a person, with any number of rows, of which
             at most this many take part; or "all" of them.
 

@@ -119,7 +119,7 @@ class Ledger(Described):
         """A ledger that takes `event`, once and in its order, and nothing else.
 
         For a part of a run whose whole was charged elsewhere, beforehand: what the part does is then held to what was
-        paid.
+        charged.
         """
         ledger = cls(unit=unit)
         with ledger._run.store.editing() as state:
@@ -315,7 +315,7 @@ class Ledger(Described):
         self._approved = list(walk(compose([event])))[::-1]
 
     def resume(self, run: str | None, event: Event, adjacency: Adjacency, unit: PrivacyUnit = _ONE_EXAMPLE) -> None:
-        """Go on with a run that was interrupted: charges are made from its beginning again, and none is paid for twice.
+        """Go on with a run that was interrupted: charges are made from its beginning again, and none is charged twice.
 
         Args:
             run: what `run` said when it was begun; None for a ledger in memory, where it is begun anew.
@@ -366,7 +366,7 @@ class Ledger(Described):
         after = compose([self.event, event])
         if adjacency is not self.adjacency or first(self._allowed, sum(n for _, n in walk(after))) != after:
             raise BudgetExceeded(
-                "this charge is not what was paid for beforehand: expected exactly the releases of the plan, in their "
+                "this charge is not what was approved beforehand: expected exactly the releases of the plan, in their "
                 "order, each once. Nothing was charged or drawn. Train by the plan that was given, on the ledger that "
                 "was given",
                 allowed=self._allowed,

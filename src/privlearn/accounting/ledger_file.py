@@ -107,7 +107,7 @@ class LedgerFile:
         except (OSError, ValueError) as error:
             raise BadInput(
                 f"{self.path} is no ledger that can be trusted: {str(error)[:500]}. Bring back the file as privlearn "
-                "wrote it; what was spent can't be told without it"
+                "wrote it; what was spent can't be known without it"
             ) from error
 
     @contextmanager

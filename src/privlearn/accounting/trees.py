@@ -1,6 +1,6 @@
 """Trees: events that stand for other ones (`Parallel`, `OneOf`, `RepeatAndSelect`, filters), and trees made from trees.
 
-A group of examples as one example: the event tree that somebody with k of the examples is confronted with. Every
+A group of examples as one example: the event tree for a person with k of the examples. Every
 mechanism that scales exactly is replaced by what it is for k examples together. What comes out is for accountants
 only: it is never charged and never stored, because group sizes are no part of what happened.
 
@@ -12,13 +12,13 @@ and the run as a whole is a mixture of those over j. A hockey-stick divergence i
 is at most the largest of its parts, and epsilon is at most the largest epsilon of theirs, by whichever method that was
 computed. (Renyi divergences are quasi-convex, so for them the same holds order by order.)
 
-Repeat and select: a mechanism is run a random number of times, and only the best outcome is shown. The number of runs
+Repeat and select: a mechanism is run a random number of times, and only the best outcome is released. The number of runs
 K has a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
 
     P(K = k) = (1 - gamma)^k / (gamma^-eta - 1) x product_{l < k} (l + eta) / (l + 1),   k = 1, 2, ...,
 
-or a Poisson law (shape infinity), under which there may be no run at all. Here are its terms, for whoever draws K, and
-the Renyi divergence of the whole, for accountants, so that both speak of one law. K itself is never shown: the price
+or a Poisson law (shape infinity), under which there may be no run at all. Here are its terms, to draw K, and
+the Renyi divergence of the whole, for accountants, so that both speak of one law. K itself is never released: the price
 is for the best outcome alone (Papernot and Steinke 2022, Thm 2 for negative binomial laws, Thm 6 for Poisson's). Both
 theorems ask for one run's divergence in both directions between neighbours, which every price here bounds, and for
 nothing else: any event and any kind of neighbour will do.
@@ -128,7 +128,7 @@ def one_of(events: Iterable[Event]) -> Event:
 @final
 @dataclass(frozen=True, slots=True)
 class RepeatAndSelect(Mechanism):
-    """`event` run a random number of times, and only the best outcome shown (Papernot and Steinke 2022).
+    """`event` run a random number of times, and only the best outcome released (Papernot and Steinke 2022).
 
     The number of runs has mean `mean` and a truncated negative binomial law of this `shape` (0: logarithmic,
     1: geometric, infinity: Poisson).

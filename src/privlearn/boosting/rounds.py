@@ -44,7 +44,7 @@ def boost(
     Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
     exactly `plan.event()`: one Gaussian release for each histogram. Bins and splits follow from the plan alone, the base
     rate is in the histograms, and what is made of them is post-processing. Targets and shapes are looked at once, for
-    whoever holds the data, before anything is spent. From then on a row without any finite number, or without a usable
+    the data's curator, before anything is spent. From then on a row without any finite number, or without a usable
     target, counts as none, and nothing is said about it.
 
     Args:
@@ -159,7 +159,7 @@ def _fill(plan: BoostingPlan, network: Boosted, scores: list[Array]) -> None:
 
 
 def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
-    """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent.
+    """Look at the data once, for the data's curator: outside the guarantee, and before anything is spent.
 
     Returns:
         Rows of numbers, and targets as numbers of the loss: NaN where a row counts as none.
@@ -171,7 +171,7 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
         require_groups(data.name, groups, len(data.x))
         if most_rows(groups) > plan.group_size:
             raise BadInput(
-                f"the data carry person ids, and somebody has more rows than the {plan.group_size} that are protected "
+                f"the data carry person ids, and a person has more rows than the {plan.group_size} that are protected "
                 "together: declare a public bound with group_size=K, or give data without person ids"
             )
     x = as_tensor(data.x, f"the data in x of {data.name}", whole_is_float=True).float()

@@ -57,7 +57,7 @@ class Target(ABC):
         """Targets as numbers of the loss, shape (rows,); NaN where a row has none.
 
         Raises:
-            BadInput: something else; for whoever holds the data, before anything is spent.
+            BadInput: something else; for the data's curator, before anything is spent.
         """
 
     @abstractmethod

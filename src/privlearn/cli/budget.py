@@ -98,7 +98,7 @@ def _show_descent(answer: dict[str, Any], plan: Plan, request: Request) -> None:
             f"does. It stays within {screen.limit_text(plan.filter)}, and all of that is claimed."
         )
         if exactness := screen.noisy_validations(plan, request.examples):
-            out.print(f"Validations are paid for: {exactness}.")
+            out.print(f"Validations are charged: {exactness}.")
         else:
             out.print("It looks at public rows: train needs them (--public PATH).")
     for earlier in plan.releases:

@@ -87,7 +87,7 @@ def _check(request: Request) -> int:
         screen.print_json({"name": request.name, "rows": checked.rows, "unusable": len(checked.unusable)})
     else:
         screen.answers.print(f"{request.name}: {checked}", markup=False)
-    screen.notes.print("This tells of the rows themselves: it is for whoever holds them, and no release.", markup=False)
+    screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.", markup=False)
     return 0
 
 

@@ -208,10 +208,10 @@ class KeptCheckpoint:
 
 
 def seed_warning(request: Request) -> Iterator[str]:
-    """What whoever fixes the noise should know."""
+    """What a fixed seed means."""
     if request.seed is not None:
         yield (
-            "with --seed the noise can be taken off by whoever knows the seed: for trying out, not for data that matter"
+            "with --seed the noise can be taken off by anyone who knows the seed: for trying out, not for data that matter"
         )
 
 
@@ -225,7 +225,7 @@ def kept_of(request: Request) -> KeptCheckpoint:
 
 
 def data_of(request: Request) -> Dataset:
-    """The data that the options name, after telling whoever holds them what there is to say."""
+    """The data that the options name, after printing what there is to say of them."""
     data = load(
         request.data,
         request.data_dir,
@@ -369,7 +369,7 @@ def featured(
         progress = bar.enter_context(screen.progress_bar("features", "%"))
 
         def advance(done: int, rows: int) -> None:
-            progress(100 * done // rows, 100)  # how many rows there are is nobody's business
+            progress(100 * done // rows, 100)  # how many rows there are is private
             if done == rows:
                 bar.close()
 

@@ -40,7 +40,7 @@ _DROWNS = 1.0
 
 
 def require_public(request: Request) -> None:
-    """Refuse to ask teachers about rows that nobody declared public."""
+    """Refuse to ask teachers about rows that were not declared public."""
     if request.public is None and request.data not in NAMES:
         raise BadInput(
             "teachers answer about public inputs, which get no protection: give --public PATH, rows of the form of "
@@ -60,7 +60,7 @@ class KeptTeachers:
     Attributes:
         kept: the folder.
         resumed: whether the run is one that goes on.
-        epsilon: what this run's answers cost; None until that is known, and where they were paid for before.
+        epsilon: what this run's answers cost; None until that is known, and where they were charged before.
     """
 
     kept: KeptFolder
@@ -99,7 +99,7 @@ class KeptTeachers:
         """Say what was spent, what is kept, and how to go on. Nothing is kept of nothing."""
         folder = screen.plain(self.kept.folder)
         if self.kept.answers.exists():
-            spent = "and paid for" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
+            spent = "and charged" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
             screen.notes.print(
                 f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as the "
                 "data: go on with --resume, which does not pay again"

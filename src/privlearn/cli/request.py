@@ -178,7 +178,7 @@ def _with_config(argv: list[str]) -> list[str]:
             raise BadInput("--config needs a file: give the path of a TOML file whose keys are the options' names")
         path, after = after[0], after[1:]
     if not before or before[0].startswith("-"):
-        raise BadInput("--config stands in front of the command: expected `privlearn COMMAND --config F.toml ...`")
+        raise BadInput("--config was given before the command: expected `privlearn COMMAND --config F.toml ...`")
     by_hand = {part.partition("=")[0][2:] for part in argv if part.startswith("--")}
     given: list[str] = []
     for name, value in plain_options(read_toml(Path(path)), Path(path)).items():

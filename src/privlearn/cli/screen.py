@@ -229,7 +229,7 @@ def _unclaimed(plan: Plan, delta: float, examples: int) -> Iterator[Guarantee]:
 
 
 def noisy_validations(plan: Plan, examples: int) -> str | None:
-    """What whoever pays for validations should know: how exact they are."""
+    """How exact validations on training rows are, which are released with noise."""
     schedule = plan.schedule
     if not isinstance(schedule, schedules.ReactingSchedule) or schedule.noise is None:
         return None

@@ -173,7 +173,7 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
             "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
         )
     rows |= more
-    rows["seconds"] = "not shown: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
+    rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
     table = Table(box=None, padding=(0, 2), show_header=False)
     for name, value in rows.items():
@@ -376,7 +376,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     def rows(result: Result) -> dict[str, str]:
         answer["chosen"] = plan.candidates[result.facts["tuning"]["chosen"]].name
         name = screen.plain(answer["chosen"])
-        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is paid for"}
+        return {"chosen": f"[bold]{name}[/], from {tune.headline(plan)}; choosing is charged, too"}
 
     yield Job(
         data,
@@ -399,7 +399,7 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
-        screen.notes.print("training; how often is decided at random and not shown")
+        screen.notes.print("training; how often is decided at random and not printed")
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
         return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
 

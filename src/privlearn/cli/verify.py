@@ -12,7 +12,7 @@ from privlearn.publishing.verify import Verification, verify
 
 
 def run(request: Request) -> int:
-    """Print what was found; 1 if anything does not agree."""
+    """Print the result; 1 if anything does not agree."""
     checked = verify(request.folder, key=request.key)
     if request.json:
         screen.print_json(asdict(checked))
@@ -46,11 +46,11 @@ def _who(checked: Verification, key: str | None) -> str:
         return "It is not signed: nothing here tells who the publisher is."
     if key is None:
         return (
-            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anybody can make one. "
+            f"It is signed with the key [bold]{checked.signed_by}[/], which came along with it: anyone can make one. "
             "Whose key that is can't be known from here: give the publisher's own with --key."
         )
     return (
-        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and nobody has "
+        f"It is signed with the key that you gave, [bold]{checked.signed_by}[/]: its holder says so, and no one has "
         "edited it since."
     )
 
@@ -64,7 +64,9 @@ def make_key(request: Request) -> int:
         return 0
     out = screen.answers
     out.print(f"fingerprint [bold]{made.fingerprint}[/]")
-    out.print(f"The private key is in {screen.plain(request.file)}: keep it to yourself; whoever has it signs as you.")
+    out.print(
+        f"The private key is in {screen.plain(request.file)}: keep it to yourself; anyone who has it can sign as you."
+    )
     out.print(
         f"The public key is in {screen.plain(public)}: give it to those who shall check your models, by another way "
         "than the models themselves."

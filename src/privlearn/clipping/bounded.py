@@ -8,10 +8,10 @@ being half an ulp (Higham 2002, sec. 4.2). The sums of neighbouring data sets ma
 `ROOM` of C free, so that the sensitivity stays C where 2 n K u and those roundings are at most that. K is at most n, and
 BLOCK + n / BLOCK where products of `BLOCK` rows are added up one after the other.
 
-- Double precision, u = 2^-53, ROOM = 2^-31: proven for n K <= 2^21, 1448 examples; what is found is 1.4e-10 C at a million.
+- Double precision, u = 2^-53, ROOM = 2^-31: proven for n K <= 2^21, 1448 examples; measured is 1.4e-10 C at a million.
 - Single precision, u = 2^-24, ROOM = 2^-10: proven for n K <= 2^13 only, 90 examples. The worst case takes errors of one
   sign in all additions and of the other one in the neighbour's. Products of `BLOCK` examples are added up in double
-  precision. What is found, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples and
+  precision. Measured, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples and
   1e-3 C at `MOST_IN_BLOCKS`, nearly all of it across the example's gradient.
 - Where more than `MOST_IN_BLOCKS` are expected in a batch, products are computed in double precision, too, with the room of
   single precision: proven for n K <= 2^42.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class Bounded:
     """Tensors computed from one sample, and the sensitivity of all of them taken together.
 
-    Only the clipping package makes these: whoever clips computes the sensitivity.
+    Only the clipping package makes these: the sensitivity is computed where clipping is done.
 
     Attributes:
         values: the tensors; private until released.

@@ -10,7 +10,7 @@ bounded by the number of examples that are computed at once instead.
 
 Whether an operation changes which row of a batch belongs to whom.
 
-Operations are told apart by examples through their place in the batch. A model that sorts, picks or drops rows breaks
+Operations are separated by examples through their place in the batch. A model that sorts, picks or drops rows breaks
 that, and may do so only on data of a certain kind, which no made-up row has: so every such operation is looked at. Which
 dimensions of its tensor are the batch's is known from made-up batches of two sizes.
 """
@@ -226,7 +226,7 @@ class Capture(TorchFunctionMode):
     def _look(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise if `func` may change whose rows are where."""
         if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-            raise NotLayerwise(f"nobody knows what {func} does with rows")
+            raise NotLayerwise(f"there is no rule for what {func} does with rows")
         if self._layouts is None:
             self.seen.append([tuple(part.shape) for part in tensors_in(args, kwargs)])
         if not looked_at(func):

@@ -29,7 +29,7 @@ from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
-#: What a right answer counts, and a wrong one the same below zero: so whoever comes or goes moves the count by at most 1/2.
+#: What a right answer counts, and a wrong one the same below zero: so one example more or less moves the count by at most 1/2.
 HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
 _AT_ONCE = 256
@@ -294,7 +294,7 @@ def wrong_predictions(models: Sequence[nn.Module | None], data: Dataset, adjacen
 def right_predictions(model: nn.Module, data: Dataset, sample: Sample, adjacency: Adjacency) -> Bounded:
     """How many examples of `data` the model gets right, as a value to be released; `sample` is all of them.
 
-    Each adds between 0 and 1, whoever the neighbour is: the sensitivity is 1.
+    Each adds between 0 and 1, whatever it holds: the sensitivity is 1.
     """
     return Bounded((_weights(data) @ _right(model, data),), 1.0, adjacency, sample)
 

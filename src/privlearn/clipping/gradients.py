@@ -30,7 +30,7 @@ from privlearn.errors import BadInput, PrivlearnError, first_line
 from privlearn.sampling import Sample
 from privlearn.world import World
 
-#: Shown each physical batch's losses and gradient norms, which are private.
+#: Called with each physical batch's losses and gradient norms, which are private.
 Observer = Callable[[Tensor, Tensor], None]
 
 #: How often a batch is computed, at most, until stand-ins for its examples that are not finite are.
@@ -74,7 +74,7 @@ class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds, and whoever knows the random numbers of dropout and of the copies; an example whose gradient is
+    whatever the example holds, also for those who know the random numbers of dropout and copies; an example whose gradient is
     not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the parameters, also under
     autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the rounding of norms and
     sums (`rounding` says how much, and what is proven). Once

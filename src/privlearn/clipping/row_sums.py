@@ -204,8 +204,8 @@ def bounded_rows(
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))
-    start, nobody = 0, torch.zeros(len(x), dtype=torch.int64)
-    for rows, _ in _blocks(x, nobody, sample, 1, columns, prepare):
+    start, one_class = 0, torch.zeros(len(x), dtype=torch.int64)
+    for rows, _ in _blocks(x, one_class, sample, 1, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         clipped[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
         start += len(rows)
@@ -214,8 +214,8 @@ def bounded_rows(
 
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:
     """Which rows of the sample are finite: those that are not are empty ones. Private."""
-    nobody = torch.zeros(len(x), dtype=torch.int64)
-    return torch.cat([member[:, 0] > 0 for _, member in _blocks(x, nobody, sample, 1, columns, prepare)])
+    one_class = torch.zeros(len(x), dtype=torch.int64)
+    return torch.cat([member[:, 0] > 0 for _, member in _blocks(x, one_class, sample, 1, columns, prepare)])
 
 
 def _blocks(

@@ -33,7 +33,7 @@ class Source:
 
     Attributes:
         url: its address.
-        sha256: of what is found there, which may be packed.
+        sha256: of the file there, which may be packed.
     """
 
     url: str
@@ -98,7 +98,7 @@ def directories(data_dir: str | Path | None) -> list[Path]:
 
 
 def cache() -> Path:
-    """Where `privlearn data fetch` puts files unless told otherwise."""
+    """Where `privlearn data fetch` puts files by default."""
     import pooch  # takes a moment, and most commands do without
 
     return Path(pooch.os_cache("privlearn"))

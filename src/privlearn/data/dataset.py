@@ -44,11 +44,11 @@ class Dataset:
         name: what to call it.
         note: what is publicly known of where bounds and splits come from.
         schema: a digest of what was declared of a table's columns; empty if the rows come from no table.
-        remarks: what to tell whoever holds the data; not for publication.
+        remarks: what to tell the data's curator; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
         feature_names: public names of the numbers in a row, in their order; empty if they have none.
-        public: whether whoever holds the rows declares them public: they are not protected. For validation rows.
+        public: whether the curator declares the rows public: they are not protected. For validation rows.
     """
 
     x: Any
@@ -130,7 +130,7 @@ class Dataset:
             shapes = np.shape(self.x)[1:], np.shape(self.x_test)[1:]
             targets = 0 if self.y_test is None else len(self.y_test)
             if self.y_test is None and self.public:
-                targets = len(self.x_test)  # of inputs that are only asked about nobody needs to know any
+                targets = len(self.x_test)  # inputs that are only asked about need none
             if shapes[0] != shapes[1] or len(self.x_test) != targets:
                 raise BadInput(
                     f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape {shapes[1]} "
@@ -149,7 +149,7 @@ class Dataset:
         return self
 
     def require_apart(self) -> None:
-        """Raise `BadInput` if private training rows are to be tested on: a check for whoever holds them."""
+        """Raise `BadInput` if private training rows are to be tested on: a check for the data's curator."""
         if self.x_test is None or self.public or not are_training_rows(self.x_test, self.x):
             return
         raise BadInput(
@@ -254,10 +254,10 @@ def most_rows(groups: NDArray[Any]) -> int:
 def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> NDArray[np.int64]:
     """For each person the rows that stand for them, always `rows_per_person` of them; shape (persons, rows_per_person).
 
-    Somebody with fewer rows has them again and again, in turn; of somebody with more a random part is taken, once for the
-    run. That choice follows from `key`, the person's id and how many rows they have: nobody's moves when somebody else comes,
-    goes or changes. (The guarantee does not rest on it: any choice from a person's own rows would do.) Persons are in the
-    order of their ids, and rows in the order of the data.
+    A person with fewer rows has them again and again, in turn; of a person with more a random part is taken, once for the
+    run. That choice follows from `key`, the person's id and how many rows they have: other persons have no part in it. (The
+    guarantee does not rest on it: any choice from a person's own rows would do.) Persons are in the order of their ids, and
+    rows in the order of the data.
 
     Args:
         groups: one id for each row, as `require_groups` accepts them.
@@ -268,7 +268,7 @@ def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> N
     ids, person_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(person_of.reshape(-1), kind="stable")
     starts = np.cumsum(sizes) - sizes
-    # In turn: row number i of somebody with n rows is their i mod n.
+    # In turn: row number i of a person with n rows is their i mod n.
     turns = starts[:, None] + np.arange(rows_per_person) % sizes[:, None]
     for person in np.flatnonzero(sizes > rows_per_person):
         turns[person] = starts[person] + _choice(ids[person], int(sizes[person]), rows_per_person, key)

@@ -51,7 +51,7 @@ class DatasetRows:
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
 
     Attributes:
-        groups: a person's id for each row, where examples are persons; None: nobody said whose they are.
+        groups: a person's id for each row, where examples are persons; None: it is not known whose they are.
         stated: the shapes of a row's tensors, with 1 for a length that differs from row to row.
 
     Raises:
@@ -150,7 +150,7 @@ class DatasetRows:
     def try_collate(self) -> None:
         """Learn how the collate function pads, and refuse one that makes something else of rows together than of each alone.
 
-        It is tried on a few rows, for whoever holds them: before anything is spent, outside the guarantee. Of one that changes
+        It is tried on a few rows, for the data's curator: before anything is spent, outside the guarantee. Of one that changes
         rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this is about what
         the caller expects of it.
 

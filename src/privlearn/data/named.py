@@ -1,6 +1,6 @@
 """Data sets by name, or by the path of a file.
 
-Scaling uses declared public ranges only: what a data set's documentation says, or what whoever holds the data declares.
+Scaling uses declared public ranges only: what a data set's documentation says, or what the data's curator declares.
 
 Fetching named data sets. What does not have the SHA-256 in the catalogue is not kept.
 """
@@ -169,7 +169,7 @@ def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | Non
 
 
 def _remarks(table: Table, schema: Schema) -> tuple[str, ...]:
-    """What whoever holds the data should know of how it was read."""
+    """What the data's curator should know of how it was read."""
     remarks = []
     if table.ignored:
         remarks.append(f"columns of {table.name} that its schema does not name are ignored: {listed(table.ignored)}")

@@ -60,7 +60,7 @@ class Padding:
         return any(self.axes)
 
     def lengths_aside(self, shapes: Shapes) -> Shapes:
-        """Shapes with 1 for each length that differs from row to row: what may be told of them."""
+        """Shapes with 1 for each length that differs from row to row: what may be stated of them."""
         return tuple(
             tuple(1 if axis in dict(axes) else size for axis, size in enumerate(shape))
             for shape, axes in zip(shapes, self.axes, strict=True)

@@ -329,8 +329,8 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
     for row, person in enumerate(ids):
         if person in ("", *schema.missing):
             raise BadInput(
-                f"{table.place(row, schema.person)} is {_short(person)}: expected a person's id in every row; give rows of "
-                "nobody known an id of their own",
+                f"{table.place(row, schema.person)} is {_short(person)}: expected a person's id in every row; where "
+                "the person is not known, give the row an id of its own",
                 row=row,
             )
     return np.array(ids, dtype=np.str_)

@@ -123,7 +123,7 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
         for name in wanted:
             if names.count(name) > 1:
                 raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
-        # Pages may have checksums; unless asked to, nobody looks at them.
+        # Pages may have checksums; they are not checked by default.
         read = parquet.ParquetFile(path, page_checksum_verification=True).read(
             columns=[name for name in wanted if name in names]
         )

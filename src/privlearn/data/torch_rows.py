@@ -1,6 +1,6 @@
 """Rows of PyTorch's own data sets and loaders, read once into tensors.
 
-A look at all rows once, for whoever holds them: outside any guarantee, and before anything is spent.
+A look at all rows once, for the data's curator: outside any guarantee, and before anything is spent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
     """
     if isinstance(dataset, IterableDataset):
         raise BadInput(
-            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so nobody can say with which "
+            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so it is not known with which "
             "probability one of them is drawn. Give a map-style data set, for example list(dataset) put into tensors"
         )
     if isinstance(dataset, TensorDataset):
@@ -227,7 +227,7 @@ def _described(value: Any) -> str:
 @final
 @dataclass(frozen=True, repr=False)
 class Checked:
-    """What a look at all rows has shown. It tells of private rows: keep it to yourself.
+    """The result of a look at all rows. It tells of private rows: keep it to yourself.
 
     Attributes:
         rows: how many there are.

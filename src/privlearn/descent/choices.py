@@ -1,4 +1,4 @@
-"""`TrainRequest`: what somebody chose of a run of DP-SGD. The rest follows by rule (`descent.rules`)."""
+"""`TrainRequest`: what was chosen of a run of DP-SGD. The rest follows by rule (`descent.rules`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_SMOOTHING = 0.99
 @final
 @dataclass(frozen=True)
 class TrainRequest:
-    """What somebody chose of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
+    """What was chosen of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
 
     Attributes:
         epsilon: the target, for everything together; or `rho`, or the noise itself, `noise_multiplier`.
@@ -46,10 +46,10 @@ class TrainRequest:
         features: public features, `scatter:J=2`, `norm:power=0.5`, `raw`, `package.module:function` or a folder of
             them; or `pca:60`, the same as `pca=60`.
         normalise: `moments`, `moments:share=0.1` or `none`: noisy moments standardise what the network is given, and
-            are paid for.
-        pca: project onto so many private principal directions, which are paid for.
+            are charged to the ledger.
+        pca: project onto so many private principal directions, whose release is charged.
         pca_noise: their noise multiplier.
-        select: train on so many privately selected features, which are paid for.
+        select: train on so many privately selected features, whose release is charged.
         select_share: their part of rho.
         temperature: the part of rho that making probabilities of the scores takes (`privlearn.temperature`); 0: none of it.
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.

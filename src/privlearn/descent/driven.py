@@ -1,4 +1,4 @@
-"""A run that somebody else's training loop drives: Trainer's, Lightning's."""
+"""A run that another training loop drives: Trainer's, Lightning's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privlearn.runs.session import Part
 
 @final
 class DrawnBatch:
-    """A batch in the hands of somebody else's loop, which can hand it back and nothing more: what it holds is private."""
+    """A batch in the hands of another loop, which can hand it back and nothing more: what it holds is private."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

@@ -1,7 +1,7 @@
-"""Validation: accuracies that noise may follow, on rows that are public, or paid for.
+"""Validation: accuracies that noise may follow, on public rows, or as a charged release.
 
 An accuracy on private rows is a release like any other. Either the rows are declared public, and it is nothing but
-arithmetic on what was released; or the number of right answers gets noise, and the run pays for it.
+arithmetic on what was released; or the number of right answers gets noise, and the run is charged for it.
 
 The pace of a run: which noise each of its epochs has, known beforehand or reacting to validations.
 """
@@ -38,7 +38,7 @@ _GIVE = "Dataset(x, y, public=True) as validation="
 def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
     """The rows to validate on, if the plan's schedule looks at public ones, of the same type as the training rows.
 
-    This looks at the training rows `x` and `y`, once, for whoever holds them: before anything is spent, outside the guarantee.
+    This looks at the training rows `x` and `y`, once, for the data's curator: before anything is spent, outside the guarantee.
     It sees no training rows that stand among others, or that were changed: that rows are public is the caller's word.
 
     Raises:
@@ -68,17 +68,17 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
         given = "none are given" if validation is None else "those that are given are not declared public"
         raise BadInput(
             f"the validation schedule needs rows to validate on, and {given}. An accuracy on private rows is a release, whose "
-            f"noise nobody would have paid for. So give rows that are public, {_GIVE}; or pay for validations on the training "
+            f"noise is not in the plan. So give rows that are public, {_GIVE}; or charge validations on the training "
             f"rows, with {_PAY}"
         )
-    shown = _tensors(validation, data, x)
-    if _are_training_rows(validation, data, shown[0], x):
+    public = _tensors(validation, data, x)
+    if _are_training_rows(validation, data, public[0], x):
         raise BadInput(
             "the validation rows that are declared public are among the training rows, which are private: an accuracy on them "
-            f"is a release, whose noise nobody would have paid for. Give rows of others, {_GIVE}, and no training row among "
-            f"them, where a few would not be noticed; or pay for validations on the training rows, with {_PAY}"
+            f"is a release, which is not in the plan. Give rows of others, {_GIVE}, and no training row among "
+            f"them, where a few would not be noticed; or charge validations on the training rows, with {_PAY}"
         )
-    return shown
+    return public
 
 
 def _tensors(validation: Dataset, data: Dataset, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,18 +130,18 @@ def require_scores(network: nn.Module, row: Tensor) -> None:
 
 def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
     """The noise of each epoch of a run: known beforehand, or following validations."""
-    plan, shown = task.plan, task.validation
+    plan, public = task.plan, task.validation
     schedule = plan.schedule
     if not isinstance(schedule, ReactingSchedule):
         return PlannedNoise(plan)
     at_once = task.compute.get("microbatch")
-    answers = RightAnswers(task.network, apart=shown is None, at_once=at_once, computed=task.gradients.fixed.restore)
+    answers = RightAnswers(task.network, apart=public is None, at_once=at_once, computed=task.gradients.fixed.restore)
 
     def on_public_rows(account: Account, x: Tensor, y: Tensor) -> float:
-        assert shown is not None
-        return float((answers(through(task.front.modules, shown[0]), shown[1]) == 1).double().mean())
+        assert public is not None
+        return float((answers(through(task.front.modules, public[0]), public[1]) == 1).double().mean())
 
-    def paid(account: Account, x: Tensor, y: Tensor) -> float:
+    def charged(account: Account, x: Tensor, y: Tensor) -> float:
         assert isinstance(schedule, ReactingSchedule)
         assert schedule.noise is not None
         (sample,) = FullBatch().draw(task.present)
@@ -149,8 +149,8 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
         ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)
         return min(1.0, max(0.0, HALF + float(noisy) / task.examples))
 
-    validate: Validate = paid if shown is None else on_public_rows
-    facts = {"rows": task.examples if shown is None else len(shown[0]), "public": shown is not None}
+    validate: Validate = charged if public is None else on_public_rows
+    facts = {"rows": task.examples if public is None else len(public[0]), "public": public is not None}
     return ReactingNoise(plan, schedule, validate, task.accuracies, facts)
 
 
@@ -186,13 +186,13 @@ class ReactingNoise:
     """Noise that follows the accuracies seen so far, under the plan's filter.
 
     Guarantee: the ledger is charged the filter's limit, as a whole, before the first epoch. Each release is charged to the
-    filter; an epoch begins only if all of it, and the validation after it if that is paid for, still fits. So no epoch
+    filter; an epoch begins only if all of it, and the validation after it if that is charged, still fits. So no epoch
     is ever broken off, and how many there are follows from released or public values alone.
 
     Args:
         plan: with a schedule that reacts, and its filter.
         schedule: the plan's.
-        validate: computes, and pays for, an accuracy.
+        validate: computes an accuracy, and charges it where it is a release.
         accuracies: those seen so far, one for each epoch, in a run that is continued; new ones are appended.
         facts: public facts of the validation, for the certificate.
     """

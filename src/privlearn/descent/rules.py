@@ -1,4 +1,4 @@
-"""The rules by which a run of DP-SGD is settled: what nobody chose, from public numbers alone, each with its reason.
+"""The rules by which a run of DP-SGD is settled: what was not given, from public numbers alone, each with its reason.
 
 docs/defaults.md has the study behind the rule for linear models, docs/decisions that for networks, and both say which
 choices saw test accuracies. Looking at results on private data to choose better ones would cost privacy.
@@ -96,7 +96,7 @@ class Facts:
 @final
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a run: its value, and why it is what it is; None where somebody chose it."""
+    """One setting of a run: its value, and why it is what it is; None where it was given."""
 
     name: str
     value: str
@@ -125,7 +125,7 @@ class Settled:
 
     @property
     def learning_rate_schedule(self) -> schedules.Schedule:
-        """The learning rate over the run: falling linearly to 0; constant where nobody knows when the run will end."""
+        """The learning rate over the run: falling linearly to 0; constant where the end of the run is not known."""
         if self.request.learning_rate_schedule is not None:
             return schedules.parse_rates(self.request.learning_rate_schedule)
         return schedules.Constant() if self.plan.reacts else schedules.Polynomial(k=1, end=0, period=self.plan.epochs)
@@ -147,7 +147,7 @@ class Settled:
             yield Setting(name, value, None if given else why)
 
     def _of_rows(self) -> Iterator[tuple[str, str, bool, str]]:
-        """What stands in front of the network, and the network: name, value, whether it was chosen, and why."""
+        """The transforms in front of the network, and the network: name, value, whether it was chosen, and why."""
         chosen, spec = self.request, self.facts.features or "raw"
         yield "features", spec, chosen.features is not None, _why_features(spec)
         why = "noise grows with the number of weights: begin with the least"
@@ -200,7 +200,7 @@ class Settled:
 
 
 def settle(request: TrainRequest, facts: Facts) -> Settled:
-    """Decide everything that nobody chose, from public numbers alone.
+    """Decide everything that was not given, from public numbers alone.
 
     Raises:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
@@ -392,7 +392,7 @@ def noise_text(plan: Plan, used: Sequence[float] | None = None) -> str:
 def _why_features(spec: str) -> str:
     """Why these features are usual."""
     if spec == "raw":
-        return "nothing stands in front of the network"
+        return "no transform in front of the network"
     if spec.startswith("norm:"):
         return "rows of many non-negative numbers: their roots, then each row by itself to one norm"
     fewer = "; of fewer directions where examples x epsilon is below 3,000" if "kept=" in spec else ""

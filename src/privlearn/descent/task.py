@@ -72,7 +72,7 @@ class Task:
 
     Attributes:
         data: what is known of rows in memory; of rows that are fetched by index, of none.
-        front: what stands in front of the network.
+        front: the transforms in front of the network.
         rows: the rows as the network gets them; those in memory once `fit` was called.
         persons: the rows of each example, where examples are persons.
         present: the number of examples.
@@ -238,7 +238,7 @@ class Task:
         return torch.optim.SGD(self.parameters, lr=rate)
 
     def fit(self, session: TrainingSession) -> None:
-        """Make what stands in front of the network by releases on all rows, and take the rows behind it."""
+        """Fit the transforms in front of the network that are releases on all rows, and apply them."""
         if self.indexed is not None:
             return
         with session.generators():

@@ -1,4 +1,4 @@
-"""`train`: DP-SGD with settings that nobody has to choose, by rules that look at public numbers (`descent.rules`)."""
+"""`train`: DP-SGD with settings that need not be given, by rules that look at public numbers (`descent.rules`)."""
 
 from __future__ import annotations
 

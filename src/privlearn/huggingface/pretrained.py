@@ -49,7 +49,7 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
 
 
 def _require_all_in(network: Any, adapter: bytes) -> None:
-    """Refuse an adapter that leaves out something that was trained: whoever loads it would have another model."""
+    """Refuse an adapter that leaves out something that was trained: those who load it would have another model."""
     from safetensors.torch import load
 
     trained = sum(own.numel() for own in network.parameters() if own.requires_grad)

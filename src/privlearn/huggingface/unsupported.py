@@ -1,4 +1,4 @@
-"""What a trainer of transformers can be told that can't be private, or that would be without effect: refused by name."""
+"""Settings of a trainer of transformers that can't be private, or would be without effect: refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privlearn.errors import BadInput
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "train_sampling_strategy": (
         lambda value: value not in (None, "random"),
-        "batches would be put together by what rows hold, and nobody could price them: leave it out, privlearn samples",
+        "batches would be put together by what rows hold, and would have no price: leave it out, privlearn samples",
     ),
     "dataloader_drop_last": (bool, "a Poisson batch has no fixed size, and none is the last: leave it out"),
     "label_names": (lambda value: value not in (None, ["labels"]), "give compute_loss_func, or rows with labels"),
@@ -60,7 +60,7 @@ def require_arguments(args: Any) -> None:
 
 
 def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
-    """Refuse rows that nobody can sample, and collate functions that join them.
+    """Refuse rows that can't be sampled, and collate functions that join them.
 
     Raises:
         BadInput: saying what to give.
@@ -70,8 +70,8 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
     iterable = isinstance(dataset, IterableDataset) or type(dataset).__name__ == "IterableDataset"
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"train_dataset is a {type(dataset).__name__}: its rows have no numbers, so nobody can say with which probability "
-            "one of them is drawn. Give a map-style data set, for example datasets.Dataset.from_list(list(dataset))"
+            f"train_dataset is a {type(dataset).__name__}: its rows have no numbers, so it is not known how likely "
+            "one of them is to be drawn. Give a map-style data set, for example datasets.Dataset.from_list(list(dataset))"
         )
     joined = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
     if any(each is dataset for each in joined):

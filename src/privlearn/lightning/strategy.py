@@ -20,7 +20,7 @@ from privlearn.publishing.publish import publish
 from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.result import Result
 
-#: What a Trainer can be told that a private run can't follow: what it has to be, and what to do.
+#: Settings of a Trainer that a private run can't follow: what it has to be, and what to do.
 _EXPECTED: dict[str, tuple[Any, str]] = {
     "accumulate_grad_batches": (1, "make the loader's batches larger, with microbatch= for what fits into memory"),
     "gradient_clip_val": (None, "max_grad_norm= of PrivateStrategy clips each example's gradient"),
@@ -72,7 +72,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._result: Result | None = None
 
     def setup(self, trainer: Any) -> None:
-        """Refuse what the trainer was told that can't be private; then as every strategy."""
+        """Refuse settings of the trainer that can't be private; then as every strategy."""
         super().setup(trainer)
         self._trainer = trainer
         if trainer.state.fn != "fit":

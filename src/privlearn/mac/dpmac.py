@@ -98,7 +98,7 @@ def dpmac(
 
     Guarantee: as for `dpsgd`, the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and `plan.unit`, and
     the ledger is charged exactly `plan.event()`. Coordinates and whatever is computed from them without noise are never
-    returned but as `private_diagnostics`. Targets are looked at once, for whoever holds the data, before anything is spent.
+    returned but as `private_diagnostics`. Targets are looked at once, for the data's curator, before anything is spent.
 
     Args:
         plan: what will be spent; its `clip` is `pv.mac.Derivatives` (also says the order of the expansion) or

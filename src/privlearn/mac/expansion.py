@@ -95,7 +95,7 @@ def output_named(name: str, order: int) -> Output:
 def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
     """Targets of shape (rows, outputs), of the type of `like`: for labels, a 1 in the place of the class.
 
-    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee.
+    This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee.
 
     Raises:
         BadInput: labels that are no classes of the network, targets of another shape, or outside [0, 1] for cross-entropy.

@@ -28,7 +28,7 @@ from privlearn.mac.expansion import BINARY, SOFTMAX, Output, hidden_first, hidde
 from privlearn.mac.network import Layer, with_ones
 from privlearn.sampling import Sample
 
-#: Shown the losses, the norms of each layer's first derivatives and which were clipped: private.
+#: Called with the losses, the norms of each layer's first derivatives and which were clipped: private.
 Observer = Callable[[Tensor, list[Tensor], Tensor], None]
 
 
@@ -47,7 +47,7 @@ class BatchDerivatives:
         coordinates: how coordinates are fitted.
         examples: how many there are, for coordinates that are stored.
         at_once: examples that are computed at once; by default 1024, and at most.
-        observe: shown private figures.
+        observe: called with private figures.
 
     Raises:
         BadInput: thresholds for another number of layers, or an analytic bound that is not known.

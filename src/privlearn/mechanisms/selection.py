@@ -45,7 +45,7 @@ def randomised(
 
     Args:
         labels: whole numbers 0 .. categories - 1, shape (rows,).
-        present: whether there is somebody in the row, shape (rows,).
+        present: whether the row holds an example, shape (rows,).
         epsilon: log of the largest ratio of probabilities.
         categories: how many labels there are.
         adjacency: the kind of neighbour.

@@ -63,7 +63,7 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
 
 
 def is_built_in(spec: str | None) -> bool:
-    """Whether `spec` names a network of privlearn's own, not somebody's code."""
+    """Whether `spec` names a network of privlearn's own, not the user's code."""
     return spec is not None and (spec in ("linear", "cnn") or spec.partition(":")[0] in ("mlp", "unet", *_BOOSTED))
 
 

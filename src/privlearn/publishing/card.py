@@ -40,7 +40,7 @@ def _protected(unit: PrivacyUnit) -> str:
     if unit.rows_per_person is not None:
         return f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of the run."
     if unit.group_size > 1:
-        return f"{unit}: somebody with more is protected less."
+        return f"{unit}: a person with more is protected less."
     return f"{unit}: a person with several rows is protected less."
 
 
@@ -72,7 +72,7 @@ def write(
         guarantee: the claim.
         plan: of the run.
         facts: public values that only the run could tell.
-        seeded: whether somebody may know the seed.
+        seeded: whether anyone may know the seed.
         others: what the certificate says of other runs on the ledger, if there are any.
         test_metrics: figures from test data.
         test_rows: how many rows they are from, if that is known.
@@ -130,7 +130,7 @@ def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str
     lines += certificate.card_lines(others) if others else []
     if seeded:
         lines += [
-            "> **This run used a fixed seed.** Whoever knows the seed can take the noise off the weights. Do not rely on "
+            "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not rely on "
             "the guarantee for data that matter.",
             "",
         ]
@@ -144,8 +144,8 @@ def _signature(signed_by: str | None) -> list[str]:
     return [
         "## Who says so",
         "",
-        f"The certificate is signed with the Ed25519 key `{signed_by}`. Whoever holds that key says that this was the run, "
-        "and nobody else has edited the certificate, the weights, the configuration or this card since. That it is the "
+        f"The certificate is signed with the Ed25519 key `{signed_by}`. The holder of that key says that this was the run, "
+        "and no one else has edited the certificate, the weights, the configuration or this card since. That it is the "
         "publisher's key can only be learnt from the publisher, not from this folder: get it from them, and give it to "
         "`privlearn verify --key`. A signature does not prove that the statement is true.",
         "",

@@ -51,7 +51,7 @@ def make(
         guarantee: the claim.
         plan: of the run.
         facts: public values that only the run could tell.
-        seeded: whether somebody may know the seed.
+        seeded: whether anyone may know the seed.
         files: what else lies in the folder, by name.
         others: what is said of other runs on the ledger, if there are any.
     """
@@ -78,7 +78,7 @@ def make(
 
 
 def parse(content: bytes) -> dict[str, Any]:
-    """Read a certificate; duplicate keys, numbers that are none and fields that nobody knows are refused.
+    """Read a certificate; duplicate keys, numbers that are none and unknown fields are refused.
 
     Raises:
         BadInput: it is no certificate of this version.

@@ -30,7 +30,7 @@ LARGEST = {CERTIFICATE: 1 << 25, CONFIG: 1 << 20, CARD: 1 << 20, ADAPTER_CONFIG:
 @final
 @dataclass(frozen=True, repr=False)
 class Contents:
-    """What lay in a published folder when it was read, once: whoever checks it and whoever uses it see the same bytes.
+    """What lay in a published folder when it was read, once: what is checked and what is used are the same bytes.
 
     Attributes:
         path: the folder.
@@ -206,7 +206,7 @@ def write(path: Path, files: dict[str, bytes]) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         for folder in reversed(made):
             with suppress(OSError):
-                folder.rmdir()  # somebody else's files may be in it by now
+                folder.rmdir()  # other files may be in it by now
 
 
 def _make_parents(folder: Path, made: list[Path]) -> None:

@@ -3,7 +3,7 @@
 A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH `.pub`. Fingerprints are
 OpenSSH's, so `ssh-keygen -l` prints the same for the same key.
 
-Signatures on certificates: who says that this was the run, and that nobody has edited it since.
+Signatures on certificates: who says that this was the run, and that it was not edited since.
 
 Signed is the certificate as a whole (claim, event, settings, randomness, and the SHA-256 of weights, configuration and
 card) in canonical form, together with algorithm and public key, behind a prefix that no other use of the key has.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PASSPHRASE = "PRIVLEARN_KEY_PASSPHRASE"
 _LARGEST = 1 << 14
 _PRIME = 2**255 - 19
-#: Heights of the points of order 1, 2, 4 and 8. A signature by such a "key" fits many messages, and nobody made it.
+#: Heights of the points of order 1, 2, 4 and 8. A signature by such a "key" fits many messages.
 _SMALL_ORDER = {
     0,
     1,
@@ -258,7 +258,7 @@ def _passphrase() -> bytes | None:
 
 def _open_to_others(path: Path) -> tuple[str, ...]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return (f"{path} can be read by others than its owner: whoever reads it can sign as you; chmod 600 {path}",)
+        return (f"{path} can be read by others than its owner: anyone who reads it can sign as you; chmod 600 {path}",)
     return ()
 
 

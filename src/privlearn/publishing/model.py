@@ -1,6 +1,6 @@
 """A published model's configuration and its use: config.json describes the network, which is built from it and its weights.
 
-Whoever publishes chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
+The publisher chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
 without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are the very
 bytes that were checked, from a folder that verifies.
 """
@@ -30,7 +30,7 @@ from privlearn.publishing.verify import Verification, verify_contents
 from privlearn.runs.result import Result
 from privlearn.transforms.base import kinds
 
-#: What can be told of a network: its name, itself, or a function from the shape of one (transformed) example to it.
+#: How a network can be given: its name, itself, or a function from the shape of one (transformed) example to it.
 Network = str | nn.Module | Callable[[tuple[int, ...]], nn.Module]
 #: What a configuration may ask for: numbers in one example, dimensions, transforms.
 _MOST_NUMBERS, _MOST_DIMENSIONS, _MOST_TRANSFORMS = 1 << 31, 8, 8
@@ -268,7 +268,7 @@ def load_model(
     """Load a published model, after checking that its files are the certified ones.
 
     What is loaded are the very bytes that were checked. No code runs that the folder chooses: built-in networks are built by
-    name, and everything else is named by whoever calls.
+    name, and everything else is named by the caller.
 
     Args:
         where: the folder that `publish` wrote.

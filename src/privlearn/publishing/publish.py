@@ -107,7 +107,7 @@ def publish(
     files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
-            raise BadInput(f"{name} would be larger than {most >> 20} MiB, and nobody could read it: shorten `data`")
+            raise BadInput(f"{name} would be larger than {most >> 20} MiB, and could not be read: shorten `data`")
     folder.write(path, files)
     if result.checkpoint:
         result.checkpoint.delete()

@@ -75,7 +75,7 @@ def verify(folder: str | Path, *, key: str | Path | None = None) -> Verification
     Args:
         folder: what `publish` wrote.
         key: the publisher's public key, a file. The certificate must then be signed with it. Without it a signature, if
-            there is one, is only checked against the key that comes along, which anybody could have made.
+            there is one, is only checked against the key that comes along, which anyone could have made.
 
     Raises:
         BadInput: the folder, its certificate or the key cannot be read at all.
@@ -214,11 +214,11 @@ def _card_contradictions(contents: Contents, claim: dict[str, Any], signed_by: s
     if contents.files[CARD].startswith(head.encode(errors="replace")):
         return []
     stated = ", ".join(f"{name} {str(claim[name])[:40]}" for name in ("epsilon", "delta", "adjacency"))
-    return [f"{CARD} does not begin with what is certified: {stated}, signed by {signed_by or 'nobody'}"]
+    return [f"{CARD} does not begin with what is certified: {stated}, signed by {signed_by or 'no one'}"]
 
 
 def _other_features(contents: Contents, certificate: dict[str, Any]) -> list[str]:
-    """The public features that the run is said to have had must be those that stand in front of the network."""
+    """The public features that the run is said to have had must be those in front of the network."""
     facts = certificate["facts"]
     try:
         stated = [_identity(part) for part in public_features(facts)]
@@ -241,7 +241,7 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
 
 def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee) -> list[str]:
     """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
-    runs; it must be for the neighbours that are claimed; and what the run told must follow from it.
+    runs; it must be for the neighbours that are claimed; and the facts of the run must follow from it.
     """
     plan = read_plan(certificate["plan"])
     planned = plan.event()
@@ -263,7 +263,7 @@ def _strangers(contents: Contents) -> list[str]:
     if not others:
         return []
     return [
-        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, which nobody certified"
+        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, which are not certified"
     ]
 
 
@@ -278,7 +278,7 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     warnings = []
     if certificate.get("randomness") == "seeded":
         warnings.append(
-            "the run used a fixed seed: whoever knows the seed can take the noise off the weights, and then nothing is "
+            "the run used a fixed seed: anyone who knows the seed can take the noise off the weights, and then nothing is "
             "protected"
         )
     facts, claim = certificate.get("facts"), certificate.get("claim")

@@ -128,7 +128,7 @@ class Checkpoint:
         return self.path.with_name(f"{self.path.name}.lock")
 
     def delete(self) -> None:
-        """Remove the file: from then on nobody can draw the run's noise again.
+        """Remove the file: from then on the run's noise can't be drawn again.
 
         Raises:
             BadInput: it could not be removed.
@@ -138,7 +138,8 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise BadInput(
-                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: whoever reads it can take the noise off"
+                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take the noise "
+                "off"
             ) from error
 
 
@@ -206,7 +207,7 @@ def _whole(value: object) -> str:
 
 
 def _name(given: object) -> str:
-    """A module or a text as it is, a function by its name: two of one name can't be told apart."""
+    """A module or a text as it is, a function by its name: two of one name can't be distinguished."""
     if given is None or isinstance(given, nn.Module | str):
         return str(given)
     return str(getattr(given, "__qualname__", type(given).__qualname__))

@@ -1,4 +1,4 @@
-"""What stands in front of a network: the data's own scale, and the plan's chain."""
+"""The transforms in front of a network: the data's own scale, and the plan's chain."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
             if len(leading(modules)) < len(modules):
                 raise BadInput(
                     f"features {module.spec!r} stand behind a release, where what the user's code does could tell of private "
-                    "rows after they are paid for: put them in front of it"
+                    "rows after they were released: put them in front of it"
                 )
             module.require_per_example(row)
             with torch.no_grad():
@@ -88,7 +88,7 @@ def through(transforms: Iterable[nn.Module], x: Tensor) -> Tensor:
 
 @final
 class Front:
-    """All that stands in front of the network of a run: public modules, and places for those that releases make.
+    """The transforms in front of the network of a run: public modules, and places for those that releases make.
 
     Args:
         chain: of transforms, that of a plan.
@@ -116,7 +116,7 @@ class Front:
         """`x`, rows behind the public modules at the beginning, behind all others, which are made here or were before.
 
         Args:
-            session: pays for those that are released.
+            session: charges those that are releases.
             x: the rows.
             y: their labels.
             persons: the rows of each person, where persons are examples.

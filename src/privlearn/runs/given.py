@@ -1,7 +1,7 @@
 """What a run may be given: rows, in memory or fetched by index, and how it is to compute.
 
 What is refused before anything is spent, and the one message that a run may end with. `require_usable` looks at the data: for
-whoever holds them, outside the guarantee.
+the data's curator, outside the guarantee.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def require_public_numbers(examples: int, rates: Schedule) -> None:
 
 
 def require_labels_to_select(plan: Plan, y: Tensor) -> None:
-    """Refuse targets that are not the classes by which features are to be selected: for whoever holds the data.
+    """Refuse targets that are not the classes by which features are to be selected: for the data's curator.
 
     Raises:
         BadInput: they are no classes, or others than declared.
@@ -144,7 +144,7 @@ def require_labels_to_select(plan: Plan, y: Tensor) -> None:
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
 
-    This looks at the data: it is for whoever holds them, before anything is spent, and outside the guarantee. From there on,
+    This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee. From there on,
     an example that can't be computed adds nothing, and nothing is said about it.
 
     Raises:
@@ -171,7 +171,7 @@ ABSENT = (
 
 
 def warn_of_absent(*rows: Tensor) -> None:
-    """Warn if numbers in memory are not finite: a look at the data for whoever holds them, as that of `require_usable` is.
+    """Warn if numbers in memory are not finite: a look at the data for their curator, as that of `require_usable` is.
 
     Such rows are not refused: they are what an example that was taken out leaves among zero-out neighbours.
     """
@@ -272,8 +272,8 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
 
     Raises:
-        BadInput: public features stand in front of the network, or flips and shifts would have to move targets, too, or are
-            of no images.
+        BadInput: there are public features in front of the network, or flips and shifts would have to move targets, too, or
+            are of no images.
     """
     if augmentation is None:
         return
@@ -388,7 +388,7 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
     Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
-    that is paid for computes on all rows.
+    that is charged computes on all rows.
     """
     whole, workers = bool(plan.releases) or plan.reacts, 0
     if isinstance(given, DataLoader):

@@ -137,7 +137,7 @@ class Result(Described):
         method: the name of the method.
         facts: public values that only the run could tell, for the certificate and the card: plain JSON values by name.
         architecture: how to rebuild the model (`publish` fills in what it can).
-        seeded: whether somebody may know the random streams' seed.
+        seeded: whether anyone may know the random streams' seed.
         private_diagnostics: not covered by the guarantee.
         checkpoint: the file that the run was kept in, which `publish` deletes.
         model_spec: what `models.build` makes the network of, where the method built it by a name; else None.

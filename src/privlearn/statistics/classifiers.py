@@ -136,7 +136,7 @@ def _chosen(
 
 
 def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statistics]:
-    """What stands in front of the classifier, and the statistics of the features that it sees."""
+    """The transforms in front of the classifier, and the statistics of the features that it sees."""
     stream = rows.stream
     if plan.in_one_release:
         whole = release_statistics(

@@ -1,4 +1,4 @@
-"""`release_features`: noisy rows of few features, with public or randomised labels, for anybody to learn from.
+"""`release_features`: noisy rows of few features, with public or randomised labels, which any method can learn from.
 
 `select_features`: which features tell classes apart, chosen privately.
 """
@@ -92,7 +92,7 @@ def release_features(
     Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of
     rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release of
     all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing features
-    by all rows needs somebody who is trusted with them: this is not local privacy.
+    by all rows needs a trusted curator: this is not local privacy.
 
     Args:
         plan: what will be spent, and how.
@@ -167,7 +167,7 @@ def select_features(
     """Choose the plan's number of features.
 
     Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
-    exactly `plan.event()`. Labels and shapes are looked at once, for whoever holds the data, before anything is spent. From
+    exactly `plan.event()`. Labels and shapes are looked at once, for the data's curator, before anything is spent. From
     then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class has a floor:
     nothing is said about any of them.
 

@@ -37,10 +37,10 @@ class Origin:
     """What is public of where rows come from.
 
     Attributes:
-        transforms: what stands in front: what scales rows by declared bounds, and the plan's public transforms.
+        transforms: those in front: what scales rows by declared bounds, and the plan's public transforms.
         input_shape: of one example.
         schema: digest of the schema of the table that the rows come from; empty if they come from none.
-        seeded: whether somebody may know the seed of the noise.
+        seeded: whether anyone may know the seed of the noise.
         discrete: whether noise goes on a grid.
         names: of the numbers in a row, where the data name them.
         public: what the public features are, for certificates.
@@ -116,7 +116,7 @@ def opened(
 def _in_front(
     plan: StatisticsPlan, data: Dataset
 ) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None, Sequence[dict[str, Any]]]:
-    """What stands in front, the rows that it made, what is still to be done to a few of them, and the public features.
+    """The transforms in front, the rows behind them, what is still to be done to a few of them, and the public features.
 
     Features are made here, for they may be kept; rows are scaled a few at a time.
     """
@@ -171,7 +171,7 @@ def linear_result(
 
 
 def _require_rows(plan: StatisticsPlan, data: Dataset) -> None:
-    """Look at the data once, for whoever holds them: outside the guarantee, and before anything is spent."""
+    """Look at the data once, for the data's curator: outside the guarantee, and before anything is spent."""
     if data.y is None:
         raise BadInput(
             "the data have no targets: features are chosen by classes; give a class for each row, Dataset(x, y)"
@@ -181,7 +181,7 @@ def _require_rows(plan: StatisticsPlan, data: Dataset) -> None:
         require_groups(data.name, groups, len(data.x))
         if most_rows(groups) > plan.group_size:
             raise BadInput(
-                "the data carry person ids (groups), by which somebody has more rows than the plan protects together "
+                "the data carry person ids (groups), by which a person has more rows than the plan protects together "
                 f"({plan.group_size}): declare a public bound with group_size=K. To protect "
                 "single rows only, give data without person ids (an .npz without groups, a schema without person)"
             )

@@ -190,7 +190,7 @@ class ChoosingPlan(StatisticsPlan):
     Attributes:
         classes: the declared number of classes.
         features: the number of numbers in a row.
-        keep: how many features are kept; all of them: nothing is selected, or paid for selecting.
+        keep: how many features are kept; all of them: nothing is selected, or charged for selecting.
         row_norm: L2 norm R that rows are clipped to. Public: it may not be read off the data.
         coordinate_bound: bound B on single numbers, which selection by Gumbel noise needs; None: none is declared.
         criterion: `distance` (the largest between class means), `t` (that over its standard error, with

@@ -5,12 +5,12 @@ ledger in every fit, a grid search would spend its budget as often as it fits an
 searches hand on the ledger itself, never a copy; in another process (`n_jobs`) a ledger in memory refuses, and one in a file
 (`Ledger.open`) is charged there. Only a ledger in a file can be pickled, and fitted estimators with it.
 
-Nobody tells an estimator how many fits a search will make. `budget_for` says what they cost: a ledger of that budget pays for
-all of them, and not for one more. On a smaller one the first fits are paid for and the others refused; scikit-learn turns
-refusals into scores of NaN unless it is told `error_score="raise"`, and what was spent stays spent.
+An estimator does not know how many fits a search will make. `budget_for` says what they cost: a ledger of that budget allows
+all of them, and not for one more. On a smaller one the first fits are charged and the others refused; scikit-learn turns
+refusals into scores of NaN unless `error_score="raise"` is set, and what was spent stays spent.
 
 Not covered: scores on held-out private rows, and whatever else looks at private rows. A scaler that is fitted to them, in
-front, is a release that nobody pays for: only transforms that are fixed beforehand may stand there.
+front, is a release that is not charged: only transforms that are fixed beforehand may stand there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Plan = TypeVar("_Plan", bound=StatisticsPlan)
 
 
 def budget_for(*plans: StatisticsPlan, fits: int = 1, delta: float | None = None) -> Budget:
-    """What so many fits of a pipeline with these plans cost together: the least budget of a ledger that pays for all of them.
+    """What so many fits of a pipeline with these plans cost together: the least budget of a ledger that allows all of them.
 
     Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
 
@@ -87,7 +87,7 @@ class DPFeatureSelector(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         streams: the random streams; by default new ones in each fit.
         classes: the labels that there may be, public, where they are not 0 .. classes - 1: texts, for example.
         then: the plan of the estimator that comes after it on the same ledger: where there is no room for both, nothing is
-            charged. Without it a fit of a pipeline can end half paid for.
+            charged. Without it a fit of a pipeline can end half charged.
 
     Attributes:
         indices_: the kept features' places, the best first.
@@ -231,7 +231,7 @@ def _numbered(y: Any, classes: Any, plan: ChoosingPlan) -> tuple[NDArray[Any], N
     """The declared classes, sorted as scikit-learn has them, and labels as their numbers.
 
     Raises:
-        BadInput: another number of classes than the plan's, or labels outside them: for whoever holds the data.
+        BadInput: another number of classes than the plan's, or labels outside them: for the data's curator.
     """
     labels = np.asarray(y)
     if classes is None:

@@ -1,7 +1,7 @@
 """What a student learns from: public inputs, and the answers to some of them that were released.
 
 The teachers are asked what the plan says, one release for each query, charged before its noise is drawn. Answers that
-are kept: what was paid for is neither lost nor paid twice when a run is interrupted.
+are kept: what was charged is neither lost nor charged twice when a run is interrupted.
 
 The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is killed
 from there on draws the same noise for the same sums again, and is as secret as the records until then. Afterwards it
@@ -39,7 +39,7 @@ from privlearn.transforms.modules import Scale
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers:
-    """What a student learns from: public inputs, and what was released for some of them; paid for once, for all students.
+    """What a student learns from: public inputs, and what was released for some of them; charged once, for all students.
 
     Attributes:
         inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the first
@@ -54,7 +54,7 @@ class Answers:
         pool: the public inputs as they were given.
         ledger: what was charged; None for answers that were made up.
         facts: public values of the asking, for certificates.
-        seeded: whether somebody may know the seed of the noise.
+        seeded: whether anyone may know the seed of the noise.
         discrete: whether the noise was on a grid.
         private_diagnostics: not covered by the guarantee.
     """
@@ -141,7 +141,7 @@ class Pool:
     Attributes:
         raw: as they were given, shape (pool, ...).
         inputs: as a student gets them: scaled, where bounds are declared.
-        transforms: what stands in front of the student for that.
+        transforms: those in front of the student for that.
     """
 
     raw: Tensor
@@ -249,7 +249,7 @@ def _codes(plan: PatePlan, sums: CodeSums, ledger: Account, streams: Streams) ->
 def _confident(
     plan: PatePlan, aggregate: ConfidentVotes, counts: VoteCounts, ledger: Account, streams: Streams
 ) -> tuple[Tensor, Tensor]:
-    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan pays for.
+    """Noisy counts for the queries on which the teachers agree, until as many were given as the plan allows.
 
     The tests decide how much is spent, so all of it goes through a filter that was charged beforehand.
     """

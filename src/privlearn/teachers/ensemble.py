@@ -52,7 +52,7 @@ class Teachers:
     ) -> Iterator[Tensor | None]:
         """Each teacher's answers to `inputs`, a row for each; None for one that has none.
 
-        What it gives may be anything: what is of no use is passed over, silently, by whoever adds the answers up.
+        What it gives may be anything: what is of no use is passed over, silently, where answers are added up.
 
         Args:
             inputs: public inputs, shape (queries, ...).
@@ -67,7 +67,7 @@ class Teachers:
 class Given(Teachers):
     """Predictions that were made elsewhere: hospitals, say, which need not share anything else.
 
-    That each record was with one teacher, and stays with it where a record is replaced, is the word of whoever made them.
+    That each record was with one teacher, and stays with it where a record is replaced, is their maker's word.
 
     Args:
         files: an .npz for each teacher, or the folder in which they are: `predictions` has a row for each query.
@@ -107,7 +107,7 @@ class Given(Teachers):
     ) -> Iterator[Tensor | None]:
         """What the files hold, one file at a time.
 
-        Files are refused aloud: for whoever holds them, before anything is charged. What they say is the next thing to know.
+        Unusable files are refused, for the data's curator, before anything is charged.
 
         Raises:
             BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another shape.

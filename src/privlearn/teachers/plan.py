@@ -47,7 +47,7 @@ class PatePlan(AbstractPlan):
     look at the votes, so it is no secret itself.
 
     Attributes:
-        queries: public inputs that the teachers are asked about; each is paid for, whatever becomes of its answer.
+        queries: public inputs that the teachers are asked about; each is charged, whatever becomes of its answer.
         teachers: how many there are (K), each trained on a part of its own of the private records.
         aggregate: what is asked for: `Ball`, `Box`, `Votes` or `ConfidentVotes`.
         noise_multiplier: noise standard deviation over sensitivity; None until `calibrate` sets it.
@@ -55,8 +55,8 @@ class PatePlan(AbstractPlan):
         group_size: the declared, public number of records that one person has at most: targets and guarantees are then for
             all of them together.
         budget: what the plan was calibrated to; the limit of the ledger.
-        persons: whether the guarantee is for a person with all their rows, however many. It costs nothing: whoever comes, goes
-            or changes moves one teacher. It needs records with person ids (`pv.Dataset(..., groups=ids)`).
+        persons: whether the guarantee is for a person with all their rows, however many. A person who comes, goes or
+            changes moves one teacher, so it costs nothing. It needs records with person ids (`pv.Dataset(..., groups=ids)`).
 
     Raises:
         BadInput: a number out of range.
@@ -229,7 +229,7 @@ class PatePlan(AbstractPlan):
                 f"{asked.answers} times",
             ),
             (
-                "what is paid for",
+                "what is charged",
                 f"all of that beforehand: {self.queries} tests (sensitivity 1, {asked.share:g} of the price) and "
                 f"{asked.answers} answers (sensitivity sqrt 2) are together rho {zcdp.rho(self.event()):.6g}",
             ),
@@ -391,7 +391,7 @@ class Votes:
 class ConfidentVotes:
     """As `Votes`, asked only where the largest count, with noise, reaches `threshold` (Confident-GNMax, Papernot et al. 2018).
 
-    Every query pays for that test, and `answers` of them at most for an answer; then nothing more is asked.
+    Every query is charged for that test, and `answers` of them at most for an answer; then nothing more is asked.
 
     Attributes:
         classes: how many there are.

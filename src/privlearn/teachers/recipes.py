@@ -2,7 +2,7 @@
 
 A teacher may be anything, as long as nothing of it reaches another teacher. So the global random generators are set to
 a seed of the teacher's own while it is trained, whatever it draws; its warnings, which tell of its records, are not
-shown; and one that fails has no answers.
+printed; and one that fails has no answers.
 
 Label spreading over public inputs (Zhou et al. 2004): few labels, or noisy ones, reach all inputs that resemble theirs.
 
@@ -143,7 +143,7 @@ class Network:
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """For the block: the global random generators at `seed`, and no warnings shown. All are then what they were."""
+    """For the block: the global random generators at `seed`, and no warnings printed. All are then what they were."""
     with generators_at(seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -308,7 +308,7 @@ _LONGEST = 300  # characters of a text
 def described(recipe: Recipe) -> dict[str, Any]:
     """A recipe as plain values: its kind, and what tells it from others of that kind.
 
-    Two functions are told apart by their names and their code, not by values that they captured.
+    Two functions are distinguished by their names and their code, not by values that they captured.
     """
     with isolated(0), suppress(Exception):  # one that can't be made is refused where teachers are trained
         match recipe:
@@ -349,7 +349,7 @@ def _name(of: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """A text in one line, without addresses of objects; a long one is cut, and its end told by a digest."""
+    """A text in one line, without addresses of objects; a long one is cut, and its end replaced by a digest."""
     line = re.sub(r" at 0x[0-9A-Fa-f]+", "", " ".join(text.split()))
     if len(line) <= _LONGEST:
         return line

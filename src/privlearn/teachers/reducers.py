@@ -1,4 +1,4 @@
-"""What every reducer can do, and what it may be fitted on: public data, which whoever holds them declares.
+"""What every reducer can do, and what it may be fitted on: data that are declared public.
 
 Linear reducers: principal components, a random projection, and none.
 

@@ -1,4 +1,4 @@
-"""What stands in front of a network, as plans hold it: public numbers, a price, and how its module is made."""
+"""Transforms in front of a network, as plans hold them: public numbers, a price, and how its module is made."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Transform(ABC):
 
         Args:
             stated: what its `config` stated, with the fields `stated`, each a text or, for a shape, a list of sizes.
-            code: the code that whoever loads it names themselves, `package.module:function`; a file's word is not enough.
+            code: the code that the caller names, `package.module:function`; a file's word is not enough.
 
         Raises:
             BadInput: a configuration that describes none.

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 256
 
 
 def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransform, ...], Dataset]:
-    """What stands in front of a network for `features`, and the data that it takes: a folder's take the place of the rows.
+    """The transforms in front of a network for `features`, and the data that it takes: a folder's take the place of the rows.
 
     Args:
         features: as `parse` reads them, or a folder of features that were made elsewhere (`save_features`).

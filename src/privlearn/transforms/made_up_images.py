@@ -1,6 +1,6 @@
-"""Images that nobody took: random strokes, shapes and textures, of which directions of public features are learned.
+"""Generated images: random strokes, shapes and textures, of which directions of public features are learned.
 
-The directions in which public features differ most, among images that nobody took.
+The directions in which public features differ most, among generated images.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from privlearn.transforms.specs import RowNorm
 
 
 class RowTransform(nn.Module):
-    """A fixed transform of rows, each by itself, as it stands in front of a network and in a published model.
+    """A fixed transform of rows, each by itself: in front of a network, and in a published model.
 
     Attributes:
         kind: of the `Transform` that makes such modules, and that makes an empty one for published weights to fill.
@@ -198,8 +198,8 @@ _ROWS_AT_ONCE = 4096
 class ExternalModule(RowTransform):
     """What `package.module:function`, called without arguments, returns: a module from rows to features.
 
-    Whoever names it declares that it was made without the private rows. Its weights are not part of the published model: its
-    name and a digest of them are, and whoever predicts must have the same.
+    Naming it declares that it was made without the private rows. Its weights are not part of the published model: its
+    name and a digest of them are, and the same are needed to predict.
 
     It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of: batch norm then is a
     fixed affine map by its running statistics.
@@ -220,11 +220,11 @@ class ExternalModule(RowTransform):
         made = _made(spec, seed=0).eval().requires_grad_(False)
         self._held = (made,)  # in a tuple: not among this module's own weights, and left alone by train()
         self.digest = _digest(made)
-        # Whoever predicts calls the function again, in another process.
+        # To predict, the function is called again, in another process.
         if _digest(_made(spec, seed=1)) != self.digest:
             raise BadInput(
                 f"features {spec!r} made other weights when the function was called a second time: expected the same ones, "
-                "or nobody could ever predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
+                "or it could not be used to predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
             )
 
     @property
@@ -242,7 +242,7 @@ class ExternalModule(RowTransform):
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn rows (batch, ...) into features (batch, ...)."""
-        # Somebody else may hold the module, too.
+        # The caller may hold the module, too.
         return cast(Tensor, self._held[0].eval()(x))
 
     def require_per_example(self, row: Tensor) -> None:
@@ -263,7 +263,7 @@ class ExternalModule(RowTransform):
         require_per_example(self._held[0], row, fixed=True)
 
     def require_finite(self, features: Tensor, rows: Tensor) -> None:
-        """Refuse an encoder that makes numbers of rows that are none: for whoever holds them, before anything is spent.
+        """Refuse an encoder that makes numbers of rows that are none: for the data's curator, before anything is spent.
 
         Args:
             features: of private rows, shape (rows, ...).

@@ -163,7 +163,7 @@ def save_features(
         encoder: what made them, in words; public, and published. You declare that no private row had a part in it.
         sha256: of the encoder's weights, to be published with its name.
         normalise: whether each row is brought to mean 0 and variance 1 before it is learned from.
-        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is found out. Without
+        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is noticed. Without
             it only their number is checked.
 
     Raises:

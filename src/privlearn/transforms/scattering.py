@@ -1,4 +1,4 @@
-"""Wavelet scattering of images (Bruna and Mallat 2013): features that nobody's data were used to choose.
+"""Wavelet scattering of images (Bruna and Mallat 2013): features that no data were used to choose.
 
 As they are, or seen at each place by random units that are drawn from made-up images, as suits photographs.
 """

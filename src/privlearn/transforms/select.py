@@ -1,8 +1,8 @@
 """Private feature selection: released class statistics, criteria on them, and one-shot selection of the best features.
 
-How a choice of features is told: as plain values for certificates, and as lines for cards and screens; never torch.
+How a choice of features is stated: as plain values for certificates, and as lines for cards and screens; never torch.
 
-Only what was released is told: which features were chosen, in their order, and, where statistics of them were released, the
+Only what was released is stated: which features were chosen, in their order, and, where statistics of them were released, the
 criterion by these with the standard deviation of the noise in it.
 """
 
@@ -375,7 +375,7 @@ class SelectFeatures(PrivateTransform):
 
 
 def require_classes(y: Any, classes: int) -> None:
-    """Raise `BadInput` unless the targets are declared classes: for whoever holds the data, before anything is spent."""
+    """Raise `BadInput` unless the targets are declared classes: for the data's curator, before anything is spent."""
     import numpy as np
 
     labels = np.asarray(y)

@@ -25,8 +25,8 @@ _LONGEST, _PREFIX = 200, "precomputed by "
 class External(PublicTransform):
     """A fixed module of the user's own, which `package.module:function`, called without arguments, returns.
 
-    Whoever names it declares that it was made without the private rows. Its weights are not part of the published model: its
-    name and a digest of them are, and whoever predicts must have the same.
+    Naming it declares that it was made without the private rows. Its weights are not part of the published model: its
+    name and a digest of them are, and the same are needed to predict.
 
     Attributes:
         name: `package.module:function`.
@@ -87,7 +87,7 @@ class External(PublicTransform):
 class Precomputed(PublicTransform):
     """Rows that are features already, made elsewhere by a declared public encoder: as they are, or each normalised by itself.
 
-    Whoever names the encoder declares that no private row had a part in it, and that each row's features were made of that row
+    Naming the encoder declares that no private row had a part in it, and that each row's features were made of that row
     alone. Neither can be checked here.
 
     Attributes:

@@ -312,7 +312,7 @@ def parse(spec: str) -> PublicTransform | None:
         return None
     if name == "pca":
         raise BadInput(
-            f"features {spec[:60]!r} are learned from the private rows, and paid for: they are a release, not an encoder. "
+            f"features {spec[:60]!r} are learned from the private rows: they are a release, not an encoder. "
             "Give pv.Plan(front=(pv.transforms.PrivatePCA(L, 16.0),)), or features='pca:L' to pv.train"
         )
     if name in _BY_NUMBERS:
@@ -331,13 +331,13 @@ def parse(spec: str) -> PublicTransform | None:
         return External(spec)
     raise BadInput(
         f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, {ScatterRandom().spec}, "
-        "norm:power=0.5, pca:L (paid for), package.module:function, or a folder",
+        "norm:power=0.5, pca:L (a release), package.module:function, or a folder",
         spec=spec,
     )
 
 
 def usual(shape: Sequence[int], low: object, signal: float = math.inf) -> str | None:
-    """The spec of what stands in front of a linear model where nobody says otherwise, by public facts.
+    """The spec of the features in front of a linear model where none are given, by public facts.
 
     Args:
         shape: of one example.

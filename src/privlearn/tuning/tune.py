@@ -1,7 +1,7 @@
-"""Private parameter selection: train several candidates, publish one, and show nothing of the others.
+"""Private parameter selection: train several candidates, publish one, and drop the others.
 
 The whole is charged before the first candidate sees a row. Each candidate then runs on a ledger of its own that takes exactly
-what was paid for it. Scores, error counts, losing models and the number of runs are kept in local variables only, and dropped.
+what was charged for it. Scores, error counts, losing models and the number of runs are kept in local variables only.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def tune(
     stopping that tells how many runs there were, which must stay secret.
 
     A candidate that raises after it has spent something counts as the worst there is, silently: that its training failed
-    (its weights became infinite, say) is covered by what was paid, as long as it follows from what was released. What it
-    raises before it spends anything is raised to whoever holds the data, as in `dpsgd`. The whole stays charged either way.
+    (its weights became infinite, say) is covered by what was charged, as long as it follows from what was released. What it
+    raises before it spends anything is raised to the data's curator, as in `dpsgd`. The whole stays charged either way.
 
     Args:
         plan: the candidates, and how to choose.
@@ -159,7 +159,7 @@ def _score(plan: RandomStopping, result: Result, data: Dataset, streams: Streams
 
 @final
 class _Trainer:
-    """Calls a training callable, and holds it to what was paid for.
+    """Calls a training callable, and holds it to what was charged.
 
     Args:
         train: what is called.
@@ -233,5 +233,5 @@ def _rows(given: Any) -> Dataset:
 
 
 def _tuning(plan: Blocks | RandomStopping, chosen: int, data: Dataset) -> dict[str, Any]:
-    """What is told of the choice. On blocks a training's number of examples follows from that of all."""
+    """What is stated of the choice. On blocks a training's number of examples follows from that of all."""
     return {"chosen": chosen} | ({"examples": plan.examples or data.examples} if isinstance(plan, Blocks) else {})

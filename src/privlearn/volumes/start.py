@@ -94,7 +94,7 @@ class Corrections:
     """Short codes of what probabilities say beyond a public reference, in a few smooth directions for each query.
 
     A direction raises the score of one class by a slow wave over the volume: a product of cosines, of `order` half waves in
-    all. It moves the reference most where that is unsure, at the borders of what it found, and hardly elsewhere. Codes are
+    all. It moves the reference most where that is unsure, at the borders of its segments, and hardly elsewhere. Codes are
     in an orthonormal basis of these directions, the one nearest to them, so a code's L2 norm is that of the change of the
     maps, and numbers mean the same in all queries.
 
@@ -295,7 +295,7 @@ class Start:
         codes = torch.cat([corrections.encode(probabilities(one, inputs)) for one in standing_in])
         # A network that nothing moves would leave no room at all.
         radius = max(share * float(codes.norm(dim=1).median()), 1e-3)
-        # A copy: whoever goes on training `network` must not change what is public.
+        # A copy: training `network` further must not change what is public.
         return cls(copy.deepcopy(network), labelled, inputs, reference, corrections, radius, tuning, labelled.classes)
 
     def teachers(self, private: Dataset, count: int, *, folder: str | Path | None = None, jobs: int = 1) -> Teachers:

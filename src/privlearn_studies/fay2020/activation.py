@@ -18,7 +18,7 @@ _SIZES = (1, 2, 8, 64)
 _DRAWS, _QUICK_DRAWS = 200_000, 20_000
 _SEEDS, _QUICK_SEEDS = 5, 1
 _SLOPE = math.sqrt(8 / math.pi)
-#: Where the formula as it is printed fails in single precision, and in how many dimensions it is shown.
+#: Where the formula as it is printed fails in single precision, and in how many dimensions it is tried.
 _FAR, _WIDE = -60.0, 64
 
 

@@ -18,7 +18,7 @@ from privlearn.teachers.sums import Shapes
 class Kept(Teachers):
     """An ensemble whose answers are known already, to the first queries as many as are asked.
 
-    Each release of them is priced by itself, as if it were the only one. A study shows several; a publisher pays for
+    Each release of them is priced by itself, as if it were the only one. A study prints several; a publisher is charged for
     them all.
 
     Args:

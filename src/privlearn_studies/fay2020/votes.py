@@ -156,7 +156,7 @@ def train(
         first: how many records the teachers share; None: all 60,000.
 
     Returns:
-        Exact figures of private votes but for `test`: shown in a study on public data.
+        Exact figures of private votes but for `test`: printed in a study of public data.
         teacher: the mean accuracy of one teacher on the images that were asked about.
         plurality: the accuracy of the teachers' plurality there, without noise.
         answers: for each number of queries the accuracy of the noisy winners.

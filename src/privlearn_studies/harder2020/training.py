@@ -99,7 +99,7 @@ class Setting:
 def train(seed: int, setting: Setting) -> dict[str, Any]:
     """Train with `seed`, which fixes weights, batches and noise.
 
-    Figures on training rows are private: shown in a study on public data, never published.
+    Figures on training rows are private: printed in a study of public data, never published.
 
     Returns:
         test: after each epoch, test accuracy (on the images held back, where there are some); of autoencoders half the

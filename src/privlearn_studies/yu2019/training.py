@@ -86,7 +86,7 @@ def _same(setting: Setting) -> Setting:
 def train(seed: int, setting: Setting) -> dict[str, Any]:
     """Train with `seed`, which fixes weights, batches and noise: equal seeds make pairs.
 
-    Training accuracies are private figures: shown in a study on public data, never published.
+    Training accuracies are private figures: printed in a study of public data, never published.
 
     Returns:
         test: test accuracy after each epoch.

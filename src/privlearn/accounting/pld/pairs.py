@@ -9,7 +9,7 @@ so moving mass from a point to the two ends of its cell *while keeping its mean*
 raise both of them, at once, and the error is of second order in the cell width. Mass beyond the grid goes to R = 0
 or R = infinity in the same way (Doroshenko et al. 2022 call the split "connect the dots").
 
-The dominating pair of a Poisson-sampled Gaussian release for somebody with k of the examples, on a grid.
+The dominating pair of a Poisson-sampled Gaussian release for a person with k of the examples, on a grid.
 
     P = sum_j Binomial(k, q)(j) N(j, sigma^2)    against    Q = N(0, sigma^2)
 

@@ -1,4 +1,4 @@
-"""The operations that have a rule: what each does with trained parameters, found by torch's function."""
+"""The operations that have a rule: what each does with trained parameters, by torch's function."""
 
 from __future__ import annotations
 
