@@ -70,6 +70,7 @@ def test_cross_validation_is_charged_fit_by_fit() -> None:
         cross_val_score(made, X, Y, cv=3, error_score="raise")
 
 
+@pytest.mark.nightly
 def test_a_search_in_other_processes_is_refused_or_charged_to_a_file(tmp_path: Any) -> None:
     made = DECLARED["DPFisherClassifier"]()
     grid = {"epsilon": [0.5, 1.0]}

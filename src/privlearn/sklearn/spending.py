@@ -175,7 +175,7 @@ def _total(ledger: Ledger, delta: float) -> Guarantee:
 
 
 def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
-    """Warn whoever called `fit` if nothing is claimed, or if several fits add up without a limit."""
+    """Warn the caller of `fit` if nothing is claimed, or if several fits add up without a limit."""
     if reasons:
         warnings.warn(f"nothing is claimed of this fit: {'; '.join(reasons)}", PrivacyWarning, stacklevel=5)
     elif privacy.total is not None and privacy.total.kind != "bound":
@@ -189,7 +189,7 @@ def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
 
 
 def budget_for(*plans: AbstractPlan, fits: int = 1, delta: float | None = None) -> Budget:
-    """What so many fits of a pipeline with these plans cost together: the least budget of a ledger that pays for all of them.
+    """What so many fits of a pipeline with these plans cost together: the least budget that has room for all of them.
 
     Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
 
