@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from privlearn.accounting import accountant
 from privlearn.accounting import tradeoff as module
 from privlearn.accounting.events import Repeated
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.accounting.mechanisms import Gaussian, Laplace, PoissonSampled, PureDP
+from privlearn.accounting.mechanisms import Gaussian, Laplace, Partitioned, PoissonSampled, PureDP
 from privlearn.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.errors import BadInput, UnsupportedEvent
 
@@ -23,7 +24,7 @@ ADD_REMOVE = Adjacency.ADD_REMOVE
 def test_the_grid_agrees_with_the_gaussian_curve_and_is_never_below_it(sigma: float) -> None:
     event = Gaussian(sigma)
     exact = tradeoff(event, ADD_REMOVE)
-    grid = TradeOff(None, tuple(module._by_pld(event, 1).tolist()))
+    grid = TradeOff(None, tuple(module._deltas(event, 1).tolist()))
     for rate in RATES:
         truth = float(norm.cdf(norm.ppf(rate) + 1 / sigma)) if 0 < rate < 1 else rate
         assert exact.true_positive_rate(rate) == pytest.approx(truth, abs=1e-12)
@@ -67,6 +68,22 @@ def test_groups_are_easier_to_find_than_one_example() -> None:
     one, three = tradeoff(event, ADD_REMOVE), tradeoff(event, ADD_REMOVE, 3)
     assert one.success < three.success < 1
     assert tradeoff(Gaussian(3.0), ADD_REMOVE, 3).success == tradeoff(Gaussian(1.0), ADD_REMOVE).success
+
+
+def test_groups_without_an_event_of_their_own_are_bounded_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--sampling partition --group-size 5`: a bound, consistent with the guarantee, and never below the exact one."""
+    event = Repeated(Partitioned(20, Gaussian(8.0)), 20)
+    one = tradeoff(event, ADD_REMOVE)
+    for k in (2, 5):
+        bound, claim = tradeoff(event, ADD_REMOVE, k), accountant.guarantee(event, ADD_REMOVE, 1e-5, k)
+        assert one.advantage < bound.advantage <= k * one.advantage
+        for rate in (0.001, 0.01, 0.1):
+            assert bound.true_positive_rate(rate) <= (1e-5 + math.exp(claim.epsilon) * rate) * 1.05
+    sampled = Repeated(PoissonSampled(0.01, Gaussian(1.0)), 100)
+    exact = tradeoff(sampled, ADD_REMOVE, 3)
+    monkeypatch.setattr(module, "for_group", lambda event, k: None)
+    in_steps = tradeoff(sampled, ADD_REMOVE, 3)
+    assert all(exact.true_positive_rate(rate) <= in_steps.true_positive_rate(rate) for rate in RATES)
 
 
 def test_what_is_said_is_rounded_up_and_names_all_three_figures() -> None:

@@ -68,14 +68,14 @@ TRAINING: dict[str, tuple[Callable[[], dict[str, Any]], tuple[str, ...]]] = {
     ),
     "a model of half precision": (lambda: {"model": net().half(), "data": (X.half(), Y)}, ("float16", "model.float()")),
     "nothing to train": (lambda: {"model": nn.Flatten()}, ("no trainable parameter", "requires_grad")),
-    "no loss": (lambda: {"loss": None}, ("loss is None", "reduction='none'")),
+    "no loss": (lambda: {"loss": None}, ("given no loss", "reduction='none'")),
     "a mean loss": (
         lambda: {"loss": nn.CrossEntropyLoss()},
         ("the loss has shape () for a batch of 4", "shape (4,)", "reduction='none'"),
     ),
     "a loss in numpy": (
         lambda: {"loss": lambda out, y: np.zeros(len(y))},
-        ("made-up rows", "one number for each example"),
+        ("the loss is a ndarray", "one value for each example"),
     ),
     "a loss without gradients": (
         lambda: {"loss": lambda out, y: cross_entropy(out, y).detach()},

@@ -104,7 +104,7 @@ REFUSALS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a budget the PCA alone exceeds": (
         (*BUDGET, "--epsilon", "0.1", "--pca", "5", "--pca-noise", "1"),
-        ("before training alone cost", "budget is epsilon 0.1"),
+        ("before and after training alone cost", "budget is epsilon 0.1"),
     ),
     "a budget that not one epoch meets": (
         (*BUDGET, "--epsilon", "0.1", "--noise-multiplier", "0.5"),

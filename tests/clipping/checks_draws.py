@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import random as python_random
@@ -348,7 +349,8 @@ def check_copies_mix_no_rows_by_whatever_randomness() -> None:
     """A transform that mixes rows by numbers from anywhere is refused, and so is one that keeps something."""
     x, y = rows_of()
     net = made(lambda: nn.Linear(5, 3))
-    for name, transform in FOREIGN.items():
+    for name, kept in FOREIGN.items():
+        transform = copy.deepcopy(kept)  # what it remembers of an earlier batch is not there
         legacy, plain = np.random.get_state()[1].tolist(), python_random.getstate()  # noqa: NPY002
         must_raise(
             NotPerExample,

@@ -522,7 +522,7 @@ def test_training_in_low_precision_says_so() -> None:
         (("--microbatch", "2.5"), ("--microbatch", "2.5")),
         (("--microbatch", "some"), ("--microbatch", "some")),
         (("--clip", "soft"), ("'soft'", "flat, layer, automatic, quantile")),
-        (("--clip", "automatic", "--clip-norm", "0"), ("clip_norm is 0",)),
+        (("--clip", "automatic", "--clip-norm", "0"), ("--clip-norm is 0",)),
     ],
 )
 def test_the_command_line_refuses(

@@ -121,15 +121,15 @@ def test_all_of_it_on_the_command_line(rows: str, tmp_path: Path, capsys: pytest
     [
         (["--views", "4", "--features", "raw"], "--augment shift:2"),
         (["--augment", "flip", "--features", "raw"], "--views 4"),
-        (["--views", "4", "--augment", "flip"], "features='raw'"),  # images are scattered by default
+        (["--views", "4", "--augment", "flip"], "--features raw"),  # images are scattered by default
         (["--views", "0", "--augment", "flip", "--features", "raw"], "--views is 0"),
         (["--views", "4", "--augment", "spin", "--features", "raw"], "'spin' cannot be read"),
         (["--views", "4", "--augment", "shift:30", "--features", "raw"], "--augment shift:30: shifts"),
         (["--views", "4", "--augment", "flip", "--pca", "4"], "rows of shape (4,)"),
         (["--average", "1.5"], "average is 1.5"),
         (["--average", "0"], "average is 0"),
-        (["--label-smoothing", "1"], "label_smoothing is 1.0"),
-        (["--label-smoothing", "-0.1"], "label_smoothing is -0.1"),
+        (["--label-smoothing", "1"], "--label-smoothing is 1.0"),
+        (["--label-smoothing", "-0.1"], "--label-smoothing is -0.1"),
         (["--average", "0.5", "--method", "dpmac"], "does not go with --average"),
         (["--views", "2", "--augment", "flip", "--method", "dpmac"], "does not go with --views"),
         (["--label-smoothing", "0.1", "--method", "dpmac"], "does not go with --label-smoothing"),

@@ -88,7 +88,7 @@ BAD: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "a PCA that takes it all": (
         lambda: plan(front=(pv.transforms.PrivatePCA(2, 1.0),)).within(RHO),
-        ("releases before training alone",),
+        ("releases before and after training alone",),
     ),
 }
 
@@ -323,8 +323,8 @@ def test_what_training_refuses(
 def test_public_rows_without_a_schedule_that_looks_at_them(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*options(rows, "--public", str(rows / "others.npz"), schedule="exp:k=0.1")) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "validation= is for validation schedules, and the schedule is exp: nothing looks" in said
-    assert "--public NAME_OR_PATH" in said
+    assert "--public is for validation schedules, and the schedule is exp: nothing looks" in said
+    assert "Leave them out, or use a schedule that looks (validation:k=0.7)" in said
 
 
 BUDGET = ("budget", "--examples", "60000", "--batch-size", "600")

@@ -22,6 +22,7 @@ from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate, folder, keys, publish, verify
 from privlearn.publishing.folder import CERTIFICATE, Contents
 from privlearn.publishing.verify import Verification
+from privlearn.temperature import Temperature
 from tests.descent import checks_validation as validation_checks
 from tests.mac import checks_runs as mac_run_checks
 from tests.mac.nets import made_up, net
@@ -238,6 +239,11 @@ def every_plan() -> list[AbstractPlan]:
         pv.teachers.PatePlan(20, 50, pv.teachers.ConfidentVotes(10, 5.0, 4)),
         pv.teachers.PatePlan(20, 50, pv.teachers.Ball(1.0)),
         pv.teachers.PatePlan(20, 50, pv.teachers.Box(7)),
+        pv.Plan(pv.Poisson(0.1), temperature=Temperature(20.0)),
+        *(
+            pv.boosting.BoostingPlan((pv.boosting.Interval(0, 1), pv.boosting.Levels(3)), target, trees=2)
+            for target in (pv.boosting.Labels(3), pv.boosting.Values(0, 1), pv.boosting.Counts(9))
+        ),
         *feature_checks.EVERY_PLAN,
         pv.tuning.Blocks(two, retrain=True),
         pv.tuning.RandomStopping(two, 3.0),

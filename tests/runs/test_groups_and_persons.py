@@ -79,7 +79,7 @@ def test_for_a_reader(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 def test_group_sizes_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     plan = ("budget", "--examples", "5000", "--epsilon", "3")
     for size in ("0", "-3", "10001"):
-        assert "group_size" in refused(capsys, *plan, "--group-size", size)
+        assert "--group-size" in refused(capsys, *plan, "--group-size", size)
     assert "Leave out one of the two" in refused(capsys, *plan, "--group-size", "2", "--rows-per-person", "4")
 
 
@@ -93,7 +93,7 @@ def test_training_for_a_group(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert verified["epsilon"] == pytest.approx(found["epsilon"], rel=1e-9)
     claim = json.loads((tmp_path / "model" / "privacy.json").read_text())["claim"]
     assert claim["group_size"] == 4
-    assert "somebody with more is protected less" in (tmp_path / "model" / "README.md").read_text()
+    assert "a person with more is protected less" in (tmp_path / "model" / "README.md").read_text()
     assert main(["verify", str(tmp_path / "model")]) == 0
     assert "for up to 4 examples of one person" in capsys.readouterr().out
 

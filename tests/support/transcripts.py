@@ -15,6 +15,7 @@ import logging
 import math
 import random
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,13 +32,17 @@ from privlearn.accounting.filters import PrivacyFilter
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.boosting import rounds
-from privlearn.descent import dpsgd as dpsgd_module
-from privlearn.descent import epoch_noise
+from privlearn.descent import after_training, dpsgd, epoch_noise
 from privlearn.mac import dpmac
 from privlearn.mechanisms import release as release_module
 from privlearn.runs.given import ABSENT
-from privlearn.statistics import features as feature_rows
+from privlearn.statistics import classifiers, features
+from privlearn.teachers import answers
 from privlearn.transforms import pca
+from privlearn.tuning import tune
+
+#: Imported before a run is recorded: their calls of `release` are.
+RELEASING = (after_training, answers, classifiers, dpmac, dpsgd, epoch_noise, features, pca, rounds, tune)
 
 #: More rows than any data here have: with the same key, row i draws the same numbers whoever else is there.
 _MOST_ROWS = 64
@@ -168,8 +173,9 @@ def _releases(record: Transcript, replay: Transcript | None) -> Iterator[None]:
         return found
 
     with contextlib.ExitStack() as stack:
-        for module in (release_module, dpsgd_module, dpmac, pca, epoch_noise, feature_rows, rounds):
-            stack.enter_context(mock.patch.object(module, "release", release))
+        for name, module in list(sys.modules.items()):
+            if name.startswith("privlearn") and vars(module).get("release") is real:
+                stack.enter_context(mock.patch.object(module, "release", release))
         yield
 
 

@@ -190,7 +190,7 @@ def test_options_that_do_not_go_with_it(
     [
         ("optimizer = 'Luck'", "optimizer 'Luck' cannot be used"),
         ("model = 'huge'", "huge"),
-        ("learning-rate = -1", "the learning rate is -1.0"),
+        ("learning-rate = -1", "--learning-rate is -1.0"),
         ("lr-schedule = 'up'", "up"),
         ("pca = 100", "100 components of 64 features"),
     ],

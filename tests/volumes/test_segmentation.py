@@ -174,7 +174,7 @@ REFUSED = {
     "dpmac": (["--method", "dpmac"], "maps of classes"),
     "votes": (["--method", "pate", "--public", "public.npz", "--threshold", "3", "--answers", "2"], "for votes"),
     "no public volumes": (["--method", "pate"], "give --public PATH"),
-    "a network without maps": (["--model", "mlp:4", "--examples", "24"], "as model='unet' has"),
+    "a network without maps": (["--model", "mlp:4", "--examples", "24"], "as --model unet has"),
     "odd sizes": (["--model", "unet:8,8,8,8,8", "--examples", "24"], "multiples of 16"),
     "odd channels": (["--model", "unet:8,9", "--examples", "24"], "multiples of 4"),
     "no channels": (["--model", "unet:eight", "--examples", "24"], "expected 2 to 8 numbers"),

@@ -99,10 +99,7 @@ def tradeoff(event: Event, adjacency: Adjacency, group_size: int = 1) -> TradeOf
     mu = zcdp.gaussian_mu(event)
     if mu is not None:
         return TradeOff(group_size * mu)
-    try:
-        best = _by_pld(event, group_size)
-    except (UnsupportedEvent, OverflowError):
-        best = _by_rdp(event, group_size)
+    best = _deltas(event, group_size)
     pure = accountant.pure_epsilon(event)
     if pure is not None:
         best = np.minimum(best, _of_pure(group_size * pure))
@@ -119,21 +116,27 @@ def describe(figures: dict[str, float], unit: PrivacyUnit) -> str:
     )
 
 
-def _by_pld(event: Event, k: int) -> Array:
+def _deltas(event: Event, k: int) -> Array:
+    """delta at each epsilon of the grid for groups of `k`, where they have no event of their own in k steps.
+
+    k steps lead from one data set to its group neighbour: delta_k(k e) <= delta(e) (1 + g + ... + g^(k-1)), g = exp(e).
+    """
     group = for_group(event, k)
-    if group is None:
-        raise UnsupportedEvent("no privacy loss distribution for groups of this event")
-    met = [pld.compose_event(block, negligible=_NEGLIGIBLE).curve(_EPSILONS) for block in per_block(group)]
-    return np.asarray(np.max(met, axis=0))
+    if group is not None:
+        return _deltas_at(group, _EPSILONS)
+    steps = np.exp(np.outer(np.arange(k), _EPSILONS / k)).sum(axis=0)
+    return np.asarray(np.minimum(1.0, _deltas_at(event, _EPSILONS / k) * steps))
 
 
-def _by_rdp(event: Event, k: int) -> Array:
-    group = for_group(event, k)
-    if group is None:
-        raise UnsupportedEvent("no Renyi curve for groups of this event")
-    divergences, orders = rdp.curve(group), rdp.ORDERS
+def _deltas_at(event: Event, epsilons: Array) -> Array:
+    """An upper bound on delta at each epsilon, from the privacy loss distribution or else from the Renyi curve."""
+    try:
+        met = [pld.compose_event(block, negligible=_NEGLIGIBLE).curve(epsilons) for block in per_block(event)]
+        return np.asarray(np.max(met, axis=0))
+    except (UnsupportedEvent, OverflowError):
+        divergences, orders = rdp.curve(event), rdp.ORDERS
     # Canonne et al. 2020, Prop. 12, at the best order.
-    logs = (orders - 1) * (divergences - _EPSILONS[:, None] + np.log1p(-1 / orders)) - np.log(orders)
+    logs = (orders - 1) * (divergences - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
     return np.asarray(np.exp(np.minimum(0.0, logs.min(axis=1))))
 
 

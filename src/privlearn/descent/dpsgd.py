@@ -140,6 +140,7 @@ def dpsgd(
     `progress` is called with (steps done, steps in all) after each step.
     """
     given.require_callable("progress", progress)
+    given.require_loss(loss)
     with Run(plan, model, loss, dataset, **arguments) as run:
         for epoch in run:
             for batch in epoch:

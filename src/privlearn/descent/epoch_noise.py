@@ -49,7 +49,7 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
         if validation is not None:
             raise BadInput(
                 f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: nothing "
-                "looks at these rows. Leave them out, or use schedule=schedules.Validation(k=0.7)"
+                "looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():

@@ -87,6 +87,15 @@ def require_callable(name: str, given: Any) -> None:
         )
 
 
+def require_loss(loss: Any) -> None:
+    """Raise `BadInput` where the whole run has no loss."""
+    if loss is None:
+        raise BadInput(
+            "the run was given no loss: give a function of (outputs, targets) or of (model, batch) that returns one value for "
+            "each example (reduction='none')"
+        )
+
+
 def gradient_clip(plan: Plan) -> Clip:
     """How the plan clips gradients.
 
