@@ -41,7 +41,7 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         model.eval()  # without dropout, which two computations would draw differently
         device = next(model.parameters()).device
         shape = BatchShape.of(rows, loss)
-        made_up = tuple(leaf.to(device) for leaf in made_up_rows(rows.like, shape.inputs, _EXAMPLES))
+        made_up = tuple(leaf.to(device) for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES)))
         true, norm = _by_autograd(model, loss, made_up, shape)
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
