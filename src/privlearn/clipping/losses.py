@@ -11,7 +11,8 @@ from typing import Any, final
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure
 
-from privlearn.data.rows import Leaves, Rows, nested
+from privlearn.data.rows import Leaves as Leaves
+from privlearn.data.rows import Rows, nested
 from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first parameter is
@@ -168,17 +169,3 @@ class Losses(nn.Module):
     def forward(self, *leaves: Tensor) -> Any:
         """One value for each example."""
         return require_one_each(losses_of(self.model, self._loss[0], leaves, self._shape), len(leaves[0]))
-
-
-__all__ = [
-    "PAIR",
-    "BatchShape",
-    "Leaves",
-    "Loss",
-    "Losses",
-    "ModelLoss",
-    "losses_of",
-    "require_one_each",
-    "same_loss",
-    "takes_model",
-]

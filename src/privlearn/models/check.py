@@ -82,7 +82,8 @@ def require_per_example(
             refused.append(error)
     else:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}") from refused[0]
+        hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
+        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}") from refused[0]
     if coupled:
         raise NotPerExample(
             f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
