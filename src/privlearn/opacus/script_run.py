@@ -102,7 +102,7 @@ class ScriptRun:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
         if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
             raise BadInput(
-                "the model was called with a batch of another loader, or one that is over: expected the batch of its own loader "
+                "the model was called with a batch of another loader, or an old one: expected the batch of its own loader "
                 "on which the next step is taken. For several models that learn from one batch use pv.make_private"
             )
         try:
