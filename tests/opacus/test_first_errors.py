@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -172,6 +173,9 @@ def test_evaluation_is_the_models_own() -> None:
     next(iter(batches))
     assert type(module(X)) is torch.Tensor
     assert module(X).requires_grad
+    copied = copy.deepcopy(module)
+    assert type(copied) is nn.Sequential
+    assert torch.equal(weights(copied), weights(module))
     module.eval()
     assert not module._module.training
 
