@@ -6,6 +6,7 @@ from privlearn import huggingface as huggingface
 from privlearn import lightning as lightning
 from privlearn import mac as mac
 from privlearn import models as models
+from privlearn import opacus as opacus
 from privlearn import runs as runs
 from privlearn import sampling as sampling
 from privlearn import schedules as schedules
