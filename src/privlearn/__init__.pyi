@@ -6,9 +6,11 @@ from privlearn import huggingface as huggingface
 from privlearn import lightning as lightning
 from privlearn import mac as mac
 from privlearn import models as models
+from privlearn import opacus as opacus
 from privlearn import runs as runs
 from privlearn import sampling as sampling
 from privlearn import schedules as schedules
+from privlearn import sklearn as sklearn
 from privlearn import statistics as statistics
 from privlearn import teachers as teachers
 from privlearn import transforms as transforms

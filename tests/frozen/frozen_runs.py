@@ -496,9 +496,11 @@ def _pipeline() -> Result:
     chosen = statistics(kind=SelectionPlan, keep=3, noise_multiplier=3.0)
     then = statistics(features=3, keep=3, noise_multiplier=4.0)
     ledger, (x, y) = Ledger(budget), rows(200)
-    selector = DPFeatureSelector(chosen, ledger, Streams.new(1), then=then)
-    kept = selector.fit(x.numpy(), y.numpy()).transform(x.numpy())
-    result: Result = DPFisherClassifier(then, ledger, Streams.new(2)).fit(kept, y.numpy()).result_
+    selector = DPFeatureSelector(plan=chosen, ledger=ledger, random_state=Streams.new(1))
+    kept = selector.fit(x.numpy(), y.numpy(), then=then).transform(x.numpy())
+    result: Result = (
+        DPFisherClassifier(plan=then, ledger=ledger, random_state=Streams.new(2)).fit(kept, y.numpy()).result_
+    )
     return result
 
 

@@ -35,6 +35,7 @@ from privlearn.mac import Analytic, Coordinates, Derivatives, Histogram
 from privlearn.models import networks as models
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.sampling import FixedOrder, FullBatch
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.statistics import (
     FisherPlan,
     LeastSquaresPlan,
@@ -46,7 +47,6 @@ from privlearn.statistics import (
     release_features,
     select_features,
 )
-from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier
 from privlearn.teachers import Ball, Box, ConfidentVotes, PatePlan, Spread, Student, Votes
 from privlearn.transforms import Moments, RowNorm, Scatter, save_features
 from privlearn.transforms import PrivatePCA as PCA  # noqa: N814

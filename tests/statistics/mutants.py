@@ -9,7 +9,7 @@ from privlearn.data import dataset
 from privlearn.mechanisms import selection
 from privlearn.publishing import verify
 from privlearn.runs import result, session
-from privlearn.statistics import classifiers, features, opening, sklearn
+from privlearn.statistics import classifiers, features, opening
 from privlearn.statistics import plan as statistics_plan
 from privlearn.transforms import select
 from privlearn_studies.shen2021 import published
@@ -20,9 +20,6 @@ SCORES = "check_one_row_moves_distances_by_at_most_the_sensitivity"
 WELCH = "check_welch_statistics_have_the_variance_of_each_class"
 ROWS = "check_one_row_moves_rows_by_at_most_the_sensitivity"
 PRICE = "check_every_plan_costs_what_it_says"
-SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
-LABELS = "check_labels_of_any_kind_make_the_same_classifier"
-ORDER = "check_kept_columns_stay_in_their_order"
 TOLD = "check_the_chosen_features_are_told_and_no_others"
 SCORED = "check_scores_are_those_of_the_released_statistics"
 SAID = "check_stated_choices_are_those_of_the_plan"
@@ -128,21 +125,6 @@ MUTANTS = [
            "", "check_a_selection_before_training_is_in_the_price"),
     Mutant("a selection is certified as one Gaussian release", select.SelectFeatures.event,
            "if not self.by_gumbel:", "if True:", "check_a_selection_before_training_is_in_the_price"),
-    Mutant("a selector leaves nothing for what comes after it", sklearn.DPFeatureSelector.fit,
-           "self.then is not None", "False", "check_a_pipeline_is_paid_for_in_full_or_not_at_all"),
-    Mutant("a search costs what one fit costs", sklearn.budget_for, 'count("fits", fits)', "1", SEARCH),
-    Mutant("only the first of a pipeline costs something", sklearn.budget_for, "for plan in plans), count",
-           "for plan in plans[:1]), count", SEARCH),
-    Mutant("groups cost what one row costs", sklearn.budget_for, "Budget(spent, delta, group_size=group)",
-           "Budget(spent, delta)", SEARCH),
-    Mutant("labels are numbered as they are declared", sklearn._numbered, "enumerate(declared.tolist())",
-           "enumerate(classes)", LABELS),
-    Mutant("labels outside the declared ones are the first class", sklearn._numbered, "numbers.get(label, -1)",
-           "numbers.get(label, 0)", LABELS),
-    Mutant("kept columns come best first", sklearn.DPFeatureSelector.transform, "self.get_support(indices=True)",
-           "self.indices_", ORDER),
-    Mutant("the first columns are kept", sklearn.DPFeatureSelector.get_support, "np.sort(self.indices_)",
-           "np.arange(len(self.indices_))", ORDER),
     # What is told
     Mutant("the first features are told, whichever were chosen", classifiers._chosen, "choice_json(kept[0], origin",
            "choice_json(sorted(kept[0]), origin", TOLD),
@@ -173,8 +155,6 @@ MUTANTS = [
            "if budget.epsilon is not None and ", "if True or ", MET),
     Mutant("a group has the noise of one", budget.solve_gaussian, "budget.group_size * mu", "mu",
            MET),
-    Mutant("every fit has a ledger of its own", sklearn._given, "not isinstance(ledger, Ledger)", "False",
-           "check_estimators_share_their_ledger"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[ValueError])

@@ -22,9 +22,9 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Selection
 from privlearn.errors import AdjacencyMismatch, BadInput
 from privlearn.publishing import certificate
+from privlearn.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.statistics import classifiers as fisher_module
 from privlearn.statistics.plan import FisherPlan, RowsPlan, SelectionPlan
-from privlearn.statistics.sklearn import DPFeatureSelector, DPFisherClassifier, budget_for
 from privlearn.transforms import select as mechanism
 from privlearn_studies.shen2021.published import literal_release
 from tests.statistics.checks import K, settled, some_rows
@@ -91,15 +91,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: literal_release((X, Y), classes=K, keep=9, epsilon=1.0, delta=1e-5), ("9 features", "of 4"),
     ),
     "other features in scikit-learn": (
-        lambda: DPFeatureSelector(settled(SelectionPlan), pv.Ledger()).fit(X, Y).transform(X[:, :2]),
+        lambda: DPFeatureSelector(plan=settled(SelectionPlan), ledger=pv.Ledger()).fit(X, Y).transform(X[:, :2]),
         ("4 features",),
     ),
     "labels of text that nobody declared": (
-        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]",
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]",
                                                                                                   "declare"),
     ),
     "more rows than labels in scikit-learn": (
-        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y[:9]), ("40 rows and 9 labels",),
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y[:9]), ("40, 9",),
     ),
     "a budget for nothing": (lambda: budget_for(), ("0 plans",)),
     "a budget for groups of several sizes": (
@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "rows of nothing": (lambda: pv.Dataset(X, name="study.npz").tensors(), ("y of study.npz", "Dataset(x, y)")),
     "names of other features": (lambda: pv.Dataset(X, Y, feature_names=("age",)), ("1 feature_names", "4 numbers")),
     "other features to predict": (
-        lambda: DPFisherClassifier(settled(), pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, Y).predict(X[:, :2]), ("4 features",),
     ),
 }  # fmt: skip
 
@@ -193,12 +193,14 @@ def test_a_pipeline_of_selection_and_classifier() -> None:
     first = pv.statistics.SelectionPlan(2, 50, 20, 4.0, 1.0).calibrate(rho=0.4)
     second = pv.statistics.FisherPlan(2, 20, 20, 3.5).calibrate(rho=0.4)
     ledger = pv.Ledger(pv.Budget(rho=0.8))
-    line = make_pipeline(DPFeatureSelector(first, ledger), DPFisherClassifier(second, ledger)).fit(x, y)
+    line = make_pipeline(
+        DPFeatureSelector(plan=first, ledger=ledger), DPFisherClassifier(plan=second, ledger=ledger)
+    ).fit(x, y)
     assert line.score(x, y) > 0.9
     assert line.predict_proba(x).shape == (600, 2)
     assert line[-1].decision_function(x[:, :20]).shape == (600,)
     assert len(line[0].get_feature_names_out()) == 20
-    search = GridSearchCV(DPFisherClassifier(second, ledger), {"plan": [second]}, cv=2, error_score="raise")
+    search = GridSearchCV(DPFisherClassifier(plan=second, ledger=ledger), {"plan": [second]}, cv=2, error_score="raise")
     with pytest.raises(pv.errors.BudgetExceeded):
         search.fit(x[:, :20], y)
 

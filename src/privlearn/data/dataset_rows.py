@@ -100,9 +100,14 @@ class DatasetRows:
         return len(self._made)
 
     @property
+    def padding(self) -> Padding | None:
+        """How rows of other lengths are padded; None if all have one."""
+        return self._made.padding
+
+    @property
     def padded(self) -> bool:
         """Whether rows have lengths of their own: then they are computed by `by_shape`."""
-        return self._made.padding is not None
+        return self.padding is not None
 
     def fetch(self, rows: Tensor) -> Leaves:
         """The tensors of these rows, made one after the other."""
@@ -197,7 +202,7 @@ class _Batch:
             leaf.new_zeros(0, *shape) for leaf, shape in zip(rows.like, shapes or shapes_of(rows.like), strict=True)
         )
         self._made = made if isinstance(made, dict) else _unpacked(made)
-        self.padded = rows.padded and shapes is None
+        self.padding, self.padded = rows.padding, rows.padded and shapes is None
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -83,6 +83,12 @@ class Padding:
             for leaf, shape, axes, fill in zip(row, shapes, self.axes, self.fills, strict=True)
         )
 
+    def to_longest(self, rows: Sequence[Leaves]) -> list[Leaves]:
+        """Rows, brought to the longest of them: to be looked at together, not to be computed with."""
+        each = [shapes_of(row) for row in rows]
+        longest = tuple(tuple(map(max, zip(*shapes, strict=True))) for shapes in zip(*each, strict=True))
+        return [self.padded(row, longest) for row in rows]
+
 
 def shapes_of(row: Sequence[Tensor]) -> Shapes:
     """The shapes of a row's tensors, without the first axis."""

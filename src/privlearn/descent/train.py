@@ -75,21 +75,31 @@ def train(
     """
     if not isinstance(dataset, Dataset) or dataset.classes is None:
         raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
-    _require_known(choices)
-    after = {name: choices.pop(name) for name in ROWS if name in choices}
-    request = TrainRequest(
-        epsilon=epsilon, delta=delta, model=model, examples=examples, post_processing=after, **choices
-    )
-    features = request.features
-    if features is None:
-        features = usual_features(request, facts_of(dataset, examples)) or "raw"
-    require_no_features(request.augmentation, None if features == "raw" else features)
-    front, dataset = read_features(features, dataset)
-    settled = settle(request, facts_of(dataset, examples, front))
+    settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     return fit(
         settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
+
+
+def settle_for(dataset: Dataset, **choices: Any) -> tuple[Settled, Dataset]:
+    """Settle a run on a data set, by the arguments of `train`; nothing is released.
+
+    Returns:
+        Everything decided, and the data set to give `fit`: where features were computed elsewhere, these are its rows.
+
+    Raises:
+        BadInput: as `train` does.
+    """
+    _require_known(choices)
+    after = {name: choices.pop(name) for name in ROWS if name in choices}
+    request = TrainRequest(post_processing=after, **choices)
+    features = request.features
+    if features is None:
+        features = usual_features(request, facts_of(dataset, request.examples)) or "raw"
+    require_no_features(request.augmentation, None if features == "raw" else features)
+    front, dataset = read_features(features, dataset)
+    return settle(request, facts_of(dataset, request.examples, front)), dataset
 
 
 def _require_known(choices: Iterable[str]) -> None:
@@ -123,9 +133,9 @@ def fit(
 
     Args:
         settled: everything that is to be known beforehand.
-        data: what `settled` was settled for.
+        data: what `settled` was settled for; without classes its targets are one number for each row.
         streams: the random streams, which the initial weights are drawn from, too.
-        loss: one value for each example; None: cross-entropy.
+        loss: one value for each example; None: cross-entropy, or half the squared error where there are no classes.
         ledger: what to charge.
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in.
@@ -134,8 +144,9 @@ def fit(
     Raises:
         BadInput: as `pv.dpsgd` does.
     """
-    request, classes = settled.request, data.classes
-    assert classes is not None
+    request, classes = settled.request, data.classes or 1
+    if loss is None and data.classes is None:
+        loss = squared_error
     size = tuple(np.shape(data.y)[1:])
     result = dpsgd(
         settled.plan,
@@ -156,6 +167,11 @@ def fit(
         **request.post_processing,
     )
     return replace(result, model_spec=request.model, classes=classes)
+
+
+def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Half the squared error of one output, for each example."""
+    return (outputs[:, 0] - targets).square() / 2
 
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:

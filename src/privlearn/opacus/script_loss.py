@@ -1,0 +1,264 @@
+"""The loss of a script, taken apart: from one number for a batch to one value for each example.
+
+A mean hides what couples rows: one with class weights, or over tokens, divides by a number that other rows decide. So means
+are recognised by name, and what they are means of is computed for each example, and averaged over its own values alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from privlearn.errors import NotPerExample
+from privlearn.opacus.recorded import Entry, Mark, Recorded, Ref, Turn
+
+#: What may be done with a mean over the batch, by name: the signs of both sides of a sum.
+_SIGNS = {"add": (1, 1), "sub": (1, -1), "subtract": (1, -1), "rsub": (-1, 1), "__rsub__": (-1, 1)}
+_MULTIPLY, _DIVIDE = {"mul", "multiply"}, {"div", "true_divide", "divide"}
+_SAME = {"clone", "contiguous", "squeeze", "float", "double"}
+_FIX = (
+    "Write loss = criterion(output, target) with one of PyTorch's, such as nn.CrossEntropyLoss(), or one value for each "
+    "example and .mean()"
+)
+
+
+@final
+@dataclass(frozen=True)
+class Term:
+    """A part of a loss: a factor, times the mean over the batch of an output of an entry.
+
+    Attributes:
+        factor: a number.
+        ref: the output; of a loss of torch.nn.functional what it is with reduction="none".
+        summed: whether an example's own values are added up, not averaged.
+    """
+
+    factor: float
+    ref: Ref
+    summed: bool = False
+
+
+@final
+class ScriptLoss:
+    """A function of (model, batch) to one value for each example: what a script computed for a whole batch.
+
+    Attributes:
+        late: whether a number was read out of a batch before all of it was computed.
+    """
+
+    def __init__(self, tape: list[Entry], terms: list[Term], *, late: bool) -> None:
+        self._tape, self._terms, self.late = tape, terms, late
+        self.__qualname__ = "loss of a script"
+
+    def same_as(self, other: ScriptLoss, *, numbers: bool = True) -> bool:
+        """Whether both compute the same; without `numbers` also if only numbers and tensors differ that are no rows'."""
+        if len(self._tape) != len(other._tape) or len(self._terms) != len(other._terms):
+            return False
+        entries = zip(self._tape, other._tape, strict=True)
+        terms = zip(self._terms, other._terms, strict=True)
+        return all(
+            one.function == two.function
+            and one.structure == two.structure
+            and all(_equal(*pair, numbers=numbers) for pair in zip(one.values, two.values, strict=True))
+            for one, two in entries
+        ) and all(one == (two if numbers else replace(two, factor=one.factor)) for one, two in terms)
+
+    def __deepcopy__(self, memo: object) -> ScriptLoss:
+        return self
+
+    def __call__(self, model: Any, batch: Any) -> Tensor:
+        """Shape (batch,)."""
+        leaves = tree_leaves(batch)
+        rows = len(leaves[0])
+        dtype = next((own.dtype for own in model.parameters() if own.is_floating_point()), torch.float32)
+        values: list[list[Any]] = []
+        for entry in self._tape:
+            values.append(_computed(entry, model, leaves, values, dtype))
+        each = []
+        for term in self._terms:
+            own = values[term.ref.entry][term.ref.output].reshape(rows, -1)
+            each.append(term.factor * (own.sum(1) if term.summed else own.mean(1)))
+        return torch.stack(each).sum(0)
+
+
+def taken_apart(turn: Turn, loss: Recorded, gradient: Any) -> ScriptLoss:
+    """The loss of each example, of what `backward` is called of.
+
+    Args:
+        turn: with its tape.
+        loss: one number for the batch.
+        gradient: of `backward`: none, or zeros.
+
+    Raises:
+        NotPerExample: nothing says how it is made of examples, or it is a sum over the batch.
+    """
+    if gradient is not None and (isinstance(gradient, Recorded) or bool(gradient.any())):
+        raise NotPerExample(
+            "backward was given a gradient, a weight for each value: what weighs examples has to be part of the loss. "
+            "Multiply the loss by the weights, and call .mean().backward()"
+        )
+    terms = list(_terms(turn.tape, loss.ref, 1.0)) if gradient is None else [Term(0.0, loss.ref)]
+    needed = sorted(_ancestors(turn.tape, [term.ref.entry for term in terms]))
+    places = {old: new for new, old in enumerate(needed)}
+
+    def moved(value: Any) -> Any:
+        return Ref(places[value.entry], value.output) if isinstance(value, Ref) else value
+
+    reduced = {term.ref.entry for term in terms}
+    tape = [_unreduced(turn.tape[old]) if old in reduced else turn.tape[old] for old in needed]
+    tape = [replace(entry, values=[moved(value) for value in entry.values]) for entry in tape]
+    _require_of_rows(tape)
+    late = any(turn.tape[number].late for number in _ancestors(turn.tape, [loss.ref.entry]))
+    return ScriptLoss(tape, [replace(term, ref=moved(term.ref)) for term in terms], late=late)
+
+
+def _require_of_rows(tape: list[Entry]) -> None:
+    """Refuse what is computed from anything but the batch, the model's output and constants."""
+    if not any(entry.function is None for entry in tape):
+        raise NotPerExample(
+            "the loss does not depend on the model's output for a batch of the loader: copies in numpy and outputs made under "
+            f"no_grad are cut off. {_FIX}"
+        )
+    for entry in tape:
+        for value in entry.values:
+            if isinstance(value, Mark) and value is not Mark.ROWS:
+                raise NotPerExample(
+                    f"the loss holds {value.value} ({entry.name}): its values can't be computed again for each example. "
+                    "Compute all of the loss anew from the batch, without writing into tensors"
+                )
+            if isinstance(value, Tensor) and value.requires_grad:
+                raise NotPerExample(
+                    f"the loss holds parameters beside the model's output ({entry.name}), such as a norm of the weights: its "
+                    "gradient is no example's. Use the optimizer's weight_decay=, and call the model as a whole"
+                )
+
+
+def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
+    """The parts of a number, each a mean or a sum over the batch."""
+    entry = tape[ref.entry]
+    name, (args, kwargs) = entry.name, _arguments(entry)
+    own = args[0] if args else kwargs.get("input")
+    sides = [side for side in args[:2] if isinstance(side, Ref)]
+    if _is_loss(entry):
+        if _bound(entry)["reduction"] == "sum":
+            raise _sum()
+        yield Term(factor, ref, summed=_bound(entry)["reduction"] == "batchmean")
+    elif name == "mean" and isinstance(own, Ref) and len(args) < 2 and not {"dim", "axis"} & set(kwargs):
+        yield Term(factor, own)
+    elif name == "sum":
+        raise _sum()
+    elif name in _SIGNS and not kwargs and all(isinstance(side, Ref) or _is_number(side) for side in args):
+        for side, sign in zip(args, _SIGNS[name], strict=True):
+            if isinstance(side, Ref):
+                yield from _terms(tape, side, sign * factor)
+    elif name in _MULTIPLY | _DIVIDE and len(sides) == 1 and not (name in _DIVIDE and own is not sides[0]):
+        number = args[1] if args[0] is sides[0] else args[0]
+        if not _is_number(number):
+            raise _unknown(name)
+        yield from _terms(tape, sides[0], factor / float(number) if name in _DIVIDE else factor * float(number))
+    elif name == "neg":
+        yield from _terms(tape, own, -factor)
+    elif name in _SAME and isinstance(own, Ref):
+        yield from _terms(tape, own, factor)
+    else:
+        raise _unknown(name)
+
+
+def _sum() -> NotPerExample:
+    return NotPerExample(
+        "the loss is a sum over the batch: expected a mean, of which the learning rate does not depend on the batch size. Use "
+        "reduction='mean', or .mean() in place of .sum() / len(batch), whose divisor depends on who was drawn"
+    )
+
+
+def _unknown(name: str) -> NotPerExample:
+    return NotPerExample(
+        f"the loss is one number, made by {name or 'an operation'}, which does not say whose part is what: a mean may hide "
+        f"what couples examples. {_FIX}",
+        operation=name,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.requires_grad
+    return isinstance(value, int | float)
+
+
+def _arguments(entry: Entry) -> tuple[Any, Any]:
+    args, kwargs = tree_unflatten(entry.values, entry.structure)
+    return args, kwargs
+
+
+def _bound(entry: Entry) -> dict[str, Any]:
+    """The arguments of a function of torch.nn.functional, by name."""
+    args, kwargs = _arguments(entry)
+    bound = inspect.signature(entry.function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _is_loss(entry: Entry) -> bool:
+    """Whether it is a loss of torch.nn.functional that takes a mean or a sum."""
+    function: Any = entry.function
+    if getattr(nn.functional, entry.name, None) is not function or not inspect.isfunction(function):
+        return False
+    return "reduction" in inspect.signature(function).parameters and _bound(entry)["reduction"] != "none"
+
+
+def _unreduced(entry: Entry) -> Entry:
+    """A loss of torch.nn.functional without its reduction; any other entry as it is."""
+    if not _is_loss(entry):
+        return entry
+    named = {name: value for name, value in _bound(entry).items() if name not in ("size_average", "reduce")}
+    values, structure = torch.utils._pytree.tree_flatten(((), {**named, "reduction": "none"}))
+    return replace(entry, values=values, structure=structure)
+
+
+def _ancestors(tape: list[Entry], waiting: list[int]) -> set[int]:
+    needed: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in needed:
+            needed.add(number)
+            waiting += [value.entry for value in tape[number].values if isinstance(value, Ref)]
+    return needed
+
+
+def _equal(one: Any, two: Any, *, numbers: bool) -> bool:
+    if type(one) is not type(two):
+        return False
+    if not numbers and isinstance(one, Tensor | int | float):
+        return True
+    if isinstance(one, Tensor):
+        return one is two or ((one.shape, one.dtype) == (two.shape, two.dtype) and torch.equal(one, two))
+    return one is two or bool(one == two)
+
+
+def _computed(entry: Entry, model: Any, leaves: list[Tensor], values: list[list[Any]], dtype: torch.dtype) -> list[Any]:
+    """The outputs of an entry for other rows; floating point values in the type of the model's parameters."""
+    if isinstance(entry.function, int):
+        return [leaves[entry.function]]
+
+    def decoded(value: Any) -> Any:
+        match value:
+            case Ref():
+                return values[value.entry][value.output]
+            case Mark.ROWS:
+                return len(leaves[0])
+            case Tensor():
+                return value.to(dtype) if value.is_floating_point() else value
+            case torch.float32:
+                return dtype
+        return value
+
+    args, kwargs = tree_unflatten([decoded(value) for value in entry.values], entry.structure)
+    if entry.function is Tensor.float:
+        return [args[0].to(dtype)]
+    return tree_leaves((model if entry.function is None else entry.function)(*args, **kwargs))

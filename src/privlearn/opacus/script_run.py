@@ -1,0 +1,314 @@
+"""The module, the optimizer and the loader that a script in Opacus's form is given, on one run of privlearn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from privlearn.clipping.evaluation import FrozenState
+from privlearn.data.rows import nested
+from privlearn.descent.task import Batch, Epoch
+from privlearn.errors import BadInput
+from privlearn.loop import PrivateLoop
+from privlearn.opacus.recorded import Recorded, Turn, Watch, computed
+from privlearn.opacus.script_loss import ScriptLoss, taken_apart
+
+
+@final
+class ScriptRun:
+    """A run whose steps are taken by a script in Opacus's form.
+
+    Args:
+        loop: the run.
+        batch_first: whether the script expects rows along the first axis of inputs; else along the second.
+
+    Attributes:
+        divisor: the expected batch size, which sums are divided by.
+        noise_multiplier: of the epoch under way, or of the first one.
+    """
+
+    def __init__(self, loop: PrivateLoop, *, batch_first: bool) -> None:
+        self.loop, self._batch_first = loop, batch_first
+        self.divisor: float = loop.run._task.divisor
+        self.noise_multiplier = loop.plan.noise_multipliers()[0]
+        self._fixed: FrozenState | None = None  # what the model holds beside trained weights
+        self._watch = Watch()
+        self._batch: Batch | None = None
+        self._turn: Turn | None = None
+        self._loss: ScriptLoss | None = None
+        self._epochs: Iterator[Epoch] = iter(loop)
+        self._current: Iterator[Batch] = iter(())
+
+    def epoch(self) -> Iterator[Any]:
+        """The batches of the next epoch, or what is left of one that was left, as the script's loader would give them.
+
+        Raises:
+            BadInput: all epochs are over, or no step was taken on a batch.
+        """
+        batch: Batch | None = self._batch or self._drawn()
+        while batch is not None:
+            yield self._handed(batch)
+            if self._batch is not None:
+                raise BadInput(
+                    "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, "
+                    "too. Call loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
+                )
+            batch = next(self._current, None)
+        self._begin_next()
+
+    def _drawn(self) -> Batch:
+        batch = next(self._current, None)
+        if batch is None:
+            self._begin_next()
+            batch = next(self._current, None)
+        if batch is None:
+            raise BadInput(
+                f"the run has {self.loop.plan.epochs} epochs, and all of them are over: what they cost is spent. Give "
+                "make_private as many epochs= as there are passes over the loader"
+            )
+        return batch
+
+    def _begin_next(self) -> None:
+        """End an epoch, and with the last one the run."""
+        epoch = next(self._epochs, None)
+        self._current = iter(()) if epoch is None else iter(epoch)
+        if epoch is not None:
+            self.noise_multiplier = epoch.noise_multiplier
+
+    def finish(self) -> None:
+        """Nothing more is to come; a run whose steps were all taken is complete."""
+        if self.loop.taken == self.loop.steps:
+            next(self._current, None)
+            self._begin_next()
+
+    def _handed(self, batch: Batch) -> Any:
+        """The rows of a batch, recorded, in the nest that the collate function makes."""
+        self._fixed = self._fixed or FrozenState(self.loop.model)
+        leaves, rows = _together(batch)
+        self._batch, self._turn = batch, (turn := Turn(rows, self._watch, self._on_backward))
+        recorded = [turn.note(number, (), {}, leaf) for number, leaf in enumerate(leaves)]
+        if not self._batch_first:
+            inputs = batch.rows.inputs
+            recorded[:inputs] = [own.transpose(0, 1) if own.dim() > 1 else own for own in recorded[:inputs]]
+        return nested(recorded, batch.rows.structure)
+
+    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The model's output; of a batch of the run it is computed without a graph, and what the model holds stays."""
+        turn, model = self._turn, self.loop.model
+        try:
+            empty = turn is not None and not turn.rows
+            return computed(_for_no_rows(model) if empty else model, args, kwargs, None)
+        finally:
+            if self._fixed is not None and turn is not None:
+                self._fixed.restore()
+
+    def _on_backward(self, turn: Turn, loss: Recorded, gradient: Any) -> None:
+        if turn is not self._turn:
+            raise BadInput(
+                "backward() was called for a batch on which the step was taken already: a batch is good for one step. Compute "
+                "the loss of the next batch"
+            )
+        if turn.loss is not None:
+            raise BadInput(
+                "backward() was called twice for one batch: each example's gradient is clipped once, for all that it adds. "
+                "Add the losses up and call (loss1 + loss2).backward(); gradients of several batches can't be accumulated, "
+                "take a larger batch_size"
+            )
+        turn.loss = taken_apart(turn, loss, gradient)
+
+    def step(self) -> None:
+        """Clip, charge, noise, and the optimizer's own step."""
+        turn, batch = self._turn, self._batch
+        if turn is None or batch is None or turn.loss is None:
+            raise BadInput(
+                "optimizer.step() was called without a loss of the batch: a batch of the loader is good for one step, and "
+                "loss.backward() has to come before it, of a loss of the private model's output for this batch"
+            )
+        loss: ScriptLoss = turn.loss
+        if self._loss is None or not loss.same_as(self._loss):
+            self._require_new(loss)
+        else:
+            loss = self._loss
+        self.loop.step(batch, loss)
+        self._loss = loss
+        turn.close()
+        self._turn = self._batch = None
+
+    def _require_new(self, loss: ScriptLoss) -> None:
+        """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
+        if self._loss is not None and loss.same_as(self._loss, numbers=False):
+            raise BadInput(
+                "a number or a tensor in the loss is another than for the batch before: it may follow from the batch's rows, "
+                "and would couple them. Compute it from the batch with PyTorch's operations; for one that changes with time "
+                "use pv.make_private"
+            )
+        if loss.late:
+            raise BadInput(
+                "the loss was made after a number was read out of a batch (item(), print, numpy, no_grad), from which it "
+                "could follow. For the first batch compute the loss first, and read numbers then; for a loss that changes use "
+                "pv.make_private"
+            )
+
+    def compute_at_once(self, rows: int) -> None:
+        """Compute so many examples at once, from the first step on.
+
+        Raises:
+            BadInput: a step was taken with another number.
+        """
+        compute: Any = self.loop.run._task.compute
+        if compute.get("microbatch") != rows and self._loss is not None:
+            raise BadInput(
+                f"max_physical_batch_size is {rows}, and steps were taken with another number: give microbatch= to "
+                "make_private, or one number for the whole run"
+            )
+        compute["microbatch"] = rows
+
+
+def _for_no_rows(model: nn.Module) -> Callable[..., Any]:
+    """A model, for an empty batch: many modules can't compute one."""
+
+    def output(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(
+            lambda leaf: leaf.new_zeros([size or 1 for size in leaf.shape]) if isinstance(leaf, Tensor) else leaf,
+            (args, kwargs),
+        )
+        return tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, model(*args, **kwargs))
+
+    return output
+
+
+def _together(batch: Batch) -> tuple[list[Tensor], int]:
+    """The rows of a batch, padded to the longest; one that can't be made is left out."""
+    rows: Any = batch.rows
+    made = []
+    for number in batch.sample.indices.tolist():
+        with suppress(Exception):
+            made.append(rows.fetch(torch.tensor([number])))
+    if not made:
+        return list(rows.like), 0
+    padding = getattr(rows, "padding", None)
+    made = made if padding is None else padding.to_longest(made)
+    return [torch.cat(own) for own in zip(*made, strict=True)], len(made)
+
+
+@final
+class PrivateModule(nn.Module):
+    """A model whose outputs for a batch of the loader are recorded; else it is the model, `_module`."""
+
+    def __init__(self, run: ScriptRun) -> None:
+        super().__init__()
+        self._module = run.loop.model
+        self.__dict__["_run"] = run
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's output."""
+        return self.__dict__["_run"].forward(args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_module"), name)
+
+
+@final
+class PrivateOptimizer(torch.optim.Optimizer):
+    """An optimizer whose step is a step of the run: parameters, state and groups are those of the one that was given.
+
+    Attributes:
+        original_optimizer: that one.
+        expected_batch_size: what sums are divided by.
+        max_grad_norm: the clipping norm.
+    """
+
+    def __init__(self, run: ScriptRun, optimizer: torch.optim.Optimizer) -> None:
+        self.original_optimizer, self._run = optimizer, run
+        self.expected_batch_size, self.max_grad_norm = run.divisor, run.loop.plan.clip.clip_norm
+        self.defaults = optimizer.defaults
+        self._follow()
+
+    def _follow(self) -> None:
+        self.param_groups, self.state = self.original_optimizer.param_groups, self.original_optimizer.state
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the epoch."""
+        return self._run.noise_multiplier
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the optimizer that was given: between steps there are no gradients."""
+        self.original_optimizer.zero_grad(set_to_none)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Clip, charge, noise and descend, by the loss that `backward` was called of; a closure is called first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._run.step()
+        return loss
+
+    def state_dict(self) -> Any:
+        """That of the optimizer that was given."""
+        return self.original_optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load it there."""
+        self.original_optimizer.load_state_dict(state_dict)
+        self._follow()
+
+    def __repr__(self) -> str:
+        return f"PrivateOptimizer({self.original_optimizer!r})"
+
+
+@final
+class PrivateLoader:
+    """The batches of a run, epoch by epoch: each pass over it is the next epoch. What it yields is private.
+
+    Attributes:
+        dataset: the rows.
+        batch_size: the expected one.
+    """
+
+    def __init__(self, run: ScriptRun, dataset: Any) -> None:
+        self._run, self.dataset = run, dataset
+        self.batch_size = max(1, round(run.divisor))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._run.epoch()
+
+    def __len__(self) -> int:
+        return self._run.loop.steps_per_epoch
+
+    @property
+    def sample_rate(self) -> float:
+        """The expected share of the rows in a batch."""
+        return float(self._run.divisor / self._run.loop.run._task.examples)
+
+
+@final
+class BatchMemoryManager:
+    """A block in which so many examples are computed at once. The loader still hands out whole batches, one for each step.
+
+    Args:
+        data_loader: the private one.
+        max_physical_batch_size: examples at once.
+        optimizer: the private one.
+    """
+
+    def __init__(
+        self, *, data_loader: PrivateLoader, max_physical_batch_size: int, optimizer: PrivateOptimizer
+    ) -> None:
+        self._loader, self._size = data_loader, max_physical_batch_size
+
+    def __enter__(self) -> PrivateLoader:
+        self._loader._run.compute_at_once(self._size)
+        return self._loader
+
+    def __exit__(self, *error: object) -> None:
+        """The number stays: the result is the same."""

@@ -1,0 +1,278 @@
+"""What all estimators for scikit-learn have in common: rows and labels as declared, the ledger, `privacy_` and `publish`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from privlearn._display import shortened
+from privlearn.accounting.ledger import Ledger
+from privlearn.data.dataset import Dataset
+from privlearn.errors import BadInput
+from privlearn.plan import AbstractPlan
+from privlearn.publishing.publish import publish
+from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
+from privlearn.streams import Streams
+
+Array = NDArray[Any]
+
+NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
+NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
+_SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """The base of the estimators: each `fit` is one release, charged to one ledger.
+
+    Without `ledger=` fits are charged to a ledger that the estimator shares with its clones and copies, and with nothing else.
+    It has no limit: the first fit has the guarantee that was asked for, each further one adds to it, which `privacy_` says and
+    a `PrivacyWarning`. With `ledger=` all fits are charged there, and refused beyond its budget. An estimator that was pickled
+    without a ledger in a file predicts, and takes no fit.
+
+    Rows that hold no finite numbers, and labels outside the declared classes, are refused before anything is spent.
+
+    Attributes:
+        privacy_: what the fit guarantees, and all fits together (`FitPrivacy`).
+        n_features_in_: numbers in a row.
+        feature_names_in_: what they are called, where rows come in a table with names.
+    """
+
+    # Parameters that every estimator has.
+    epsilon: float
+    delta: float
+    bounds: Any
+    classes: Any
+    ledger: Ledger | None
+    random_state: Any
+
+    # -- one ledger for an estimator and its clones
+
+    def _shared(self) -> SharedFits:
+        """What clones have in common: made at the first fit, clone, copy or pickle."""
+        if "_fits" not in vars(self):
+            self._fits = SharedFits(Ledger())
+        return self._fits
+
+    def __sklearn_clone__(self) -> Any:
+        made = BaseEstimator.__sklearn_clone__(self)
+        made._fits = self._shared()
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._shared()
+        state: dict[str, Any] = BaseEstimator.__getstate__(self)
+        return state
+
+    # -- what is declared
+
+    def _validated(self, X: Any, y: Any = "no_validation", *, reset: bool = True) -> Any:
+        """Rows of finite numbers, and targets if there are some; other rows than at the fit are refused, unless `reset`."""
+        try:
+            return validate_data(self, X, y, reset=reset, dtype=np.float64)
+        except BadInput:
+            raise
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+
+    def _labelled(self, X: Any, y: Any) -> tuple[Array, Array, tuple[str, ...]]:
+        """Rows, labels as the classes' numbers, and what was read off the private rows; sets `classes_`.
+
+        Raises:
+            BadInput: labels outside the declared classes, or fewer than two classes.
+        """
+        X, y = self._validated(X, y)
+        if self.classes is None:
+            try:
+                check_classification_targets(y)
+            except ValueError as error:
+                raise BadInput(str(error)) from error
+        self.classes_, labels, reasons = numbered(column_or_1d(y, warn=True), self.classes, self._plan)
+        if len(self.classes_) < 2:
+            raise BadInput("the labels are of 1 class: expected two or more, classes=[...]")
+        return X, labels, reasons
+
+    @property
+    def _plan(self) -> Any:
+        """The plan that was given, by which rows are clipped as they are; None: there is none."""
+        return getattr(self, "plan", None)
+
+    @property
+    def _squashed(self) -> bool:
+        """Whether rows go through a fixed public map, for want of declared bounds."""
+        return self.bounds is None and self._plan is None
+
+    def _scaled_rows(self, X: Array) -> Array:
+        """Rows as the release takes them: as they are where bounds are declared, else each number x / (1 + |x|)."""
+        return X / (1 + np.abs(X)) if self._squashed else X
+
+    def _dataset(self, X: Array, y: Array | None, classes: int | None = None) -> Dataset:
+        """Rows with all that is declared of them."""
+        low, high = self._bounds()
+        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        return Dataset(self._scaled_rows(X), y, classes=classes, low=low, high=high, feature_names=names)
+
+    def _bounds(self) -> tuple[Any, Any]:
+        """The declared bounds, numbers or arrays of one for each feature; (-1, 1) for squashed rows.
+
+        Raises:
+            BadInput: something else.
+        """
+        if self.bounds is None:
+            return (-1.0, 1.0) if self._squashed else (None, None)
+        return pair("bounds", self.bounds, self.n_features_in_)
+
+    def _streams(self) -> Streams:
+        """The random streams of one fit."""
+        state = self.random_state
+        if isinstance(state, Streams):
+            return state
+        if isinstance(state, np.random.RandomState):
+            return Streams.new(int(state.randint(2**31)))
+        return Streams.new(None if state is None else int(state))
+
+    # -- the release
+
+    def _release(self, plan: AbstractPlan, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:
+        """Carry out the release of a fit; `privacy_` says what it cost."""
+        streams = self._streams()
+        result, privacy = spend(
+            self._shared(), self.ledger, plan, reasons, streams, self.delta, lambda ledger: release(ledger, streams)
+        )
+        self.privacy_: FitPrivacy = privacy
+        self._held = Held(result)
+        return result
+
+    @property
+    def result_(self) -> Any:
+        """What the release returned: free to use."""
+        check_is_fitted(self, "_held")
+        if self._held.result is None:
+            raise BadInput(
+                "this estimator was pickled after its fit, and what was released stayed with the ledger: publish it where it "
+                "was fitted, or keep the ledger in a file, pv.Ledger.open(path, budget)"
+            )
+        return self._held.result
+
+    def publish(self, out: str | Path, **arguments: Any) -> Path:
+        """Publish the fitted model as a folder with its certificate: arguments and errors as of `privlearn.publish`.
+
+        The model takes rows as `fit` does where bounds are declared. Without, it takes each number x as x / (1 + |x|), and the
+        card says so.
+
+        Raises:
+            BadInput: nothing is claimed, because something was not declared.
+        """
+        result = self.result_
+        if self.privacy_.total is None:
+            raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
+        said = {**({"rows": _SQUASHED} if self._squashed else {}), **(arguments.pop("data", None) or {})}
+        return publish(result, out, data=said, **arguments)
+
+
+class NetworkEstimator(PrivateEstimator):
+    """An estimator that predicts by a released module."""
+
+    def _outputs(self, X: Any) -> torch.Tensor:
+        """What the module makes of rows, in double precision."""
+        check_is_fitted(self, "module_")
+        rows = torch.from_numpy(np.ascontiguousarray(self._scaled_rows(self._validated(X, reset=False))))
+        with torch.no_grad():
+            outputs: torch.Tensor = self.module_(rows)
+        return outputs.double()
+
+    def _keep(self, module: torch.nn.Module) -> None:
+        self.module_ = copy.deepcopy(module).double().eval()
+
+
+class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
+    """A classifier whose module gives a score for each class.
+
+    Attributes:
+        classes_: the declared classes, sorted.
+    """
+
+    def decision_function(self, X: Any) -> Array:
+        """The score of each class, shape (rows, classes); of two classes, that of the second less the first's, (rows,)."""
+        scores = self._outputs(X).numpy()
+        return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes, shape (rows, classes)."""
+        return np.asarray(self._outputs(X).softmax(1).numpy())
+
+    def predict(self, X: Any) -> Array:
+        """The most likely class of each row."""
+        scores = self._outputs(X)
+        return np.asarray(self.classes_[scores.argmax(1).numpy()])
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's checks know of it: scores are as poor as noise makes them."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def pair(name: str, given: Any, features: int = 1) -> tuple[Any, Any]:
+    """Two bounds, the lower one first, numbers or arrays with one for each feature.
+
+    Raises:
+        BadInput: something else.
+    """
+    try:
+        low, high = (np.asarray(bound, dtype=np.float64) for bound in given)
+        shapes = {low.shape, high.shape} <= {(), (features,)}
+    except (TypeError, ValueError):
+        shapes = False
+    if not shapes or not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise BadInput(
+            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or arrays of one for each of the "
+            f"{features} features, the lower one first"
+        )
+    low, high = np.broadcast_arrays(low, high)
+    return (float(low), float(high)) if not low.shape else (low.copy(), high.copy())
+
+
+def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Array, tuple[str, ...]]:
+    """The classes, sorted as scikit-learn has them; labels as their numbers; and what was read off the labels.
+
+    Args:
+        labels: one for each row.
+        classes: those that are declared; None: none are.
+        plan: declares so many classes, from 0 on where none are declared.
+
+    Raises:
+        BadInput: labels outside the declared classes, or another number of them than the plan's: for the data's curator.
+    """
+    if classes is None and plan is None:
+        seen, inverse = np.unique(labels, return_inverse=True)
+        return seen, inverse.reshape(-1).astype(np.int64), (NO_CLASSES,)
+    if classes is None:
+        if labels.dtype.kind not in "iub":
+            raise BadInput(
+                f"the labels are {labels.dtype} values: declare the {plan.classes} that there may be, classes=[...], or "
+                "number them from 0"
+            )
+        return np.arange(plan.classes), labels, ()
+    try:
+        declared = np.unique(np.asarray(classes))
+        numbers = {label: number for number, label in enumerate(declared.tolist())}
+        places = [numbers.get(label, -1) for label in labels.tolist()]
+    except TypeError as error:
+        raise BadInput(f"classes or labels can't be compared: {error}. Expected texts or numbers") from error
+    if np.ndim(classes) != 1 or (plan is not None and len(declared) != plan.classes):
+        expected = "a list of labels" if plan is None else f"a list of {plan.classes} labels, as the plan says"
+        raise BadInput(f"classes is {shortened(repr(classes), 60)}: expected {expected}")
+    if -1 in places:
+        raise BadInput(
+            f"there are labels outside the declared classes: expected {shortened(str(declared.tolist()), 100)}"
+        )
+    return declared, np.array(places, dtype=np.int64), ()

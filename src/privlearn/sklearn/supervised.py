@@ -1,0 +1,310 @@
+"""Classifiers and regressors: DP-SGD with the settings of `privlearn.train`, and boosting over histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import column_or_1d
+
+from privlearn import boosting
+from privlearn.accounting.ledger import Ledger
+from privlearn.descent.train import fit as fit_by_descent
+from privlearn.descent.train import settle_for
+from privlearn.errors import BadInput
+from privlearn.sklearn.estimator import NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
+
+
+class DPClassifier(PrivateClassifier):
+    """A classifier trained by DP-SGD with the settings that `privlearn.train` chooses.
+
+    Guarantee: of each fit as that of `privlearn.train`; of several, see `privacy_`.
+
+    Args:
+        epsilon: the target of one fit.
+        delta: its other half; below one over the number of examples.
+        classes: the labels that there may be, public. None: they are read off the labels, and nothing is claimed.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: each number x becomes
+            x / (1 + |x|), a fixed map into (-1, 1).
+        model: `linear`, `mlp:100`, or `package.module:function`.
+        options: anything else that `privlearn.train` takes, by name: `{"epochs": 30, "examples": 1000}`.
+        ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
+        random_state: None for noise from the operating system, or `pv.Streams`. A seed is for trying out: nothing is claimed.
+
+    Attributes:
+        classes_: the classes, sorted.
+        module_: the network, behind the transforms in front of it.
+        result_: what `privlearn.publish` takes.
+        privacy_, n_features_in_, feature_names_in_: as of every estimator here.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Any = None,
+        bounds: Any = None,
+        model: str = "linear",
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
+        self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPClassifier:
+        """Train on rows of numbers, shape (rows, features), and their labels, (rows,).
+
+        Raises:
+            BudgetExceeded: the ledger has no room; before anything is drawn.
+            BadInput: what `privlearn.train` refuses; before anything is spent.
+        """
+        X, labels, reasons = self._labelled(X, y)
+        data = self._dataset(X, labels, len(self.classes_))
+        settled, data = settle_for(
+            data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **self._choices(), **(self.options or {})
+        )
+        result = self._release(
+            settled.plan,
+            reasons,
+            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
+        )
+        self._keep(result.model)
+        return self
+
+    @property
+    def _spec(self) -> str:
+        return self.model
+
+    def _choices(self) -> dict[str, Any]:
+        """Settings that follow from the kind of estimator."""
+        return {}
+
+
+@final
+class DPLogisticRegression(DPClassifier):
+    """Logistic regression by DP-SGD: a linear model of rows as they are. Arguments as of `DPClassifier`.
+
+    Attributes:
+        coef_: what a number in a row adds to the scores, shape (classes, features), or (1, features) for two classes. Where no
+            bounds are declared, of numbers x / (1 + |x|).
+        intercept_: the scores of a row of zeros.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Any = None,
+        bounds: Any = None,
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
+        self.options, self.ledger, self.random_state = options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPLogisticRegression:
+        """As `DPClassifier.fit`."""
+        super().fit(X, y)
+        low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in self._bounds())
+        corners = np.concatenate(
+            [low[None], low + np.diag(high - low)]
+        )  # within the bounds: there the scores are linear
+        with torch.no_grad():
+            scores = self.module_(torch.from_numpy(corners)).double().numpy()
+        slopes = (scores[1:] - scores[0]).T / (high - low)
+        intercepts = scores[0] - slopes @ low
+        if len(self.classes_) == 2:
+            slopes, intercepts = slopes[1:] - slopes[:1], intercepts[1:] - intercepts[:1]
+        self.coef_, self.intercept_ = slopes, intercepts
+        return self
+
+    @property
+    def _spec(self) -> str:
+        return "linear"
+
+    def _choices(self) -> dict[str, Any]:
+        return {"features": "raw", "normalise": "none"}
+
+
+class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]
+    """A regressor; targets have declared bounds, and those beyond count as these."""
+
+    target_bounds: Any
+
+    def _targets(self, X: Any, y: Any) -> tuple[Array, Array, tuple[float, float], tuple[str, ...]]:
+        """Rows, targets, their bounds, and what was read off the private rows."""
+        X, y = self._validated(X, y)
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind not in "fiub":
+            try:
+                y = y.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise BadInput(f"the targets are no numbers: {error}") from error
+        if self.target_bounds is not None:
+            return X, y.astype(np.float64), pair("target_bounds", self.target_bounds), ()
+        low, high = float(y.min()), float(y.max())
+        return X, y.astype(np.float64), (low, high if high > low else low + 1.0), (NO_TARGET_BOUNDS,)
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's checks know of it: scores are as poor as noise makes them."""
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+@final
+class DPRegressor(PrivateRegressor):
+    """A regressor trained by DP-SGD on the squared error, with the settings that `privlearn.train` chooses.
+
+    Guarantee: of each fit as that of `privlearn.dpsgd`; of several, see `privacy_`.
+
+    Args:
+        target_bounds: (low, high) of the targets, public. None: they are read off the targets, and nothing is claimed.
+        model: as of `DPClassifier`; it ends in a linear layer.
+        epsilon, delta, bounds, options, ledger, random_state: as of `DPClassifier`.
+
+    Attributes:
+        module_: the network; its output is in the units of the target.
+        privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        target_bounds: Any = None,
+        bounds: Any = None,
+        model: str = "linear",
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
+        self.model, self.options, self.ledger, self.random_state = model, options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPRegressor:
+        """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
+        X, y, (low, high), reasons = self._targets(X, y)
+        middle, half = (low + high) / 2, (high - low) / 2
+        scaled = ((y.clip(low, high) - middle) / half).astype(np.float32)
+        settled, data = settle_for(
+            self._dataset(X, scaled), epsilon=self.epsilon, delta=self.delta, model=self.model,
+            **{"features": "raw", "temperature": 0.0} | dict(self.options or {}),
+        )  # fmt: skip
+        result = self._release(
+            settled.plan,
+            reasons,
+            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
+        )
+        _rescale(result.model, half, middle)
+        self._range = low, high
+        self._keep(result.model)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Targets within their bounds, shape (rows,)."""
+        return np.asarray(self._outputs(X)[:, 0].numpy()).clip(*self._range)
+
+
+def _rescale(model: torch.nn.Module, scale: float, shift: float) -> None:
+    """Multiply the output of a released network and add to it, in its last layer: post-processing.
+
+    Raises:
+        BadInput: the last layer is not linear.
+    """
+    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    if not isinstance(last, torch.nn.Linear) or last.bias is None:
+        raise BadInput(
+            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
+        )
+    with torch.no_grad():
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
+
+
+@final
+class DPBoostingClassifier(PrivateClassifier):
+    """Boosting over noisy histograms, with public splits: an additive model, with random trees if asked for.
+
+    Guarantee: of each fit as that of `privlearn.boosting.boost`; of several, see `privacy_`.
+
+    Args:
+        options: other fields of `privlearn.boosting.BoostingPlan`: `{"trees": 100, "bins": 8}`.
+        epsilon, delta, classes, bounds, ledger, random_state: as of `DPClassifier`.
+
+    Attributes:
+        module_: the model.
+        classes_, privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        classes: Any = None,
+        bounds: Any = None,
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
+        self.options, self.ledger, self.random_state = options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPBoostingClassifier:
+        """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`."""
+        X, labels, reasons = self._labelled(X, y)
+        data = self._dataset(X, labels, len(self.classes_))
+        plan = boosting.plan_for(data, **(self.options or {})).calibrate(epsilon=self.epsilon, delta=self.delta)
+        result = self._release(
+            plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)
+        )
+        self._keep(result.model)
+        return self
+
+
+@final
+class DPBoostingRegressor(PrivateRegressor):
+    """As `DPBoostingClassifier`, for targets with declared bounds.
+
+    Args:
+        target_bounds: as of `DPRegressor`.
+        epsilon, delta, bounds, options, ledger, random_state: as of `DPBoostingClassifier`.
+
+    Attributes:
+        module_: the model.
+        privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        target_bounds: Any = None,
+        bounds: Any = None,
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
+        self.options, self.ledger, self.random_state = options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPBoostingRegressor:
+        """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
+        X, y, bounds, reasons = self._targets(X, y)
+        data = self._dataset(X, y)
+        plan = boosting.plan_for(data, boosting.Values(*bounds), **(self.options or {}))
+        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
+        result = self._release(
+            plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)
+        )
+        self._keep(result.model)
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Targets within their bounds, shape (rows,)."""
+        return np.asarray(self._outputs(X)[:, 0].numpy())

@@ -1,0 +1,77 @@
+"""Planted bugs of the door for scripts in Opacus's form: a named check must catch each."""
+
+from __future__ import annotations
+
+from privlearn import sampling
+from privlearn.clipping import gradients
+from privlearn.descent import dpsgd
+from privlearn.mechanisms import release
+from privlearn.opacus import privacy_engine, recorded, script_loss, script_run
+from tests.support.mutant import Mutant, suite_of
+
+STEP = "self.loop.step(batch, loss)\n"
+MEAN = "check_a_mean_is_divided_once_and_micro_batches_are_clipped"
+EMPTY = "check_empty_batches_are_handed_out_and_take_a_noisy_step"
+ONCE = "check_a_batch_is_good_for_one_step_and_one_backward"
+NUMBERS = "check_numbers_of_a_batch_do_not_come_into_the_loss"
+COUPLED = "check_what_couples_rows_is_refused"
+CHARGED = "check_nothing_is_drawn_before_it_is_charged"
+SAME = "check_a_script_is_dpsgd"
+COMPANY = "check_an_examples_loss_does_not_depend_on_its_company"
+LEFT = "check_a_run_left_early_claims_its_limit"
+
+MUTANTS = [
+    Mutant("the manager's micro-batch is not clipped", gradients.ClippedGradients._add_clipped,
+           "* finite\n", "* finite; weights = weights if len(rows) > 7 else weights * 0 + 1.0 * finite\n", MEAN),
+    Mutant("the script's mean is divided once more", script_loss.ScriptLoss.__call__, "own.mean(1)",
+           "own.mean(1) / rows", MEAN),
+    Mutant("the engine's mean is divided twice", dpsgd.Run.step, "task.divisor)), task.divisor)",
+           "task.divisor)), task.divisor ** 2)", MEAN),
+    Mutant("the clipping norm is not the script's", privacy_engine._clip, "float(norms.pop())",
+           "10 * float(norms.pop())", MEAN),
+    Mutant("empty batches are skipped", script_run.ScriptRun.epoch, "        yield self._handed(batch)\n",
+           "        if not len(batch.sample):\n            self.loop.run._session.taken += 1\n"
+           "            batch = next(self._current, None)\n            continue\n        yield self._handed(batch)\n", EMPTY),
+    Mutant("no step is taken on an empty batch", script_run.ScriptRun.step, STEP,
+           "if turn.rows: self.loop.step(batch, loss)\n    else: self.loop.run._session.taken += 1\n", EMPTY),
+    Mutant("a script's batches are drawn from PyTorch's own seed", sampling.Poisson.draw, "rng.random(examples)",
+           "__import__('torch').rand(examples).numpy()", "check_a_scripts_batches_follow_from_the_streams_alone"),
+    Mutant("noise is drawn before the charge", release.release, "    sample.spend(mechanism, adjacency, ledger)\n",
+           "    stream.words(4)\n    sample.spend(mechanism, adjacency, ledger)\n", CHARGED),
+    Mutant("the optimizer steps before the charge", script_run.ScriptRun.step, STEP,
+           "[own.data.mul_(0.9) for own in self.loop.model.parameters()]\n    " + STEP,
+           CHARGED),
+    Mutant("two steps are taken for one batch", script_run.ScriptRun.step, STEP,
+           STEP + "    batch.sample._used = False; self.loop.run._session.taken -= 1\n    " + STEP, SAME),
+    Mutant("the first of two losses is left out", script_run.ScriptRun._on_backward,
+           "if turn.loss is not None:", "if False:", ONCE),
+    Mutant("a sum passes for a mean", script_loss._terms, 'elif name == "sum":\n        raise _sum()',
+           'elif name == "sum":\n        yield Term(factor, own)', COUPLED),
+    Mutant("a loss that is a sum passes for a mean", script_loss._terms, '["reduction"] == "sum"',
+           '["reduction"] == "neither"',
+           COUPLED),
+    Mutant("any number passes for a mean", script_loss._terms, "    else:\n        raise _unknown(name)\n",
+           "    else:\n        yield Term(factor, own)\n", COUPLED),
+    Mutant("class weights are averaged over the batch", script_loss._unreduced, '"reduction": "none"',
+           '"reduction": "mean"', COMPANY),
+    Mutant("numbers are not seen to be read", recorded.computed, "given[0].turn.watch.was_read = True\n    return out",
+           "pass\n    return out", NUMBERS),
+    Mutant("writing into other tensors is not seen", recorded.computed,
+           "if not isinstance(args[0], Recorded) or \"out\" in kwargs:", "if False:", NUMBERS),
+    Mutant("numbers in a factor are not seen", script_loss.taken_apart, "late=late", "late=False", NUMBERS),
+    Mutant("what is changed in place is taken as it was", recorded.Turn._noted,
+           "if plain(value)._version == value.version",
+           "if True", NUMBERS),
+    Mutant("numbers may change from batch to batch", script_run.ScriptRun._require_new,
+           "if self._loss is not None and", "if False and", NUMBERS),
+    Mutant("the first loss stays whatever is computed", script_loss.ScriptLoss.same_as, "return all(",
+           "return True or all(",
+           "check_numbers_of_a_batch_do_not_come_into_the_loss"),
+    Mutant("a run that was left is complete", script_run.ScriptRun.finish, "if self.loop.taken == self.loop.steps:",
+           "self.loop.run._session.complete = True\n    if self.loop.taken == self.loop.steps:", LEFT),
+    Mutant("a batch that was looked at is drawn anew", script_run.ScriptRun.epoch, "self._batch or self._drawn()",
+           "self._drawn()", "check_a_batch_that_was_only_looked_at_comes_again"),
+    Mutant("the constants of a loss are left out", script_loss._terms, "factor / float(number) if name in _DIVIDE",
+           "factor if name in _DIVIDE", "check_the_losses_of_scripts_are_taken_apart"),
+]  # fmt: skip
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=(RuntimeError,))

@@ -1,0 +1,218 @@
+"""What somebody who changes the import of a script meets first: each refused, with a message that ends it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import privlearn as pv
+from privlearn.errors import BadInput, PrivlearnError
+from privlearn.opacus import BatchMemoryManager, ModuleValidator, PrivacyEngine
+from tests.opacus.checks import X, Y, handed, loader, mean, network, private, sgd, step_on, trained, weights
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(zip(X, Y, strict=True))
+
+
+class WithItsLoss(nn.Module):
+    """Computes the loss itself, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return F.cross_entropy(self.inner(x), y)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def twice() -> None:
+    made = private()
+    model, x, y = handed(made)
+    mean(model, x, y).backward()
+    mean(model, x, y).backward()
+
+
+def stepless() -> None:
+    for _ in private()[3]:
+        pass
+
+
+def on_test_rows() -> None:
+    made = private()
+    next(iter(made[3]))
+    mean(made[1], X, Y).backward()
+    made[2].step()
+
+
+def at_another_size() -> Any:
+    made = step_on(mean)
+    return BatchMemoryManager(data_loader=made[3], max_physical_batch_size=3, optimizer=made[2]).__enter__()
+
+
+def again(engine: PrivacyEngine) -> Any:
+    model = network()
+    return engine.make_private(
+        module=model, optimizer=sgd(model), data_loader=loader(), noise_multiplier=1.0, max_grad_norm=1.0, epochs=1
+    )
+
+
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "batch norm": (lambda: private(batch_norm()), "nn.GroupNorm"),
+    "scalar loss": (lambda: step_on(lambda m, x, y: m(x, y), model=WithItsLoss()), "criterion(output, target)"),
+    "a loss of copies": (
+        lambda: step_on(lambda m, x, y: mean(lambda x: nn.Linear(6, 2)(torch.tensor(x.numpy())), x, y)),
+        "criterion(output, target)",
+    ),
+    "a sum": (lambda: step_on(lambda m, x, y: nn.CrossEntropyLoss(reduction="sum")(m(x), y)), "reduction='mean'"),
+    "a norm of the weights": (
+        lambda: step_on(lambda m, x, y: (m(x) * m._module[3].weight.norm()).mean()), "weight_decay=",
+    ),
+    "iterable data set": (lambda: private(data_loader=DataLoader(Stream(), batch_size=5)), "map-style data set"),
+    "second backward": (twice, "(loss1 + loss2).backward()"),
+    "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave drop_last out"),
+    "no step": (stepless, "optimizer.step() for every batch"),
+    "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
+    "no noise": (lambda: private(noise_multiplier=0.0), "without privacy"),
+    "a seed for noise": (lambda: private(noise_generator=torch.Generator()), "streams=pv.Streams.new(seed)"),
+    "an unknown way": (lambda: private(grad_sample_mode="ghost_fsdp"), "leave it out"),
+    "no wrapper": (lambda: private(wrap_model=False), "train the module that make_private returns"),
+    "sums": (lambda: private(loss_reduction="sum"), "multiply the learning rate"),
+    "norms for each layer": (lambda: private(max_grad_norm=[1.0, 2.0], clipping="per_layer"), "one norm for all layers"),
+    "adaptive clipping": (lambda: private(clipping="adaptive"), "pv.make_private"),
+    "two modules": (lambda: again(private()[0]), "another PrivacyEngine"),
+    "nothing made": (lambda: PrivacyEngine().get_epsilon(1e-5), "make_private_with_epsilon first"),
+    "an unknown accountant": (lambda: PrivacyEngine(accountant="moments"), "leave it out"),
+    "a checkpoint": (lambda: private()[0].save_checkpoint(path="x"), "torch.save(module.state_dict()"),
+    "more epochs": (lambda: trained(private(), epochs=3), "epochs= as there are passes"),
+    "two physical sizes": (at_another_size, "microbatch="),
+    "an argument that is none": (lambda: private(alphas=[1.0]), "alphas"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_refused_with_what_to_do(name: str) -> None:
+    make, advice = CASES[name]
+    with pytest.raises((PrivlearnError, TypeError)) as caught:
+        make()
+    message = str(caught.value)
+    assert advice in message
+    assert len(message) <= 420
+    assert message.count(". ") <= 2
+
+
+def test_a_script_without_epochs_is_warned() -> None:
+    model = network()
+    with pytest.warns(UserWarning, match="epochs="):
+        PrivacyEngine().make_private(
+            module=model, optimizer=sgd(model), data_loader=loader(), noise_multiplier=1.0, max_grad_norm=1.0
+        )
+
+
+def test_a_module_is_validated_and_fixed() -> None:
+    model = batch_norm()
+    (error,) = ModuleValidator.validate(model)
+    assert "nn.GroupNorm" in str(error)
+    fixed = PrivacyEngine.get_compatible_module(model)
+    assert ModuleValidator.is_valid(fixed)
+    assert not PrivacyEngine.is_compatible(module=model)
+    assert isinstance(model[1], nn.BatchNorm1d)
+    trained(private(fixed))
+
+
+def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
+    model = network()
+    optimizer = sgd(model, momentum=0.9)
+    engine, module, own, batches = private(model, optimizer=optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(own, 0.5)
+        for x, y in batches:
+
+            def closure() -> Any:
+                own.zero_grad()
+                loss = mean(module, x, y)  # noqa: B023
+                loss.backward()
+                return loss
+
+            assert float(own.step(closure)) > 0
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == own.param_groups[0]["lr"] == 0.25
+    state = own.state_dict()
+    own.load_state_dict(state)
+    assert own.param_groups is optimizer.param_groups
+    assert {name.removeprefix("_module.") for name in module.state_dict()} == set(model.state_dict())
+    copied = network()
+    copied.load_state_dict(engine.loop.model.state_dict())
+    assert torch.equal(weights(copied), weights(module))
+
+
+def test_evaluation_is_the_models_own() -> None:
+    _, module, _, batches = private()
+    next(iter(batches))
+    assert type(module(X)) is torch.Tensor
+    assert module(X).requires_grad
+    module.eval()
+    assert not module._module.training
+
+
+def test_poisson_sampling_false_is_priced_as_shuffling() -> None:
+    engine = private(poisson_sampling=False)[0]
+    assert engine.loop.plan.sampling.kind == "shuffle"
+    assert engine.loop.plan.noise_multipliers()[0] > private()[0].loop.plan.noise_multipliers()[0]
+
+
+def test_ghost_mode_hands_the_criterion_back() -> None:
+    criterion = nn.CrossEntropyLoss()
+    engine, model, optimizer, given, batches = private(grad_sample_mode="ghost", criterion=criterion)
+    assert given is criterion
+    trained((engine, model, optimizer, batches), lambda m, x, y: given(m(x), y))
+
+
+def test_rows_of_several_lengths_are_handed_out_padded() -> None:
+    rows = [(torch.arange(1, 2 + n % 4), n % 2) for n in range(40)]
+
+    def padded(rows: list[Any]) -> Any:
+        return nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True), torch.tensor([y for _, y in rows])
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.embedding(x).sum(1))
+
+    torch.manual_seed(0)
+    made = private(Bag(), data_loader=DataLoader(rows, batch_size=10, collate_fn=padded))  # type: ignore[arg-type]
+    assert trained(made).isfinite().all()
+
+
+def test_rows_along_the_second_axis() -> None:
+    def second(rows: list[Any]) -> Any:
+        return torch.stack([x for x, _ in rows], 1), torch.tensor([int(y) for _, y in rows])
+
+    made = private(data_loader=DataLoader(TensorDataset(X, Y), batch_size=15, collate_fn=second), batch_first=False)
+    expected = trained(private())
+    assert torch.equal(trained(made, lambda m, x, y: mean(m, x.transpose(0, 1), y)), expected)
+
+
+def test_a_class_of_its_own_is_not_needed_for_the_accountant() -> None:
+    engine = step_on(mean)[0]
+    assert engine.accountant.get_epsilon(delta=1e-5) == engine.get_epsilon(1e-5) > 0
+    assert len(engine.accountant) == 1
+    assert isinstance(engine.loop.ledger, pv.Ledger)
+    with pytest.raises(BadInput):
+        engine.load_checkpoint(path="x")
