@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.clipping.architectures import like
 from tests.conftest import ROOT
 
 COLUMNS = {"case", "variant", "ratio", "low", "high", "seconds", "peak_mib"}
@@ -169,3 +170,48 @@ def test_one_pass_finds_the_means(features: ModuleType) -> None:
     rows = features.common.measure(case)
     assert len(rows) == len(case.variants)
     require_figures(rows)
+
+
+@pytest.fixture
+def architectures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    for package in ("opacus", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'privlearn[test]'")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("architectures")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_of_architectures(architectures: ModuleType, tmp_path: Path) -> None:
+    """A model that all compute, one that a change makes right, one that is refused, and one that is wrong in silence."""
+    rows = [architectures.judged(like(name)) for name in ("Llama", "BERT", "ResNet", "CLIP, contrastive", "ConvNeXT")]
+    changed = "right, changed"
+    assert [row.outcomes for row in rows] == [
+        ("right", "right", "right"),
+        ("right", changed, changed),
+        (changed, "refused", "refused"),
+        ("refused", "refused", "refused"),
+        ("right", "**wrong**", "**wrong**"),
+    ]
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table -->\nold\n<!-- end of table -->\nafter\n")
+    architectures.write(page, "table", architectures.table(rows))
+    text = page.read_text()
+    assert text.startswith("before\n<!-- table -->\n\n| |")
+    assert text.endswith("<!-- end of table -->\nafter\n")
+    assert "old" not in text
+    assert "| Llama | transformers | right | right | right |" in text
+    assert "| batch norm | 1 | 1 | 1 |" in text
+    assert "| ConvNeXT | Opacus, hooks | convnext.embeddings" in text
+    with pytest.raises(ValueError, match="steps"):
+        architectures.write(page, "steps", "")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_steps_of_architectures(architectures: ModuleType) -> None:
+    steps = importlib.import_module("architecture_steps")
+    rows = architectures.common.measure(steps.cases(quick=True, rounds=1)[4])
+    assert [row.variant for row in rows] == [steps.PLAIN, steps.OURS, steps.NOISY, steps.HOOKS, steps.GHOST]
+    require_figures(rows)
+    lines = steps.table([replace(row, peak_mib=2.0) for row in rows if row.variant != steps.HOOKS]).splitlines()
+    assert lines[2].startswith("| ViT, time | ")
+    assert lines[3] == "| ViT, memory | 2 MiB | 1.00 | 1.00 | not right | 1.00 |"

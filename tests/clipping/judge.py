@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -94,6 +95,39 @@ def by_privlearn(architecture: Architecture, batch: Batch | None = None) -> Verd
     if wrong:
         return Verdict("wrong", wrong)
     return Verdict(str(task.gradients.way), task.gradients.reason or "")
+
+
+def with_group_norms(architecture: Architecture) -> Architecture:
+    """The same with group norms in place of batch norms, as privlearn's message says."""
+    return replace(
+        architecture, make=lambda: pv.models.replace_batch_norm(architecture.make(), groups=1), outcome="layers"
+    )
+
+
+def changed_for_opacus(architecture: Architecture) -> Architecture:
+    """The same as Opacus' users change it: by its own `ModuleValidator.fix`, nothing in place, positions for each example."""
+
+    def make() -> nn.Module:
+        from opacus.validators import ModuleValidator
+
+        model: nn.Module = architecture.make()
+        if ModuleValidator.validate(model, strict=False):
+            model = ModuleValidator.fix(model)
+        for module in model.modules():
+            if hasattr(module, "inplace"):
+                module.inplace = False
+        return model
+
+    batch = architecture.batch()
+    if "input_ids" in batch:
+        shape = batch["input_ids"].shape
+        own = {
+            "position_ids": torch.arange(shape[1]).expand(shape).clone(),
+            "token_type_ids": torch.zeros(shape).long(),
+        }
+        takes = signature(architecture.make().forward).parameters
+        batch |= {name: leaf for name, leaf in own.items() if name in takes}
+    return replace(architecture, make=make, batch=lambda: batch)
 
 
 def by_opacus(architecture: Architecture, ghost: bool) -> Verdict:

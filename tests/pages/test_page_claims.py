@@ -21,6 +21,7 @@ from privlearn.cli import main
 from privlearn.errors import UnsupportedEvent
 from privlearn_studies.registry import STUDIES
 from privlearn_studies.report import read_rows
+from tests.clipping.architectures import ARCHITECTURES
 from tests.pages.page_blocks import PAGES, ROOT
 
 _COMMANDS = (
@@ -47,7 +48,7 @@ _OTHERS = {
     "--clipping--",
     "--release---",
 }
-_OTHERS |= {"--publish--"}
+_OTHERS |= {"--publish--", "--steps", "--rounds", "--write"}
 _TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
 
@@ -132,6 +133,23 @@ def test_the_price_of_a_step_is_that_of_the_table() -> None:
         "docs/performance.md"
     )
     assert not any("costs little more" in page(name) for name in PAGES)
+
+
+def test_the_table_of_architectures_is_that_of_the_tests() -> None:
+    """privlearn's column says what `tests/clipping/test_architectures.py` holds of each row."""
+    outcomes = {"layers": "right", "vmap": "right", "loop": "right, loop"}
+    held = {
+        row.name: "right, changed" if "BatchNorm" in row.reason else outcomes.get(row.outcome, row.outcome)
+        for row in ARCHITECTURES
+    }
+    stated = table("docs/architectures.md", "| architecture | package |")
+    assert {row[0]: row[2] for row in stated} == held
+    counts = {row[0]: row[1:] for row in table("docs/architectures.md", "| | privlearn | Opacus, hooks |")}
+    assert counts["wrong, without an error"][0] == "0"
+    for number in range(3):
+        assert sum(int(row[number]) for row in counts.values()) == len(ARCHITECTURES)
+    for _, _, ours, *others in stated:
+        assert ours != "refused" or not any(other.startswith("right") for other in others)
 
 
 def test_what_the_three_ways_to_draw_batches_cost() -> None:

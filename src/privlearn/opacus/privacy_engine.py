@@ -100,6 +100,7 @@ class PrivacyEngine:
         }  # fmt: skip
         asked = {name: options.pop(name, usual) for name, usual in own.items()}
         _require_known(asked)
+        ModuleValidator.validate(module, strict=True)
         given = {"clip": _clip(asked["clipping"], norm), **given, **options}
         if not asked["poisson_sampling"]:
             given.setdefault("sampling", "shuffle")

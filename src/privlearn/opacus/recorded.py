@@ -110,8 +110,8 @@ class Turn:
         )
 
     def _noted(self, value: Any) -> Any:
-        if not isinstance(value, Recorded):
-            return value
+        if not isinstance(value, Recorded):  # a constant is kept as it is now: it may be written into later
+            return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value
         if value.turn is not self:
             return Mark.STALE
         return value.ref if plain(value)._version == value.version else Mark.CHANGED
