@@ -185,6 +185,10 @@ def check_a_batch_is_good_for_one_step_and_one_backward() -> None:
 @check
 def check_a_batch_that_was_only_looked_at_comes_again() -> None:
     made = private()
+    model, x, y = handed(made)
+    mean(model, x, y).backward()
+    must_raise(BadInput, lambda: next(iter(made[3])))  # a gradient that would be forgotten
+    made = private()
     first, again = (plain(next(iter(made[3]))[0]) for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(trained(made), trained(private()))
@@ -311,6 +315,16 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
     def branched(m: Any, x: Tensor, y: Tensor) -> Tensor:
         return mean(m, x, y) if y.float().mean() > 0.5 else 0.5 * mean(m, x, y)
 
+    held = torch.ones(1)
+
+    def held_and_written(m: Any, x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(m(x) * held, y)
+        held.mul_(0.5).add_(y.float().mean())
+        return loss
+
+    made = private()
+    must_raise(PrivlearnError, lambda: trained(made, held_and_written))
+    assert len(made[0].accountant) <= 1
     for loss in (by_value, without_gradient, written, in_place, branched):
         made = private()
         must_raise(PrivlearnError, lambda: (loss(*handed(made)).backward(), made[2].step()))  # noqa: B023
@@ -327,6 +341,20 @@ def check_numbers_of_a_batch_do_not_come_into_the_loss() -> None:
     made = private()
     must_raise(PrivlearnError, lambda: trained(made, of_the_batch_before))
     assert len(made[0].accountant) <= 1
+
+
+@check
+def check_a_model_takes_the_batches_of_its_own_loader() -> None:
+    """What another engine drew is priced elsewhere, and a step of this one would not be its."""
+    one, other = private(), private()
+    x, y = next(iter(one[3]))
+    own, _ = next(iter(other[3]))
+    must_raise(BadInput, lambda: other[1](x))
+    must_raise(PrivlearnError, lambda: mean(lambda x: other[1](own), x, y).backward())
+    mean(one[1], x, y).backward()
+    must_raise(BadInput, other[2].step)
+    one[2].step()
+    assert (len(one[0].accountant), len(other[0].accountant)) == (1, 0)
 
 
 @check

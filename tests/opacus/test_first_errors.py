@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "iterable data set": (lambda: private(data_loader=DataLoader(Stream(), batch_size=5)), "map-style data set"),
     "second backward": (twice, "(loss1 + loss2).backward()"),
     "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave drop_last out"),
+    "autograd": (
+        lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]), "loss.backward()",
+    ),
     "no step": (stepless, "optimizer.step() for every batch"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
     "no noise": (lambda: private(noise_multiplier=0.0), "without privacy"),
@@ -130,6 +134,14 @@ def test_a_module_is_validated_and_fixed() -> None:
     assert not PrivacyEngine.is_compatible(module=model)
     assert isinstance(model[1], nn.BatchNorm1d)
     trained(private(fixed))
+    assert not ModuleValidator.is_valid(fixed.eval())
+    images = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten())
+    assert ModuleValidator.fix(images, num_groups=4)[1].num_groups == 4  # type: ignore[index]
+    by_instance = ModuleValidator.fix(images, replace_bn_with_in=True)
+    assert isinstance(by_instance[1], nn.InstanceNorm2d)  # type: ignore[index]
+    assert ModuleValidator.is_valid(by_instance)
+    with pytest.raises(BadInput):
+        ModuleValidator.fix(images, replace_bn_with_in=True, num_groups=4)
 
 
 def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
@@ -164,6 +176,9 @@ def test_evaluation_is_the_models_own() -> None:
     next(iter(batches))
     assert type(module(X)) is torch.Tensor
     assert module(X).requires_grad
+    copied = copy.deepcopy(module)
+    assert type(copied) is nn.Sequential
+    assert torch.equal(weights(copied), weights(module))
     module.eval()
     assert not module._module.training
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone, is_regressor
 from sklearn.model_selection import GridSearchCV
 
 import privlearn as pv
-from privlearn.accounting.events import tally
+from privlearn.accounting.events import tally, walk
 from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
 from privlearn.publishing import certificate
 from privlearn.sklearn.estimator import PrivateClassifier
@@ -36,6 +37,10 @@ DECLARED: dict[str, Callable[..., Any]] = {
     "DPBoostingClassifier": lambda **more: pv.sklearn.DPBoostingClassifier(classes=[0, 1], bounds=(-1, 1), **more),
     "DPBoostingRegressor": lambda **more: pv.sklearn.DPBoostingRegressor(target_bounds=(-2, 3), bounds=(-1, 1), **more),
     "DPFisherClassifier": lambda **more: pv.sklearn.DPFisherClassifier(classes=[0, 1], bounds=(-1, 1), **more),
+    "PATEClassifier": lambda **more: pv.sklearn.PATEClassifier(classes=[0, 1], bounds=(-1, 1), **more),
+    "DPStandardScaler": lambda **more: pv.sklearn.DPStandardScaler(bounds=(-1, 1), **more),
+    "DPPCA": lambda **more: pv.sklearn.DPPCA(bounds=(-1, 1), **more),
+    "DPAutoencoder": lambda **more: pv.sklearn.DPAutoencoder(bounds=(-1, 1), **more),
     "DPFeatureSelector": lambda **more: pv.sklearn.DPFeatureSelector(classes=[0, 1], bounds=(-1, 1), **more),
 }
 
@@ -152,6 +157,8 @@ def check_nothing_is_claimed_of_what_was_not_declared() -> None:
     """Classes and target bounds that were read off the rows: a warning, no claim, no folder; never on a ledger."""
     for name in DECLARED:
         left_out = "target_bounds" if name.endswith("Regressor") else "classes"
+        if left_out not in DECLARED[name]().get_params():
+            continue
         with warned() as texts:
             made = fitted(name).set_params(**{left_out: None})
             made.fit(X, targets(made))
@@ -185,7 +192,7 @@ def check_bounds_are_those_that_were_declared() -> None:
         assert np.array_equal(outcome(given[0]), outcome(given[1])), name
         bare = DECLARED[name](random_state=0).set_params(bounds=None).fit(beyond, targets(given[0]))
         by_hand = fitted(name, squashed, random_state=0)
-        if hasattr(bare, "predict"):
+        if name != "DPFeatureSelector":  # which gives columns as they are
             assert np.array_equal(outcome(bare, beyond), outcome(by_hand, squashed)), name
         assert bare.privacy_.undeclared == by_hand.privacy_.undeclared, name  # bounds of rows need not be declared
 
@@ -197,14 +204,19 @@ def check_nothing_is_drawn_beside_what_is_charged() -> None:
         streams = pv.Streams.new(3)
         made = fitted(name, random_state=streams)
         drawn, ledger = pv.Streams.new(3), pv.Ledger()
-        plan, data = made.result_.plan, (X, targets(made))
-        rows = pv.Dataset(*data, low=-1.0, high=1.0)
+        plan, rows = made.result_.plan, pv.Dataset(X, targets(made), low=-1.0, high=1.0)
         if name.startswith("DPBoosting"):
             pv.boosting.boost(plan, rows, ledger=ledger, streams=drawn)
         elif name == "DPFisherClassifier":
             pv.statistics.fisher(plan, rows, ledger=ledger, streams=drawn)
         elif name == "DPFeatureSelector":
             pv.statistics.select_features(plan, rows, ledger=ledger, streams=drawn)
+        elif name == "DPClassifier":
+            pv.train(pv.Dataset(X, Y, classes=2, low=-1.0, high=1.0), epsilon=1.0, ledger=ledger, streams=drawn)
+        elif name == "DPStandardScaler":
+            noise = min(event.noise_multiplier for event, _ in walk(plan.event()))
+            moments = pv.transforms.Moments(3, noise, 3**0.5)
+            moments.fit(torch.from_numpy(X), plan.neighbours, ledger, drawn.noise)
         else:
             continue
         assert tally(ledger.event) == tally(made.result_.ledger.event), name
@@ -240,3 +252,33 @@ def check_a_second_fit_is_published_as_one_of_several() -> None:
     assert found.ok
     assert found.runs == certificate.ALONE
     assert found.epsilon == made.privacy_.fit.epsilon < made.privacy_.epsilon
+
+
+@check
+def check_nothing_that_a_fit_keeps_is_without_noise() -> None:
+    """With other noise every number that an estimator keeps of the rows is another one."""
+    for name in ("DPLogisticRegression", "DPStandardScaler", "DPPCA"):
+        one, other = (fitted(name, random_state=pv.Streams.new()) for _ in range(2))
+        kept = [
+            value for value in ("coef_", "intercept_", "mean_", "scale_", "var_", "components_") if hasattr(one, value)
+        ]
+        assert kept, name
+        for value in kept:
+            assert (getattr(one, value) != getattr(other, value)).all(), (name, value)
+
+
+@check
+def check_a_search_costs_what_was_asked_for() -> None:
+    """A private search, its choice included, is charged once; what it is given to search is not fitted."""
+    base = DECLARED["DPClassifier"](options={"epochs": 3})
+    for way in ("random-stopping", "blocks"):
+        ledger = pv.Ledger(pv.Budget(3.0, 1e-5))
+        search = pv.sklearn.DPSearchCV(base, {"model": ["linear", "mlp:4"]}, epsilon=3.0, way=way, ledger=ledger)
+        search.fit(X, Y)
+        assert search.best_params_ == {"model": ["linear", "mlp:4"][search.best_index_]}
+        assert tally(ledger.event) == tally(search.result_.plan.event())
+        assert 2.9 <= search.privacy_.epsilon <= 3.0
+        assert not hasattr(base, "privacy_")
+        must_raise(BudgetExceeded, lambda search=search: clone(search).fit(X, Y))  # type: ignore[misc]
+        with tempfile.TemporaryDirectory() as folder:
+            assert pv.verify(search.publish(Path(folder) / "model")).ok

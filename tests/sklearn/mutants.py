@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.sklearn import class_statistics, estimator, spending, supervised
+from privlearn.sklearn import class_statistics, estimator, search, spending, supervised, transformers
 from tests.support.mutant import Mutant, suite_of
 
 SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
@@ -65,6 +65,17 @@ MUTANTS = [
     # What is charged
     Mutant("a histogram is released twice", supervised.DPBoostingClassifier.fit, "lambda ledger, streams: boosting.boost(",
            "lambda ledger, streams: boosting.boost(plan, data, streams=streams) and boosting.boost(", DRAWN),
+    Mutant("a scaler is fitted free of charge", transformers.PrivateScaledTransformer._released,
+           "plan.neighbours, ledger, streams.noise", "plan.neighbours, Ledger(), streams.noise", COSTS),
+    Mutant("a scaler takes off the mean of the rows", transformers.DPStandardScaler.fit,
+           'module.get_buffer("mean").double().numpy()', "rows.mean(0)",
+           "check_nothing_that_a_fit_keeps_is_without_noise"),
+    Mutant("rows beyond the bounds count as they are", transformers.PrivateScaledTransformer._unit_rows,
+           ".clip(-1, 1)", "", BOUNDS),
+    Mutant("components have half the noise", transformers.PrivateScaledTransformer._noise,
+           "return solve_gaussian(", "return 0.5 * solve_gaussian(", COSTS),
+    Mutant("candidates of a search are fitted for themselves", search.DPSearchCV.fit, "rows, streams, ledger=ledger",
+           "rows, streams, ledger=Ledger()", "check_a_search_costs_what_was_asked_for"),
     Mutant("the target is met with twice the delta", supervised.DPBoostingRegressor.fit, "delta=self.delta",
            "delta=2 * self.delta", COSTS),
     Mutant("the published regressor has other units", supervised._rescale, "last.bias.mul_(scale).add_(shift)",

@@ -237,7 +237,7 @@ def _equal(one: Any, two: Any, *, numbers: bool) -> bool:
     if not numbers and isinstance(one, Tensor | int | float):
         return True
     if isinstance(one, Tensor):
-        return one is two or ((one.shape, one.dtype) == (two.shape, two.dtype) and torch.equal(one, two))
+        return (one.shape, one.dtype) == (two.shape, two.dtype) and torch.equal(one, two)
     return one is two or bool(one == two)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.data.rows import nested
@@ -50,14 +51,13 @@ class ScriptRun:
         Raises:
             BadInput: all epochs are over, or no step was taken on a batch.
         """
+        if self._turn is not None and self._turn.loss is not None:
+            raise _without_step()
         batch: Batch | None = self._batch or self._drawn()
         while batch is not None:
             yield self._handed(batch)
             if self._batch is not None:
-                raise BadInput(
-                    "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, "
-                    "too. Call loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
-                )
+                raise _without_step()
             batch = next(self._current, None)
         self._begin_next()
 
@@ -100,6 +100,12 @@ class ScriptRun:
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's output; of a batch of the run it is computed without a graph, and what the model holds stays."""
         turn, model = self._turn, self.loop.model
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
+        if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
+            raise BadInput(
+                "the model was called with a batch of another loader, or an old one: expected the batch of its own loader "
+                "on which the next step is taken. For several models that learn from one batch use pv.make_private"
+            )
         try:
             empty = turn is not None and not turn.rows
             return computed(_for_no_rows(model) if empty else model, args, kwargs, None)
@@ -169,6 +175,13 @@ class ScriptRun:
         compute["microbatch"] = rows
 
 
+def _without_step() -> BadInput:
+    return BadInput(
+        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, too. Call "
+        "loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
+    )
+
+
 def _for_no_rows(model: nn.Module) -> Callable[..., Any]:
     """A model, for an empty batch: many modules can't compute one."""
 
@@ -214,6 +227,10 @@ class PrivateModule(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_module"), name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        """A copy of the model alone: a run can't be copied."""
+        return copy.deepcopy(self._module, memo)
 
 
 @final

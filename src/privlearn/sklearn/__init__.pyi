@@ -1,8 +1,14 @@
 from privlearn.sklearn.class_statistics import DPFeatureSelector as DPFeatureSelector
 from privlearn.sklearn.class_statistics import DPFisherClassifier as DPFisherClassifier
+from privlearn.sklearn.compliance import expected_failed_checks as expected_failed_checks
+from privlearn.sklearn.pate_votes import PATEClassifier as PATEClassifier
+from privlearn.sklearn.search import DPSearchCV as DPSearchCV
 from privlearn.sklearn.spending import budget_for as budget_for
 from privlearn.sklearn.supervised import DPBoostingClassifier as DPBoostingClassifier
 from privlearn.sklearn.supervised import DPBoostingRegressor as DPBoostingRegressor
 from privlearn.sklearn.supervised import DPClassifier as DPClassifier
 from privlearn.sklearn.supervised import DPLogisticRegression as DPLogisticRegression
 from privlearn.sklearn.supervised import DPRegressor as DPRegressor
+from privlearn.sklearn.transformers import DPPCA as DPPCA
+from privlearn.sklearn.transformers import DPAutoencoder as DPAutoencoder
+from privlearn.sklearn.transformers import DPStandardScaler as DPStandardScaler

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from privlearn.accounting.ledger import Ledger
 from privlearn.descent.rules import SCALED_NORM
 from privlearn.plan import AbstractPlan
-from privlearn.sklearn.estimator import Array, PrivateClassifier, PrivateEstimator
+from privlearn.sklearn.estimator import ADJACENCY, Array, PrivateClassifier, PrivateEstimator
 from privlearn.sklearn.spending import require_plan
 from privlearn.statistics.classifiers import fisher
 from privlearn.statistics.features import select_features
@@ -156,6 +156,6 @@ def _plan_of(estimator: Any, kind: type[_Plan], keep: int, **options: Any) -> _P
         require_plan(estimator.plan, kind)
         return estimator.plan  # type: ignore[no-any-return]
     features = estimator.n_features_in_
-    bounds = {"row_norm": SCALED_NORM * features**0.5, "coordinate_bound": 1.0} | options
-    plan = kind(len(estimator.classes_), features, keep, **bounds)
+    fields = {"row_norm": SCALED_NORM * features**0.5, "coordinate_bound": 1.0, "adjacency": ADJACENCY} | options
+    plan = kind(len(estimator.classes_), features, keep, **fields)
     return plan.calibrate(epsilon=estimator.epsilon, delta=estimator.delta)

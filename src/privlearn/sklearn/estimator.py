@@ -15,15 +15,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from privlearn._display import shortened
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
 from privlearn.publishing.publish import publish
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 from privlearn.streams import Streams
 
 Array = NDArray[Any]
+
+#: The kind of neighbour where nothing else is chosen: that of DP-SGD without a declared number of examples, so that the steps
+#: of a pipeline fit on one ledger. How many rows there are is public.
+ADJACENCY = Adjacency.ZERO_OUT
 
 NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
 NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
@@ -37,6 +41,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     It has no limit: the first fit has the guarantee that was asked for, each further one adds to it, which `privacy_` says and
     a `PrivacyWarning`. With `ledger=` all fits are charged there, and refused beyond its budget. An estimator that was pickled
     without a ledger in a file predicts, and takes no fit.
+
+    Neighbours differ in one row that is replaced by an empty one (`zero_out`): how many rows there are is public. Where an
+    estimator has options, `{"adjacency": "add_remove"}` is another kind, for DP-SGD with `{"examples": N}`, a declared number.
 
     Rows that hold no finite numbers, and labels outside the declared classes, are refused before anything is spent.
 
@@ -141,7 +148,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- the release
 
-    def _release(self, plan: AbstractPlan, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:
+    def _release(self, plan: Planned, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:
         """Carry out the release of a fit; `privacy_` says what it cost."""
         streams = self._streams()
         result, privacy = spend(

@@ -15,7 +15,7 @@ from privlearn.accounting.budget import Budget
 from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
-from privlearn.accounting.ledger import Ledger, Planned
+from privlearn.accounting.ledger import Ledger, Planned, Releases
 from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
@@ -188,7 +188,7 @@ def _warn(reasons: tuple[str, ...], privacy: FitPrivacy) -> None:
         )
 
 
-def budget_for(*plans: AbstractPlan, fits: int = 1, delta: float | None = None) -> Budget:
+def budget_for(*plans: AbstractPlan | Releases, fits: int = 1, delta: float | None = None) -> Budget:
     """What so many fits of a pipeline with these plans cost together: the least budget that has room for all of them.
 
     Fits come one after another and may depend on earlier ones, so they are counted by the ledger's filter.
@@ -228,7 +228,7 @@ def budget_for(*plans: AbstractPlan, fits: int = 1, delta: float | None = None) 
 
 def require_plan(plan: object, kind: type[AbstractPlan] = AbstractPlan) -> None:
     """Raise `BadInput` unless `plan` is a plan of this kind."""
-    if not isinstance(plan, kind):
+    if not isinstance(plan, kind) and not (kind is AbstractPlan and isinstance(plan, Releases)):
         raise BadInput(
             f"plan is {shortened(repr(plan), 60)}: expected a settled {kind.__name__}, such as "
             "pv.statistics.FisherPlan(...).calibrate(...)"

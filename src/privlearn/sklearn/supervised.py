@@ -15,7 +15,7 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
-from privlearn.sklearn.estimator import NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
+from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
 
 
 class DPClassifier(PrivateClassifier):
@@ -259,7 +259,8 @@ class DPBoostingClassifier(PrivateClassifier):
         """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`."""
         X, labels, reasons = self._labelled(X, y)
         data = self._dataset(X, labels, len(self.classes_))
-        plan = boosting.plan_for(data, **(self.options or {})).calibrate(epsilon=self.epsilon, delta=self.delta)
+        plan = boosting.plan_for(data, **{"adjacency": ADJACENCY} | dict(self.options or {}))
+        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(
             plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)
         )
@@ -297,7 +298,8 @@ class DPBoostingRegressor(PrivateRegressor):
         """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
         X, y, bounds, reasons = self._targets(X, y)
         data = self._dataset(X, y)
-        plan = boosting.plan_for(data, boosting.Values(*bounds), **(self.options or {}))
+        options = {"adjacency": ADJACENCY} | dict(self.options or {})
+        plan = boosting.plan_for(data, boosting.Values(*bounds), **options)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(
             plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)

@@ -1,0 +1,28 @@
+"""What of scikit-learn's own checks of estimators does not hold, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privlearn.errors import BadInput
+from privlearn.sklearn.estimator import PrivateEstimator
+
+#: By class: the check, and why it fails. Today there are none.
+_EXPECTED: dict[str, dict[str, str]] = {}
+
+
+def expected_failed_checks(estimator: Any) -> dict[str, str]:
+    """The checks of `sklearn.utils.estimator_checks` that fail for an estimator, each with the reason: for `check_estimator`.
+
+    At most five for each; an empty dictionary where all pass.
+
+    Raises:
+        BadInput: it is none of the estimators here.
+
+    >>> import privlearn as pv
+    >>> expected_failed_checks(pv.sklearn.DPClassifier())
+    {}
+    """
+    if not isinstance(estimator, PrivateEstimator):
+        raise BadInput(f"estimator is a {type(estimator).__name__}: expected one of privlearn.sklearn")
+    return dict(_EXPECTED.get(type(estimator).__name__, {}))
