@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from joblib import parallel_backend
 from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -16,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import privlearn as pv
+from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, PrivacyWarning
 from tests.sklearn.checks_fits import DECLARED, X, Y, fitted
 
@@ -144,6 +146,23 @@ def test_a_search_in_other_processes_is_refused_or_charged_to_a_file(tmp_path: A
     search = GridSearchCV(made.set_params(ledger=ledger), grid, cv=2, n_jobs=2, error_score="raise").fit(X, Y)
     assert len(list(pv.accounting.events.walk(ledger.event))) >= 2
     assert search.best_estimator_.predict(X).shape == (60,)
+
+
+def test_a_search_in_threads_is_charged_fit_by_fit() -> None:
+    made = DECLARED["DPFisherClassifier"]()
+    with parallel_backend("threading", n_jobs=4):
+        search = GridSearchCV(made, {"epsilon": [0.5, 1.0]}, cv=3, error_score="raise").fit(X, Y)
+    best = search.best_estimator_
+    assert best.privacy_.fits == 7
+    assert sum(tally(best.result_.ledger.event).values()) == 7
+
+
+def test_what_is_no_model_is_not_published(tmp_path: Any) -> None:
+    for name in ("DPFeatureSelector", "DPStandardScaler", "DPPCA"):
+        with pytest.raises(BadInput, match="comes after it"):
+            fitted(name).publish(tmp_path / "model")
+    folder = fitted("DPAutoencoder").publish(tmp_path / "coder")
+    assert "their bounds are -1 and 1" in (folder / "README.md").read_text("utf-8")
 
 
 def test_metadata_routing_reaches_a_selector() -> None:

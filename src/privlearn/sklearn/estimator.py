@@ -20,6 +20,7 @@ from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
+from privlearn.runs.result import Result
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 from privlearn.streams import Streams
 
@@ -176,13 +177,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         card says so.
 
         Raises:
-            BadInput: nothing is claimed, because something was not declared.
+            BadInput: nothing is claimed, because something was not declared; or what was fitted is no model.
         """
         result = self.result_
+        if not isinstance(result, Result):
+            raise BadInput(
+                f"{type(self).__name__} makes no model of its own: publish the estimator that comes after it, whose model "
+                "takes the rows that this one makes"
+            )
         if self.privacy_.total is None:
             raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
-        said = {**({"rows": _SQUASHED} if self._squashed else {}), **(arguments.pop("data", None) or {})}
+        said = {**self._said(), **(arguments.pop("data", None) or {})}
         return publish(result, out, data=said, **arguments)
+
+    def _said(self) -> dict[str, str]:
+        """What the card says of the rows that the published model takes."""
+        return {"rows": _SQUASHED} if self._squashed else {}
 
 
 class NetworkEstimator(PrivateEstimator):
