@@ -104,7 +104,7 @@ def test_what_can_not_be_searched_is_refused(given: dict[str, Any], said: str) -
 def test_regressors_learn() -> None:
     x = np.random.default_rng(1).uniform(0, 4, (600, 3))
     y = 100 + 10 * (x[:, 0] - x[:, 1])
-    for kind in (pv.sklearn.DPRegressor, pv.sklearn.DPBoostingRegressor):
+    for kind in (pv.sklearn.DPRegressor, pv.sklearn.DPRidge, pv.sklearn.DPBoostingRegressor):
         made = kind(epsilon=8.0, target_bounds=(50, 150), bounds=(0, 4)).fit(x, y)
         assert made.score(x, y) > 0.5
 
@@ -112,6 +112,8 @@ def test_regressors_learn() -> None:
 def test_coefficients_are_those_of_the_scores() -> None:
     made = fitted("DPLogisticRegression")
     assert np.allclose(X @ made.coef_[0] + made.intercept_[0], made.decision_function(X), atol=1e-6)
+    ridge = fitted("DPRidge", X / 2)
+    assert np.allclose((X / 2) @ ridge.coef_ + ridge.intercept_, ridge._outputs(X / 2)[:, 0].numpy(), atol=1e-6)
 
 
 def test_names_of_a_table_stay_and_outputs_are_tables() -> None:

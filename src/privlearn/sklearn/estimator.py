@@ -32,6 +32,8 @@ ADJACENCY = Adjacency.ZERO_OUT
 
 NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
 NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
+#: Half a step from the middle of the bounds, over their distance, in which rows are not clipped.
+_STEP = 1e-3
 _SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
 
 
@@ -208,6 +210,16 @@ class NetworkEstimator(PrivateEstimator):
 
     def _keep(self, module: torch.nn.Module) -> None:
         self.module_ = copy.deepcopy(module).double().eval()
+
+    def _linear(self, bounds: tuple[Any, Any]) -> tuple[Array, Array]:
+        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is linear near the middle."""
+        low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in bounds)
+        middle, step = (low + high) / 2, _STEP * (high - low)
+        corners = torch.from_numpy(np.concatenate([middle[None], middle + np.diag(step)]))
+        with torch.no_grad():
+            outputs = self.module_(corners).double().numpy()
+        slopes = (outputs[1:] - outputs[0]).T / step
+        return slopes, outputs[0] - slopes @ middle
 
 
 class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]
