@@ -28,6 +28,7 @@ from privlearn.descent.train import train as train
 from privlearn.loop import make_private as make_private
 from privlearn.mac.dpmac import dpmac as dpmac
 from privlearn.mechanisms.release import release as release
+from privlearn.metrics import evaluate as evaluate
 from privlearn.plan import Plan as Plan
 from privlearn.publishing.model import load_model as load_model
 from privlearn.publishing.publish import publish as publish

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -221,4 +223,18 @@ def _markdown(study: Study, findings: Findings, quick: bool) -> str:
         "## All numbers",
         table([*heads, "seeds"] if "deviation" in heads else heads, lines),
     ]
-    return "\n\n".join(parts) + "\n"
+    return wrap("\n\n".join(parts)) + "\n"
+
+
+def wrap(text: str) -> str:
+    """`text` in Markdown with lines of at most 120 characters, but for tables, headings, pictures and code."""
+    out, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        if fenced or len(line) <= 120 or line.startswith(("|", "#", "!", "```")):
+            out.append(line)
+            continue
+        item = re.match(r"\s*([-*] |\d+\. )?", line)
+        indent = " " * len(item[0]) if item else ""
+        out += textwrap.wrap(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(out)

@@ -61,6 +61,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["data", "check", str(path), "--classes", "2", "--range", "0,1"]) == 0
     out, err = capsys.readouterr()
     assert "5 rows, all can be used" in out
-    assert "whoever holds them" in err
+    assert "for the data's curator" in err
     assert main(["data", "check"]) == 2
     assert "needs NAME" in capsys.readouterr().err

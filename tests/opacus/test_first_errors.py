@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,14 @@ def test_a_module_is_validated_and_fixed() -> None:
     assert not PrivacyEngine.is_compatible(module=model)
     assert isinstance(model[1], nn.BatchNorm1d)
     trained(private(fixed))
+    assert not ModuleValidator.is_valid(fixed.eval())
+    images = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten())
+    assert ModuleValidator.fix(images, num_groups=4)[1].num_groups == 4  # type: ignore[index]
+    by_instance = ModuleValidator.fix(images, replace_bn_with_in=True)
+    assert isinstance(by_instance[1], nn.InstanceNorm2d)  # type: ignore[index]
+    assert ModuleValidator.is_valid(by_instance)
+    with pytest.raises(BadInput):
+        ModuleValidator.fix(images, replace_bn_with_in=True, num_groups=4)
 
 
 def test_schedulers_state_dicts_and_closures_are_the_optimizers() -> None:
@@ -164,6 +173,9 @@ def test_evaluation_is_the_models_own() -> None:
     next(iter(batches))
     assert type(module(X)) is torch.Tensor
     assert module(X).requires_grad
+    copied = copy.deepcopy(module)
+    assert type(copied) is nn.Sequential
+    assert torch.equal(weights(copied), weights(module))
     module.eval()
     assert not module._module.training
 

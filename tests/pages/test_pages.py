@@ -123,7 +123,7 @@ def test_the_demo_prints_what_the_readme_shows(
 
 def _steady(text: str) -> list[str]:
     """The words of what the demo prints, without accuracy, times and the bar of progress."""
-    text = re.sub(r"accuracy +[\d.]+|seconds +[\d.]+|\d+:\d\d:\d\d|[━╸╺]+", "", text)
+    text = re.sub(r"(accuracy|loss|AUC|calibration error) +[\d.]+|seconds +[\d.]+|\d+:\d\d:\d\d|[━╸╺]+", "", text)
     return text.split()
 
 

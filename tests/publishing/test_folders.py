@@ -128,7 +128,7 @@ def test_names_cannot_paint_the_screen(tmp_path: Path, capsys: pytest.CaptureFix
         assert "\x1b" not in shown
         assert "\u202e" not in shown
         assert "[/][bold]a\\x1b[2J\\u202e\\nm verifies" in shown
-        assert "[red]\\x1b[31m\\nprivlearn: fine, which nobody certified" in shown
+        assert "[red]\\x1b[31m\\nprivlearn: fine, not in the certificate" in shown
         (out / "model.safetensors").write_bytes(b"")
     assert main(["verify", str(tmp_path / "gone\x1b[2J")]) == 2
     assert "\x1b" not in capsys.readouterr().err
@@ -242,7 +242,7 @@ def test_a_configuration_is_never_passed_over(capsys: pytest.CaptureFixture[str]
     for given, said in (
         (["budget", "--config", path, f"--config={path}"], "--config is given twice"),
         (["budget", "--config"], "--config needs a file"),
-        (["--config", path, "budget"], "in front of the command"),
+        (["--config", path, "budget"], "before the command"),
         (["budget", "--config", str(tmp_path)], "cannot be read"),
         (["budget", "--config", "a\0b"], "cannot be read"),
         (["budget", "--config", "a" * 5000], "cannot be read"),

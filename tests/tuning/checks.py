@@ -901,7 +901,7 @@ def check_losers_leave_no_trace() -> None:
             if name == "stopping":
                 last = text.getvalue()[text.getvalue().index("{") :]
                 assert json.loads(last)["seconds"] is None
-                assert "not shown" in text.getvalue()
+                assert "not printed" in text.getvalue()
                 assert not re.search(r"\d:\d\d:\d\d|\d+/\d+", text.getvalue())
 
 

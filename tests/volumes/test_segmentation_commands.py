@@ -20,6 +20,7 @@ from privlearn.cli.request import Request
 from privlearn.data import hippocampus
 from privlearn.descent import task
 from privlearn.errors import BadInput
+from privlearn.metrics import Metrics
 from privlearn.models import networks
 from privlearn.runs import checkpoint
 from privlearn.volumes import MapStudent, Start, Training, dice, maps_of, probabilities
@@ -154,7 +155,7 @@ def test_what_is_public_is_told(
 @pytest.mark.parametrize(("own", "warned"), [(0.49, True), (0.5, True), (0.51, False)])
 def test_students_that_bring_nothing_are_warned_of(own: float, warned: bool, monkeypatch: Any, capsys: Any) -> None:
     dices = iter([0.5, own])
-    monkeypatch.setattr(pate_command, "test_metrics", lambda *_: {"dice": next(dices)})
+    monkeypatch.setattr(pate_command, "evaluate", lambda *_: Metrics({"dice": next(dices)}, 2))
     start = Start.learn(scans_of(2, 1, public=True), scans_of(5, 2, public=True), small_net(),
                         learning=Training(steps=1), tuning=Training(steps=1))  # fmt: skip
     plan = start.plan(5, 3).calibrate(epsilon=8.0, delta=1e-3)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -29,19 +28,18 @@ from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
+from privlearn.metrics import Metrics, evaluate
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
-from privlearn.runs.front import encoded
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
-from privlearn.transforms.modules import RowTransform
 from privlearn.transforms.precomputed import is_folder
-from privlearn.volumes.training import dice, map_losses
+from privlearn.volumes.training import map_losses
 
 _ROWS_AT_ONCE = 4096
 _VOLUMES_AT_ONCE = 16
@@ -277,23 +275,11 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: nn.Module, data: Dataset) -> dict[str, float]:
-    """Accuracy on the test rows, if there are any, or Dice; computed exactly, so the test rows are not protected."""
+def test_metrics(model: nn.Module, data: Dataset) -> Metrics | None:
+    """Metrics of the test rows, if there are any; computed exactly, so the test rows are not protected."""
     if data.x_test is None:
-        return {}
-    x, y = data.test_tensors()
-    parts = list(cast(nn.Sequential, model))
-    front = cast(list[RowTransform], list(takewhile(lambda part: isinstance(part, RowTransform), parts)))
-    x = encoded(front, x, finite=False)  # what was spent is spent
-    rest = nn.Sequential(*parts[len(front) :])
-    maps = has_maps(data)
-    with torch.no_grad():
-        parts = x.split(_VOLUMES_AT_ONCE if maps else _ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
-        classes = torch.cat([rest(part).argmax(1) for part in parts])
-    if maps:
-        each = dice(classes, y, data.classes or 0)
-        return {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
-    return {"accuracy": int((classes == y).sum()) / len(y)}
+        return None
+    return evaluate(model, *data.test_tensors())
 
 
 # What DP-SGD is asked for

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from privlearn.accounting.guarantee import readable
 from privlearn.cli import methods, screen
-from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning, test_metrics
+from privlearn.cli.jobs import Job, Opened, has_maps, public_rows, seed_warning
 from privlearn.cli.request import Request
 from privlearn.data import NAMES, Dataset, hippocampus
 from privlearn.descent.train import network
 from privlearn.errors import BadInput
+from privlearn.metrics import evaluate
 from privlearn.models import networks
 from privlearn.publishing.verify import verify
 from privlearn.runs.result import Result
@@ -326,9 +327,9 @@ def _with_start(result: Result, data: Dataset, start: Start, answer: dict[str, A
     """The result with what is public of its start, for the certificate; its figures go into the answer, too."""
     facts: dict[str, Any] = {"volumes_with_masks": len(start.labelled.x), "student_began_as_it": True}
     if data.x_test is not None:
-        alone = test_metrics(nn.Sequential(Scale(*data.bounds()), start.network), data)
-        facts |= {"test_metrics": alone, "test_rows": len(data.x_test)}
-        answer["public_only"] = alone
+        alone = evaluate(nn.Sequential(Scale(*data.bounds()), start.network), data)
+        facts |= {"test_metrics": dict(alone.figures), "test_rows": alone.rows}
+        answer["public_only"] = dict(alone.figures)
     return replace(result, facts=result.facts | {"public_start": facts})
 
 
@@ -336,7 +337,7 @@ def _maps_rows(result: Result, data: Dataset, answer: dict[str, Any]) -> dict[st
     """What is said beside the student's figures."""
     rows = {}
     if data.x_test is not None:
-        alone, own = answer["public_only"], test_metrics(result.model, data)
+        alone, own = answer["public_only"], evaluate(result, data)
         rows["public network alone"] = f"{alone['dice']:.4f}, which no private volume was needed for"
         if own["dice"] <= alone["dice"]:
             screen.warn(

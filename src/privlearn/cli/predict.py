@@ -62,7 +62,7 @@ def _require_npz(out: Path | None) -> None:
 
 
 def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:
-    """A score for each class, a row for each row of `x`: they add up to 1, and are not calibrated probabilities."""
+    """A score for each class, a row for each row of `x`: they add up to 1."""
     try:
         with torch.no_grad():
             parts = x.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]

@@ -25,7 +25,7 @@ _EPILOG = """examples:
 _ABOUT = {
     "training": "where it says `for METHOD`, for no other; for pate --model is the student",
     "predict": "Use a published model: index, prediction and score_0, score_1, ... of each row, as CSV. Scores add "
-    "up to 1 and rank the classes; they are not calibrated probabilities.",
+    "up to 1: estimates of probabilities where a temperature was fitted, as the model's card says.",
 }
 _LARGEST_CONFIG = 1 << 18
 _TARGETS = {"epsilon", "rho"}

@@ -122,13 +122,13 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
     metrics = test_metrics(result.model, data)
-    tested = None if data.x_test is None else len(data.x_test)
+    tested = None if metrics is None else metrics.rows
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
         opened.out,
         delta=request.delta,
-        test_metrics=metrics,
+        test_metrics=None if metrics is None else metrics.figures,
         test_rows=tested,
         data=facts,
         model_spec=job.model or result.model_spec,
@@ -138,8 +138,9 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
     if opened.ledger is not None:
         answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
     answer |= {
-        "test_metrics": metrics,
-        "test_accuracy": metrics.get("accuracy"),
+        "test_metrics": {} if metrics is None else dict(metrics.figures),
+        "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
+        "test_accuracy": None if metrics is None else metrics.figures.get("accuracy"),
         "test_rows": tested,
         "out": str(opened.out),
         "seconds": time.perf_counter() - opened.started if job.timed else None,
@@ -172,6 +173,8 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
         rows["test accuracy"] = (
             "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
         )
+        if accuracy is not None:
+            rows["test log loss"] = _further(answer["test_metrics"])
     rows |= more
     rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
@@ -183,6 +186,12 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
     screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
+
+
+def _further(metrics: Mapping[str, Any]) -> str:
+    """The figures of a classifier's probabilities."""
+    auc = f", AUC {metrics['auc']:.4f}" if "auc" in metrics else ""
+    return f"{metrics['log_loss']:.4f}{auc}, calibration error {metrics['expected_calibration_error']:.4f}"
 
 
 # Any method

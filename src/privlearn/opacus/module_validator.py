@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import final
+from typing import Any, final
 
 from torch import nn
 
-from privlearn.errors import NotPerExample
+from privlearn.errors import BadInput, NotPerExample
 from privlearn.models.check import require_separate
 from privlearn.models.norms import replace_batch_norm
 
 #: The most groups that channels are put into.
 _GROUPS = 32
+_INSTANCE: dict[type, type[Any]] = {
+    nn.BatchNorm1d: nn.InstanceNorm1d, nn.BatchNorm2d: nn.InstanceNorm2d, nn.BatchNorm3d: nn.InstanceNorm3d
+}  # fmt: skip
 
 
 @final
@@ -22,28 +25,46 @@ class ModuleValidator:
 
     @staticmethod
     def validate(module: nn.Module, *, strict: bool = False) -> list[NotPerExample]:
-        """The first part of a module that is known to couple examples, as an error; an empty list if there is none.
+        """What is wrong with a module: its first part that is known to couple examples, and evaluation mode.
 
         Raises:
-            NotPerExample: with `strict`, that error.
+            NotPerExample: with `strict`, the first error.
         """
+        errors = []
         try:
             require_separate(module)
         except NotPerExample as error:
-            if strict:
-                raise
-            return [error]
-        return []
+            errors.append(error)
+        if not module.training:
+            errors.append(NotPerExample("the module is in evaluation mode: call module.train() before it is trained"))
+        if strict and errors:
+            raise errors[0]
+        return errors
 
     @classmethod
     def is_valid(cls, module: nn.Module) -> bool:
-        """Whether there is none."""
+        """Whether nothing is."""
         return not cls.validate(module)
 
     @staticmethod
-    def fix(module: nn.Module, *, num_groups: int | None = None) -> nn.Module:
-        """A copy with group norms for its batch norms, of at most 32 groups, and instance norms without statistics."""
+    def fix(module: nn.Module, *, num_groups: int | None = None, replace_bn_with_in: bool = False) -> nn.Module:
+        """A copy with group norms for its batch norms, or with instance norms, none of which keeps statistics.
+
+        Args:
+            module: stays as it is.
+            num_groups: of channels in a group norm; by default at most 32.
+            replace_bn_with_in: whether instance norms take the place.
+
+        Raises:
+            BadInput: both are given, or the groups don't divide the channels of a norm.
+        """
+        if replace_bn_with_in and num_groups:
+            raise BadInput(
+                "num_groups is of group norms, and replace_bn_with_in asks for instance norms: give one of them"
+            )
         copied = copy.deepcopy(module)
+        if replace_bn_with_in:
+            _to_instance_norms(copied)
         norms = [own for own in copied.modules() if isinstance(own, nn.modules.batchnorm._BatchNorm)]
         groups = num_groups or math.gcd(_GROUPS, *(norm.num_features for norm in norms))
         flat = [norm.num_features for norm in norms if isinstance(norm, nn.BatchNorm1d)]
@@ -53,3 +74,12 @@ class ModuleValidator:
             if isinstance(own, nn.modules.instancenorm._InstanceNorm):
                 own.track_running_stats, own.running_mean, own.running_var = False, None, None
         return replace_batch_norm(copied, groups=groups) if norms else copied
+
+
+def _to_instance_norms(module: nn.Module) -> None:
+    for parent in list(module.modules()):
+        for name, norm in list(parent.named_children()):
+            if type(norm) in _INSTANCE:
+                made = _INSTANCE[type(norm)](norm.num_features, norm.eps, affine=norm.affine)
+                made.weight, made.bias = norm.weight, norm.bias
+                setattr(parent, name, made)

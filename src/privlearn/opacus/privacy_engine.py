@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from privlearn.clipping.clips import Clip, Flat, PerLayer
 from privlearn.errors import BadInput
 from privlearn.loop import PrivateLoop, make_private
+from privlearn.models.check import require_separate
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 from privlearn.streams import Streams
@@ -100,7 +101,7 @@ class PrivacyEngine:
         }  # fmt: skip
         asked = {name: options.pop(name, usual) for name, usual in own.items()}
         _require_known(asked)
-        ModuleValidator.validate(module, strict=True)
+        require_separate(module)
         given = {"clip": _clip(asked["clipping"], norm), **given, **options}
         if not asked["poisson_sampling"]:
             given.setdefault("sampling", "shuffle")

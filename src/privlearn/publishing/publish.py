@@ -35,7 +35,7 @@ def publish(
     out: str | Path,
     *,
     delta: float | None = None,
-    test_metrics: dict[str, float] | None = None,
+    test_metrics: Mapping[str, float] | None = None,
     test_rows: int | None = None,
     data: dict[str, str] | None = None,
     model_spec: str | None = None,
@@ -51,7 +51,7 @@ def publish(
         result: what a method returned.
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
-        test_metrics: figures from test data, for the card; never private diagnostics.
+        test_metrics: figures from test data, for the card, as `evaluate(...).figures`; never private diagnostics.
         test_rows: how many rows those figures are from, for the card; None: it does not say.
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the result

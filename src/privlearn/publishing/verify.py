@@ -263,7 +263,7 @@ def _strangers(contents: Contents) -> list[str]:
     if not others:
         return []
     return [
-        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, which are not certified"
+        f"the folder also holds {', '.join(others[:5])}{' and more' if len(others) > 5 else ''}, not in the certificate"
     ]
 
 

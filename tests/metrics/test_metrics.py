@@ -1,0 +1,106 @@
+"""Test metrics: against scikit-learn and closed forms, through a trained model, the command line and a published folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, log_loss, r2_score, roc_auc_score
+from torch import nn
+
+import privlearn as pv
+from privlearn.cli import main
+from privlearn.errors import BadInput
+from privlearn.metrics import Metrics, calibration_error, of_classes, of_values
+
+RNG = np.random.default_rng(0)
+
+
+def test_figures_of_classes_are_those_of_scikit_learn() -> None:
+    for classes in (2, 3):
+        probabilities = RNG.dirichlet(np.ones(classes), 200)
+        y = RNG.integers(classes, size=200)
+        metrics = of_classes(probabilities, y)
+        predicted = probabilities.argmax(1)
+        assert metrics["accuracy"] == (predicted == y).mean()
+        assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, predicted))
+        assert metrics["log_loss"] == pytest.approx(log_loss(y, probabilities))
+        theirs = roc_auc_score(y, probabilities[:, 1] if classes == 2 else probabilities, multi_class="ovr")
+        assert metrics["auc"] == pytest.approx(theirs)
+        assert sum(map(sum, metrics.confusion_matrix or ())) == metrics.rows == 200
+
+
+def test_calibration_error_of_known_cases() -> None:
+    right = np.arange(100) < 80
+    assert calibration_error(np.full(100, 0.8), right) == pytest.approx(0.0)
+    assert calibration_error(np.full(100, 1.0), right) == pytest.approx(0.2)
+    assert calibration_error(np.repeat([0.6, 0.9], 50), np.repeat([True, False], 50)) == pytest.approx(0.65)
+
+
+def test_classes_that_no_row_has_leave_out_what_needs_them() -> None:
+    metrics = of_classes(np.array([[0.9, 0.1], [0.6, 0.4]]), np.array([0, 0]))
+    assert "auc" not in metrics.figures
+    assert metrics["balanced_accuracy"] == 1.0
+    three = of_classes(np.eye(3)[[0, 1, 1]], np.array([0, 1, 1]))  # none of class 2
+    assert three["auc"] == three["accuracy"] == 1.0
+    assert math.isfinite(three["log_loss"])
+
+
+def test_figures_of_values() -> None:
+    y, predicted = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 2.0])
+    metrics = of_values(predicted, y)
+    assert metrics["rmse"] == pytest.approx(math.sqrt(5 / 3))
+    assert metrics["mae"] == 1.0
+    assert metrics["r2"] == pytest.approx(r2_score(y, predicted))
+    network = nn.Linear(1, 1)
+    nn.init.ones_(network.weight)
+    nn.init.zeros_(network.bias)
+    assert pv.evaluate(network, predicted[:, None].astype(np.float32), y)["rmse"] == pytest.approx(metrics["rmse"])
+
+
+def test_a_result_a_published_model_and_the_command_line_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = RNG.random((120, 6)).astype(np.float32)
+    y = (x[:, 0] > x[:, 1]).astype(np.int64)
+    np.savez(tmp_path / "rows.npz", x=x[:90], y=y[:90], x_test=x[90:], y_test=y[90:])
+    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "9"]
+    assert main([*given, "--epochs", "3", "--seed", "1", "--out", str(tmp_path / "model"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    data = pv.load(str(tmp_path / "rows.npz"), classes=2, value_range=(0, 1))
+    result = pv.train(data, epsilon=9, epochs=3, streams=pv.Streams.new(1))
+    metrics = pv.evaluate(result, data)
+    assert dict(metrics.figures) == pytest.approx(said["test_metrics"])
+    assert [*map(list, metrics.confusion_matrix or ())] == said["test_confusion_matrix"]
+    assert said["test_rows"] == metrics.rows == 30
+    published = pv.evaluate(pv.load_model(tmp_path / "model"), x[90:], y[90:])
+    assert dict(published.figures) == pytest.approx(dict(metrics.figures))
+    assert published.confusion_matrix == metrics.confusion_matrix
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"| log loss | {metrics['log_loss']:.4f} on 30 rows |" in card
+    assert "the test data are not protected" in card
+    pv.publish(result, tmp_path / "again", delta=1e-5, test_metrics=metrics.figures, test_rows=metrics.rows)
+    assert "accuracy: " in repr(metrics)
+    assert "no guarantee covers these rows" in repr(metrics)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    net, x = nn.Linear(4, 3), torch.zeros(5, 4)
+    data = pv.Dataset(np.zeros((5, 4)), np.zeros(5, np.int64))
+    for arguments, said in (
+        ((net, x), "without targets"),
+        ((net, x, [0, 1]), "5 rows and 2 targets"),
+        ((net, x, [0, 1, 2, 3, 0]), "expected classes from 0 to 2"),
+        ((net, x, [0.5, 1, 2, 1, 0]), "no whole numbers"),
+        ((net, torch.zeros(5, 7), [0] * 5), "the model cannot run on these rows"),
+        ((net, x[:0], []), "at least one"),
+        ((net, data), "no test rows"),
+        ((net, data, [0] * 5), "leave the others out"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            pv.evaluate(*arguments)
+    assert Metrics({"rmse": 1.0}, 2).to_json() == {"rmse": 1.0, "rows": 2}
