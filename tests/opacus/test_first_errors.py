@@ -84,6 +84,9 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "iterable data set": (lambda: private(data_loader=DataLoader(Stream(), batch_size=5)), "map-style data set"),
     "second backward": (twice, "(loss1 + loss2).backward()"),
     "drop_last": (lambda: private(data_loader=loader(drop_last=True)), "Leave drop_last out"),
+    "autograd": (
+        lambda: step_on(lambda m, x, y: torch.autograd.grad(mean(m, x, y), [*m.parameters()])[0]), "loss.backward()",
+    ),
     "no step": (stepless, "optimizer.step() for every batch"),
     "a step on other rows": (on_test_rows, "loss.backward() has to come before it"),
     "no noise": (lambda: private(noise_multiplier=0.0), "without privacy"),

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from privlearn.errors import BadInput
+
 #: Operations whose first size may be the number of rows.
 _SIZED = {"view", "reshape", "expand", "new_zeros", "new_ones", "new_full", "new_empty"}
 #: What is known of a batch without looking at its values.
@@ -145,6 +147,11 @@ class Recorded(Tensor):
         kwargs = kwargs or {}
         if func is Tensor.backward:
             return _backward(*args, **kwargs)
+        if func is torch.autograd.grad:
+            raise BadInput(
+                "torch.autograd.grad was called of a batch: expected loss.backward(), whose gradients are clipped for each "
+                "example. Gradients of inputs belong into a loss of pv.make_private"
+            )
         return computed(func, args, kwargs, func)
 
 
