@@ -16,9 +16,8 @@ from privlearn.data.rows import Rows, nested
 from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first parameter is
-#: called `model`. Losses are tried on made-up rows, of random numbers. Where a model refuses those, a loss of the model and
-#: the batch has an attribute `made_up`, a function from such a batch to one as the data are: with the tokens, say, that stand
-#: for an image. It is never called with the data.
+#: called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a loss of the model and
+#: the batch has `made_up`, which makes of such a batch one as the data are. It is never called with the data.
 Loss = Callable[..., Tensor]
 
 
@@ -70,16 +69,13 @@ class BatchShape:
         if self.change is None:
             return leaves
         changed, structure = tree_flatten(self.change(nested([leaf.clone() for leaf in leaves], self.structure)))
-        if structure != self.structure or list(map(_kind, changed)) != list(map(_kind, leaves)):
+        one, other = ([(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own] for own in (leaves, changed))
+        if structure != self.structure or one != other:
             raise BadInput(
                 "the loss's made_up gives a batch of other tensors, shapes or types than it was given: expected the same. "
                 "Change values alone"
             )
         return tuple(changed)
-
-
-def _kind(leaf: Any) -> tuple[Any, ...]:
-    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
 
 
 #: Inputs and targets, a tensor each.
