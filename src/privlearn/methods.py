@@ -13,6 +13,7 @@ from privlearn.boosting.plan import BoostingPlan, settled
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.plan import FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan
+from privlearn.statistics.regression import RidgePlan
 from privlearn.teachers.plan import PatePlan
 
 
@@ -86,7 +87,7 @@ METHODS = {
         ),
         Method(
             "features",
-            (FisherPlan, LeastSquaresPlan, RowsPlan, SelectionPlan),
+            (FisherPlan, LeastSquaresPlan, RidgePlan, RowsPlan, SelectionPlan),
             _BOUNDS | {"features", "features_cache", "keep", "mode"},
             "it makes a linear classifier from released statistics in one go",
         ),

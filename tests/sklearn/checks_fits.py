@@ -34,6 +34,7 @@ DECLARED: dict[str, Callable[..., Any]] = {
     "DPClassifier": lambda **more: pv.sklearn.DPClassifier(classes=[0, 1], bounds=(-1, 1), **more),
     "DPLogisticRegression": lambda **more: pv.sklearn.DPLogisticRegression(classes=[0, 1], bounds=(-1, 1), **more),
     "DPRegressor": lambda **more: pv.sklearn.DPRegressor(target_bounds=(-2, 3), bounds=(-1, 1), **more),
+    "DPRidge": lambda **more: pv.sklearn.DPRidge(target_bounds=(-2, 3), bounds=(-1, 1), **more),
     "DPBoostingClassifier": lambda **more: pv.sklearn.DPBoostingClassifier(classes=[0, 1], bounds=(-1, 1), **more),
     "DPBoostingRegressor": lambda **more: pv.sklearn.DPBoostingRegressor(target_bounds=(-2, 3), bounds=(-1, 1), **more),
     "DPFisherClassifier": lambda **more: pv.sklearn.DPFisherClassifier(classes=[0, 1], bounds=(-1, 1), **more),
@@ -156,7 +157,7 @@ def check_a_pickled_estimator_predicts_and_fits_no_more() -> None:
 def check_nothing_is_claimed_of_what_was_not_declared() -> None:
     """Classes and target bounds that were read off the rows: a warning, no claim, no folder; never on a ledger."""
     for name in DECLARED:
-        left_out = "target_bounds" if name.endswith("Regressor") else "classes"
+        left_out = "target_bounds" if "target_bounds" in DECLARED[name]().get_params() else "classes"
         if left_out not in DECLARED[name]().get_params():
             continue
         with warned() as texts:
@@ -207,6 +208,8 @@ def check_nothing_is_drawn_beside_what_is_charged() -> None:
         plan, rows = made.result_.plan, pv.Dataset(X, targets(made), low=-1.0, high=1.0)
         if name.startswith("DPBoosting"):
             pv.boosting.boost(plan, rows, ledger=ledger, streams=drawn)
+        elif name == "DPRidge":
+            pv.statistics.ridge(plan, rows, ledger=ledger, streams=drawn)
         elif name == "DPFisherClassifier":
             pv.statistics.fisher(plan, rows, ledger=ledger, streams=drawn)
         elif name == "DPFeatureSelector":
@@ -257,14 +260,14 @@ def check_a_second_fit_is_published_as_one_of_several() -> None:
 @check
 def check_nothing_that_a_fit_keeps_is_without_noise() -> None:
     """With other noise every number that an estimator keeps of the rows is another one."""
-    for name in ("DPLogisticRegression", "DPStandardScaler", "DPPCA"):
+    for name in ("DPLogisticRegression", "DPRidge", "DPStandardScaler", "DPPCA"):
         one, other = (fitted(name, random_state=pv.Streams.new()) for _ in range(2))
         kept = [
             value for value in ("coef_", "intercept_", "mean_", "scale_", "var_", "components_") if hasattr(one, value)
         ]
         assert kept, name
         for value in kept:
-            assert (getattr(one, value) != getattr(other, value)).all(), (name, value)
+            assert np.all(getattr(one, value) != getattr(other, value)), (name, value)
 
 
 @check

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from joblib import parallel_backend
 from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -16,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import privlearn as pv
+from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, PrivacyWarning
 from tests.sklearn.checks_fits import DECLARED, X, Y, fitted
 
@@ -102,7 +104,7 @@ def test_what_can_not_be_searched_is_refused(given: dict[str, Any], said: str) -
 def test_regressors_learn() -> None:
     x = np.random.default_rng(1).uniform(0, 4, (600, 3))
     y = 100 + 10 * (x[:, 0] - x[:, 1])
-    for kind in (pv.sklearn.DPRegressor, pv.sklearn.DPBoostingRegressor):
+    for kind in (pv.sklearn.DPRegressor, pv.sklearn.DPRidge, pv.sklearn.DPBoostingRegressor):
         made = kind(epsilon=8.0, target_bounds=(50, 150), bounds=(0, 4)).fit(x, y)
         assert made.score(x, y) > 0.5
 
@@ -110,6 +112,8 @@ def test_regressors_learn() -> None:
 def test_coefficients_are_those_of_the_scores() -> None:
     made = fitted("DPLogisticRegression")
     assert np.allclose(X @ made.coef_[0] + made.intercept_[0], made.decision_function(X), atol=1e-6)
+    ridge = fitted("DPRidge", X / 2)
+    assert np.allclose((X / 2) @ ridge.coef_ + ridge.intercept_, ridge._outputs(X / 2)[:, 0].numpy(), atol=1e-6)
 
 
 def test_names_of_a_table_stay_and_outputs_are_tables() -> None:
@@ -144,6 +148,23 @@ def test_a_search_in_other_processes_is_refused_or_charged_to_a_file(tmp_path: A
     search = GridSearchCV(made.set_params(ledger=ledger), grid, cv=2, n_jobs=2, error_score="raise").fit(X, Y)
     assert len(list(pv.accounting.events.walk(ledger.event))) >= 2
     assert search.best_estimator_.predict(X).shape == (60,)
+
+
+def test_a_search_in_threads_is_charged_fit_by_fit() -> None:
+    made = DECLARED["DPFisherClassifier"]()
+    with parallel_backend("threading", n_jobs=4):
+        search = GridSearchCV(made, {"epsilon": [0.5, 1.0]}, cv=3, error_score="raise").fit(X, Y)
+    best = search.best_estimator_
+    assert best.privacy_.fits == 7
+    assert sum(tally(best.result_.ledger.event).values()) == 7
+
+
+def test_what_is_no_model_is_not_published(tmp_path: Any) -> None:
+    for name in ("DPFeatureSelector", "DPStandardScaler", "DPPCA"):
+        with pytest.raises(BadInput, match="comes after it"):
+            fitted(name).publish(tmp_path / "model")
+    folder = fitted("DPAutoencoder").publish(tmp_path / "coder")
+    assert "their bounds are -1 and 1" in (folder / "README.md").read_text("utf-8")
 
 
 def test_metadata_routing_reaches_a_selector() -> None:

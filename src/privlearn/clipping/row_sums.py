@@ -75,7 +75,7 @@ def class_statistics(
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
     totals: dict[str, Tensor] = {}
     limit = kept(norm, [torch.float64])
-    for rows, member in _blocks(x, y, sample, classes, columns, prepare):
+    for rows, member in labelled_blocks(x, y, sample, classes, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         rows.mul_(limit / lengths.clamp_(min=limit))
         for part in wanted:
@@ -130,7 +130,7 @@ def least_squares_sums(
     length = math.hypot(positive("norm", norm), positive("constant", constant))
     products, gram = torch.zeros(()), torch.zeros(())
     limit, follows = (kept(number, [torch.float64]) for number in (norm, constant))
-    for rows, member in _blocks(x, y, sample, classes, None, prepare):
+    for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
         rows.mul_(limit / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp_(min=limit))
         longer = torch.cat([rows, follows * member.sum(1, keepdim=True)], 1)
         products, gram = products + longer.T @ member, gram + longer.T @ longer
@@ -189,7 +189,7 @@ def box_sums(
     """As `class_statistics`, for numbers clipped to [-bound, bound] one by one."""
     positive("bound", bound)
     counts, sums, limit = torch.zeros(classes, dtype=torch.float64), torch.zeros(()), kept(bound, [torch.float64])
-    for rows, member in _blocks(x, y, sample, classes, None, prepare):
+    for rows, member in labelled_blocks(x, y, sample, classes, None, prepare):
         counts, sums = counts + member.sum(0), sums + member.T @ rows.clamp_(-limit, limit)
     sensitivity = math.sqrt(2) if adjacency is Adjacency.REPLACE_ONE else 1.0
     return BoxSums(Bounded((counts,), sensitivity, adjacency, sample), sums, bound, adjacency)
@@ -205,7 +205,7 @@ def bounded_rows(
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))
     start, one_class = 0, torch.zeros(len(x), dtype=torch.int64)
-    for rows, _ in _blocks(x, one_class, sample, 1, columns, prepare):
+    for rows, _ in labelled_blocks(x, one_class, sample, 1, columns, prepare):
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         clipped[start : start + len(rows)] = rows.mul_(_ROOM * norm / lengths.clamp_(min=norm))
         start += len(rows)
@@ -215,17 +215,17 @@ def bounded_rows(
 def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None = None) -> Tensor:
     """Which rows of the sample are finite: those that are not are empty ones. Private."""
     one_class = torch.zeros(len(x), dtype=torch.int64)
-    return torch.cat([member[:, 0] > 0 for _, member in _blocks(x, one_class, sample, 1, columns, prepare)])
+    return torch.cat([member[:, 0] > 0 for _, member in labelled_blocks(x, one_class, sample, 1, columns, prepare)])
 
 
-def _blocks(
+def labelled_blocks(
     x: Any, y: Any, sample: Sample, classes: int, columns: Tensor | None, prepare: Prepare | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Copies of a few rows at a time, (rows, features), and whose they are, (rows, classes) of 0 and 1; double precision.
 
     What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
     """
-    step = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), BLOCK)
+    step = rows_in_a_block(x)
     for start in range(0, max(1, len(sample)), step):
         own = sample.indices[start : start + step]
         rows, labels = _taken(x, own), _taken(y, own)
@@ -236,6 +236,12 @@ def _blocks(
         member = (labels[:, None] == torch.arange(classes)).double()
         usable = torch.linalg.vector_norm(rows, dim=1).isfinite() & (member.sum(1) > 0)
         yield rows.masked_fill_(~usable[:, None], 0), member.masked_fill_(~usable[:, None], 0)
+
+
+def rows_in_a_block(x: Any) -> int:
+    """Rows of `x` that are taken at once."""
+    rows: int = min(max(1, _AT_ONCE // max(1, math.prod(x.shape[1:]))), BLOCK)
+    return rows
 
 
 def _taken(values: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:

@@ -20,6 +20,7 @@ from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.publishing.publish import publish
+from privlearn.runs.result import Result
 from privlearn.sklearn.spending import FitPrivacy, Held, SharedFits, spend
 from privlearn.streams import Streams
 
@@ -31,6 +32,8 @@ ADJACENCY = Adjacency.ZERO_OUT
 
 NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
 NO_TARGET_BOUNDS = "the bounds of the target were read off the targets: declare them, target_bounds=(low, high)"
+#: Half a step from the middle of the bounds, over their distance, in which rows are not clipped.
+_STEP = 1e-3
 _SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
 
 
@@ -176,13 +179,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         card says so.
 
         Raises:
-            BadInput: nothing is claimed, because something was not declared.
+            BadInput: nothing is claimed, because something was not declared; or what was fitted is no model.
         """
         result = self.result_
+        if not isinstance(result, Result):
+            raise BadInput(
+                f"{type(self).__name__} makes no model of its own: publish the estimator that comes after it, whose model "
+                "takes the rows that this one makes"
+            )
         if self.privacy_.total is None:
             raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
-        said = {**({"rows": _SQUASHED} if self._squashed else {}), **(arguments.pop("data", None) or {})}
+        said = {**self._said(), **(arguments.pop("data", None) or {})}
         return publish(result, out, data=said, **arguments)
+
+    def _said(self) -> dict[str, str]:
+        """What the card says of the rows that the published model takes."""
+        return {"rows": _SQUASHED} if self._squashed else {}
 
 
 class NetworkEstimator(PrivateEstimator):
@@ -198,6 +210,16 @@ class NetworkEstimator(PrivateEstimator):
 
     def _keep(self, module: torch.nn.Module) -> None:
         self.module_ = copy.deepcopy(module).double().eval()
+
+    def _linear(self, bounds: tuple[Any, Any]) -> tuple[Array, Array]:
+        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is linear near the middle."""
+        low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in bounds)
+        middle, step = (low + high) / 2, _STEP * (high - low)
+        corners = torch.from_numpy(np.concatenate([middle[None], middle + np.diag(step)]))
+        with torch.no_grad():
+            outputs = self.module_(corners).double().numpy()
+        slopes = (outputs[1:] - outputs[0]).T / step
+        return slopes, outputs[0] - slopes @ middle
 
 
 class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc]

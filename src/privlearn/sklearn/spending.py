@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
 
+#: A ledger has one run at a time, and searches may fit in several threads.
+_ONE_FIT = threading.RLock()
 #: Why nothing is claimed of fits with a seed.
 SEEDED = "the noise follows from a seed, which anyone who knows it can take off: leave out random_state"
 
@@ -150,13 +153,14 @@ def spend(
         raise BadInput(f"the guarantee of the ledger that was given would not hold: {'; '.join(reasons)}")
     ledger = shared.require_ledger() if given is None else given
     own = (*reasons, SEEDED) if streams.seeded else reasons
-    before = ledger.event
-    try:
-        result = release(ledger)
-    finally:
-        if ledger.event != before:  # also of a fit that fails on the way
-            shared.fits += 1
-            shared.undeclared |= set(own)
+    with _ONE_FIT:
+        before = ledger.event
+        try:
+            result = release(ledger)
+        finally:
+            if ledger.event != before:  # also of a fit that fails on the way
+                shared.fits += 1
+                shared.undeclared |= set(own)
     undeclared = tuple(sorted(shared.undeclared))
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
     total = None if undeclared else _total(ledger, stated)

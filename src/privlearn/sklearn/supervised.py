@@ -16,6 +16,11 @@ from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
 from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
+from privlearn.statistics.regression import RidgePlan, ridge
+
+#: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows are
+#: longer, and those that are bias the slopes.
+_ROW_NORM = 0.7
 
 
 class DPClassifier(PrivateClassifier):
@@ -110,14 +115,7 @@ class DPLogisticRegression(DPClassifier):
     def fit(self, X: Any, y: Any) -> DPLogisticRegression:
         """As `DPClassifier.fit`."""
         super().fit(X, y)
-        low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in self._bounds())
-        corners = np.concatenate(
-            [low[None], low + np.diag(high - low)]
-        )  # within the bounds: there the scores are linear
-        with torch.no_grad():
-            scores = self.module_(torch.from_numpy(corners)).double().numpy()
-        slopes = (scores[1:] - scores[0]).T / (high - low)
-        intercepts = scores[0] - slopes @ low
+        slopes, intercepts = self._linear(self._bounds())
         if len(self.classes_) == 2:
             slopes, intercepts = slopes[1:] - slopes[:1], intercepts[1:] - intercepts[:1]
         self.coef_, self.intercept_ = slopes, intercepts
@@ -225,6 +223,55 @@ def _rescale(model: torch.nn.Module, scale: float, shift: float) -> None:
     with torch.no_grad():
         last.weight.mul_(scale)
         last.bias.mul_(scale).add_(shift)
+
+
+@final
+class DPRidge(PrivateRegressor):
+    """Ridge regression from one release of noisy sums of products, with a ridge that follows the noise.
+
+    Guarantee: of each fit as that of `privlearn.statistics.ridge`; of several, see `privacy_`.
+
+    Args:
+        target_bounds: as of `DPRegressor`.
+        options: other fields of `privlearn.statistics.RidgePlan`: `{"row_norm": 2.0}`, of rows scaled by their bounds.
+        epsilon, delta, bounds, ledger, random_state: as of `DPClassifier`.
+
+    Attributes:
+        coef_: what a number in a row adds, shape (features,). Where no bounds are declared, of numbers x / (1 + |x|).
+        intercept_: the prediction of a row of zeros.
+        module_: the model.
+        privacy_, result_, n_features_in_, feature_names_in_: as of `DPClassifier`.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        target_bounds: Any = None,
+        bounds: Any = None,
+        options: Mapping[str, Any] | None = None,
+        ledger: Ledger | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
+        self.options, self.ledger, self.random_state = options, ledger, random_state
+
+    def fit(self, X: Any, y: Any) -> DPRidge:
+        """Release sums of rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
+        X, y, self._range, reasons = self._targets(X, y)
+        features, data = self.n_features_in_, self._dataset(X, y)
+        fields = {"row_norm": _ROW_NORM * features**0.5, "adjacency": ADJACENCY} | dict(self.options or {})
+        plan = RidgePlan(features, low=self._range[0], high=self._range[1], **fields)
+        plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
+        result = self._release(plan, reasons, lambda ledger, streams: ridge(plan, data, ledger=ledger, streams=streams))
+        self._keep(result.model)
+        slopes, intercepts = self._linear(self._bounds())
+        self.coef_, self.intercept_ = slopes[0], float(intercepts[0])
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Targets within their bounds, shape (rows,)."""
+        return np.asarray(self._outputs(X)[:, 0].numpy()).clip(*self._range)
 
 
 @final

@@ -238,6 +238,10 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         self.module_ = self._release(plan, (), release).model.double().eval()
         return self
 
+    def _said(self) -> dict[str, str]:
+        scaled = "scaled so that their bounds are -1 and 1"
+        return {"rows": ", then ".join([*super()._said().values(), scaled])}
+
     def _layers(self) -> tuple[nn.Module, nn.Module, nn.Module]:
         check_is_fitted(self, "module_")
         first, activation, last = self.module_[-1]

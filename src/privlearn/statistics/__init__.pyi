@@ -7,3 +7,5 @@ from privlearn.statistics.plan import FisherPlan as FisherPlan
 from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
 from privlearn.statistics.plan import RowsPlan as RowsPlan
 from privlearn.statistics.plan import SelectionPlan as SelectionPlan
+from privlearn.statistics.regression import RidgePlan as RidgePlan
+from privlearn.statistics.regression import ridge as ridge

@@ -169,7 +169,7 @@ def fisher_weights(statistics: Statistics, plan: FisherPlan | RowsPlan) -> tuple
 
 
 #: The ridge over the spectral norm of the noise in X'X: accuracy is flat from 0.2 to 0.6 (docs/defaults.md).
-_RIDGE = 0.35
+RIDGE = 0.35
 
 
 def least_squares(
@@ -198,7 +198,7 @@ def least_squares(
     """
     with opened(plan, LeastSquaresPlan, dataset, ledger, streams) as rows:
         squares = release_squares(plan, rows.x, rows.y, rows.ledger, rows.stream, rows.prepare)
-    ridge = _RIDGE * squares.loudest
+    ridge = RIDGE * squares.loudest
     weights = solved(squares, ridge)
     clip = ClipRows(torch.tensor(float(plan.row_norm)))
     bias = plan.constant * weights[-1]

@@ -22,7 +22,7 @@ from privlearn.errors import BadInput
 from privlearn.runs.front import Front
 from privlearn.runs.result import PrivateDiagnostics, Result, public_facts
 from privlearn.runs.session import Session
-from privlearn.statistics.plan import ClassifierPlan, StatisticsPlan
+from privlearn.statistics.plan import StatisticsPlan
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import Scale
 from privlearn.transforms.select import require_classes
@@ -131,7 +131,7 @@ def _in_front(
 
 
 def linear_result(
-    plan: ClassifierPlan,
+    plan: StatisticsPlan,
     origin: Origin,
     transforms: Sequence[nn.Module],
     weight: Tensor,
@@ -145,12 +145,12 @@ def linear_result(
         plan: what was spent.
         origin: of the rows.
         transforms: what was done to them beside that.
-        weight: shape (classes, kept features).
-        bias: shape (classes,).
+        weight: shape (outputs, kept features); an output for each class, or one number.
+        bias: shape (outputs,).
         ledger: where it was charged.
         facts: what else was released or is public, for certificates.
     """
-    linear = nn.Linear(plan.keep, plan.classes)
+    linear = nn.Linear(weight.shape[1], len(bias))
     with torch.no_grad():
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
@@ -162,12 +162,12 @@ def linear_result(
         plan=plan,
         method="features",
         facts={"noise": "on a grid" if origin.discrete else "floating point"} | public_facts(origin.public) | facts,
-        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [plan.keep]}
+        architecture={"input_shape": list(origin.input_shape), "network_input_shape": [weight.shape[1]]}
         | of_table(origin.schema),
         seeded=origin.seeded,
         private_diagnostics=PrivateDiagnostics({}),
         model_spec="linear",
-        classes=plan.classes,
+        classes=len(bias),
     )
 
 
@@ -190,7 +190,18 @@ def _require_rows(plan: StatisticsPlan, data: Dataset) -> None:
         raise BadInput(f"the data have {data.classes} classes and the plan {plan.classes}: give both the same")
     if not len(data.x):
         raise BadInput("the data have 0 rows: expected at least one")
-    require_classes(data.y, plan.classes)
+    if plan.classes:
+        require_classes(data.y, plan.classes)
+    else:
+        _require_numbers(data.y)
+
+
+def _require_numbers(y: Any) -> None:
+    values = np.asarray(y)
+    if values.dtype.kind not in "fiub" or values.ndim != 1:
+        raise BadInput(
+            f"the targets are {values.dtype} values of shape {values.shape}: expected one number for each row"
+        )
 
 
 def _require_fit(plan: StatisticsPlan, x: Any) -> None:
