@@ -16,7 +16,7 @@ import torch
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.data.named import load_features
-from privlearn.data.schema import Schema, parse_schema
+from privlearn.data.schema import Number, Schema, parse_schema
 from privlearn.errors import BadInput, CertificateMismatch
 from tests.data.checks import FEATURES, declared
 
@@ -146,6 +146,8 @@ def test_digests_of_schemas_without_indicators_are_what_they_were() -> None:
     schema = parse_schema(MORE, "people.toml")
     assert Schema.from_json(json.loads(json.dumps(schema.to_json())), "config.json") == schema
     assert Schema.from_json(schema.to_json(), "config.json").digest == schema.digest
+    in_python = Schema("ill", ("0", "1"), (Number("weight", 30, 200, missing=75),))
+    assert Schema.from_json(in_python.to_json(), "config.json").digest == in_python.digest
 
 
 def test_what_is_no_table_is_refused() -> None:

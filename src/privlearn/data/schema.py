@@ -42,6 +42,11 @@ class Number:
     missing: float | None = None
     indicator: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "missing"):
+            if getattr(self, name) is not None:  # whole numbers, too, have the digest of what a file says
+                object.__setattr__(self, name, float(getattr(self, name)))
+
     def ranges(self) -> list[tuple[float, float]]:
         """The bounds of its features."""
         return [(self.low, self.high), *[(0.0, 1.0)] * self.indicator]
