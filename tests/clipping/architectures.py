@@ -360,6 +360,20 @@ encoder(
 )
 encoder("ESM", "EsmConfig", "EsmForSequenceClassification", position_embedding_type="rotary", mask_token_id=3)
 encoder("XLM", "XLMConfig", "XLMForSequenceClassification", emb_dim=16, n_layers=2, n_heads=2)
+encoder("RemBERT", "RemBertConfig", "RemBertForSequenceClassification", input_embedding_size=8, output_embedding_size=8)
+encoder("XLM-RoBERTa-XL", "XLMRobertaXLConfig", "XLMRobertaXLForSequenceClassification")
+encoder("CamemBERT", "CamembertConfig", "CamembertForSequenceClassification")
+encoder("Data2Vec text", "Data2VecTextConfig", "Data2VecTextForSequenceClassification")
+encoder("YOSO", "YosoConfig", "YosoForSequenceClassification", use_expectation=True)
+encoder("LayoutLM", "LayoutLMConfig", "LayoutLMForSequenceClassification", max_2d_position_embeddings=16)
+encoder("LUKE", "LukeConfig", "LukeForSequenceClassification", entity_vocab_size=5)
+encoder("Splinter", "SplinterConfig", "SplinterModel", loss=pooled)
+encoder(
+    "Perceiver", "PerceiverConfig", "PerceiverForSequenceClassification", num_latents=4, d_latents=16, d_model=16,
+    num_blocks=1, num_self_attends_per_block=1, num_self_attention_heads=2, num_cross_attention_heads=2,
+)  # fmt: skip
+encoder("BERT, masked words", "BertConfig", "BertForMaskedLM", loss=tagged, batch=continued)
+encoder("EuroBERT", "EuroBertConfig", "EuroBertForSequenceClassification")
 
 causal("GPT-2", "GPT2Config", "GPT2LMHeadModel", n_embd=16, n_layer=2, n_head=2, n_positions=32)
 causal(
@@ -494,6 +508,43 @@ causal(
     outcome="loop",
     reason="baddbmm without a rule",
 )
+causal("BioGPT", "BioGptConfig", "BioGptForCausalLM")
+causal("GPT-BigCode", "GPTBigCodeConfig", "GPTBigCodeForCausalLM", n_embd=16, n_layer=2, n_head=2, n_positions=32)
+causal("Cohere 2", "Cohere2Config", "Cohere2ForCausalLM")
+causal("Nemotron", "NemotronConfig", "NemotronForCausalLM")
+causal("Persimmon", "PersimmonConfig", "PersimmonForCausalLM")
+causal("OLMo", "OlmoConfig", "OlmoForCausalLM")
+causal("GLM", "GlmConfig", "GlmForCausalLM", head_dim=8)
+causal("GLM 4", "Glm4Config", "Glm4ForCausalLM", head_dim=8)
+causal("Helium", "HeliumConfig", "HeliumForCausalLM", head_dim=8)
+causal("EXAONE 4", "Exaone4Config", "Exaone4ForCausalLM")
+causal("DiffLlama", "DiffLlamaConfig", "DiffLlamaForCausalLM", num_key_value_heads=2)
+causal("Ernie 4.5", "Ernie4_5Config", "Ernie4_5ForCausalLM", head_dim=8)
+causal("LFM2", "Lfm2Config", "Lfm2ForCausalLM", layer_types=["conv", "full_attention"])
+causal("VaultGemma", "VaultGemmaConfig", "VaultGemmaForCausalLM", head_dim=8)
+causal("RWKV", "RwkvConfig", "RwkvForCausalLM", attention_hidden_size=16, context_length=32)
+causal("Falcon Mamba", "FalconMambaConfig", "FalconMambaForCausalLM", state_size=4, time_step_rank=4)
+causal(
+    "Jamba", "JambaConfig", "JambaForCausalLM", mamba_d_state=4, mamba_dt_rank=4, use_mamba_kernels=False,
+    attn_layer_period=2, attn_layer_offset=1, expert_layer_period=4, expert_layer_offset=3, num_experts=2,
+)  # fmt: skip
+causal(
+    "Zamba 2", "Zamba2Config", "Zamba2ForCausalLM", mamba_d_state=4, n_mamba_heads=4, mamba_headdim=8, mamba_ngroups=1,
+    num_mem_blocks=1, hybrid_layer_ids=[1], layers_block_type=["mamba", "hybrid"], use_mamba_kernels=False, chunk_size=4,
+)  # fmt: skip
+for name, config, model, experts in (
+    (
+        "Qwen3-MoE",
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 3, "moe_intermediate_size": 16, "head_dim": 8},
+    ),
+    ("Granite MoE", "GraniteMoeConfig", "GraniteMoeForCausalLM", {"num_local_experts": 3}),
+):
+    causal(
+        name, config, model, num_experts_per_tok=2, experts_implementation="eager", outcome="loop",
+        reason="no dimension for the batch", **experts,
+    )  # fmt: skip
 causal("Transformer in BERT's code", "BertConfig", "BertLMHeadModel", is_decoder=True)
 
 sequence("T5", "T5Config", "T5ForConditionalGeneration", base=T5)
@@ -507,6 +558,9 @@ sequence(
 )
 sequence("mT5", "MT5Config", "MT5ForConditionalGeneration", base=T5)
 sequence("LongT5", "LongT5Config", "LongT5ForConditionalGeneration", base=T5, local_radius=2)
+sequence("UMT5", "UMT5Config", "UMT5ForConditionalGeneration", base=T5)
+sequence("PLBart", "PLBartConfig", "PLBartForConditionalGeneration")
+sequence("Pegasus-X", "PegasusXConfig", "PegasusXForConditionalGeneration", block_size=4, num_global_tokens=2)
 sequence("BART", "BartConfig", "BartForConditionalGeneration")
 sequence("MBart", "MBartConfig", "MBartForConditionalGeneration")
 sequence("Pegasus", "PegasusConfig", "PegasusForConditionalGeneration")
@@ -661,8 +715,59 @@ vision(
     "EfficientNetForImageClassification",
     STAGES,
     size=32,
+    width_coefficient=0.25,
+    depth_coefficient=0.25,
+    hidden_dim=320,
     outcome="refused",
     reason="BatchNorm2d",
+)
+
+
+STEPPED = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2]}
+vision("SegFormer", "SegformerConfig", "SegformerForImageClassification", STAGES, 32, **STEPPED, decoder_hidden_size=8)
+vision("PVT v2", "PvtV2Config", "PvtV2ForImageClassification", STAGES, 32, **STEPPED)
+vision("DINOv2, registers", "Dinov2WithRegistersConfig", "Dinov2WithRegistersForImageClassification")
+vision("ViT-MSN", "ViTMSNConfig", "ViTMSNForImageClassification")
+vision("I-JEPA", "IJepaConfig", "IJepaForImageClassification")
+
+
+def pixels(name: str) -> Loss:
+    """How far what a model gives for each pixel is from nothing, in the mean."""
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        out: Tensor = getattr(model(pixel_values=batch["pixel_values"]), name)
+        return out.sin().flatten(1).mean(1)
+
+    return loss
+
+
+row(
+    "SegFormer, pixels", "transformers",
+    configured("SegformerConfig", "SegformerForSemanticSegmentation", **STAGES, **STEPPED, decoder_hidden_size=8),
+    images(32), pixels("logits"), outcome="refused", reason="BatchNorm2d",
+)  # fmt: skip
+DEPTHS = {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 8, 8],
+          "fusion_hidden_size": 8, "is_hybrid": False}  # fmt: skip
+row("DPT, depths", "transformers", configured("DPTConfig", "DPTForDepthEstimation", **PATCHES | DEPTHS), images(16),
+    pixels("predicted_depth"))  # fmt: skip
+
+
+def frames() -> Batch:
+    return labelled({"pixel_values": drawn(EXAMPLES, 2, 3, 16, 16)})
+
+
+def video(name: str, config: str, model: str, **more: Any) -> None:
+    of_transformers(name, config, model, PATCHES | {"num_frames": 2}, frames, classified, **more)
+
+
+video("VideoMAE", "VideoMAEConfig", "VideoMAEForVideoClassification", tubelet_size=2)
+video("ViViT", "VivitConfig", "VivitForVideoClassification", tubelet_size=[2, 8, 8])
+video(
+    "TimeSformer",
+    "TimesformerConfig",
+    "TimesformerForVideoClassification",
+    outcome="vmap",
+    reason="__getitem__ may change",
 )
 
 
@@ -696,6 +801,90 @@ row(
     "ViLT", "transformers", configured("ViltConfig", "ViltModel", **{**WIDE, **PATCHES, "max_image_length": -1}),
     captioned, pooled, outcome="loop", reason="draws more or fewer random numbers",
 )  # fmt: skip
+
+
+IMAGE, PLACES = 40, 4  # the token that stands for a piece of an image, and how many
+
+
+def described() -> Batch:
+    """Texts that begin with tokens in whose place the image is read."""
+    ids = torch.randint(3, IMAGE, (EXAMPLES, LENGTH), generator=torch.Generator().manual_seed(0))
+    ids[:, :PLACES] = IMAGE
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": drawn(EXAMPLES, 3, 16, 16),
+            "labels": ids.where(ids != IMAGE, -100)}  # fmt: skip
+
+
+def continued_from_image(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of each next token, where made-up texts, too, have places for the image."""
+    return predicted(model, batch)
+
+
+def with_places(batch: Batch) -> Batch:
+    places = torch.arange(LENGTH) < PLACES
+    return batch | {"input_ids": batch["input_ids"].where(~places.to(batch["input_ids"].device), IMAGE)}
+
+
+continued_from_image.made_up = with_places  # type: ignore[attr-defined]
+
+SEEING = {"text_config": {**GROUPED, "model_type": "llama"}, "image_token_index": IMAGE, "vision_feature_layer": -1,
+          "vision_feature_select_strategy": "full",
+          "vision_config": {**PATCHES, "model_type": "siglip_vision_model"}}  # fmt: skip
+row("LLaVA, random rows", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING), described,
+    predicted, outcome="refused", reason="cannot run on inputs")  # fmt: skip
+row("LLaVA", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING), described,
+    continued_from_image, outcome="loop")  # fmt: skip
+LOOKING = {"text_config": {**GROUPED, "model_type": "gemma", "head_dim": 8}, "image_token_index": IMAGE,
+           "projection_dim": 16, "vision_config": {**PATCHES, "model_type": "siglip_vision_model", "projection_dim": 16,
+           "vision_use_head": False}}  # fmt: skip
+row("PaliGemma", "transformers", configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", **LOOKING), described,
+    continued_from_image, outcome="loop", reason="masked_scatter may change")  # fmt: skip
+
+
+def captioned_by(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of each next token of a caption."""
+    logits = model(**given(batch)).logits[:, -LENGTH:-1]
+    return F.cross_entropy(logits.transpose(1, 2), batch["input_ids"][:, 1:], reduction="none").mean(1)
+
+
+row(
+    "BLIP, captions", "transformers",
+    configured("BlipConfig", "BlipForConditionalGeneration", vision_config=PATCHES, projection_dim=8,
+               text_config={**WIDE, **ENDS, "encoder_hidden_size": 16, "is_decoder": True}), described, captioned_by,
+)  # fmt: skip
+row("GIT", "transformers", configured("GitConfig", "GitForCausalLM", **WIDE, **ENDS, vision_config=PATCHES), described,
+    captioned_by)  # fmt: skip
+causal("TrOCR's decoder", "TrOCRConfig", "TrOCRForCausalLM", WIDE | ENDS, d_model=16, decoder_layers=2,
+       decoder_attention_heads=2, decoder_ffn_dim=32)  # fmt: skip
+
+
+# Series
+
+
+SERIES = {"num_input_channels": 2, "context_length": 16, "patch_length": 4, "patch_stride": 4, "d_model": 16,
+          "num_targets": CLASSES}  # fmt: skip
+
+
+def series() -> Batch:
+    return labelled({"past_values": drawn(EXAMPLES, 16, 2)})
+
+
+def of_series(name: str) -> Loss:
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(getattr(model(**given(batch)), name), batch["labels"], reduction="none")
+
+    return loss
+
+
+PATCHED = {**SERIES, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 32}
+of_transformers("PatchTST", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series, of_series("prediction_logits"),
+                outcome="refused", reason="BatchNorm1d")  # fmt: skip
+of_transformers("PatchTST, layer norm", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series,
+                of_series("prediction_logits"), norm_type="layernorm")  # fmt: skip
+of_transformers("PatchTSMixer", "PatchTSMixerConfig", "PatchTSMixerForTimeSeriesClassification", SERIES, series,
+                of_series("prediction_outputs"), num_layers=2)  # fmt: skip
+
+
+# Sounds
 
 
 def heard() -> Batch:
@@ -738,6 +927,25 @@ audio(
     outcome="refused",
     reason="other examples",
 )
+audio("UniSpeech-SAT", "UniSpeechSatConfig", "UniSpeechSatForSequenceClassification")
+audio("Data2Vec audio", "Data2VecAudioConfig", "Data2VecAudioForSequenceClassification")
+audio(
+    "Wav2Vec2-Conformer",
+    "Wav2Vec2ConformerConfig",
+    "Wav2Vec2ConformerForSequenceClassification",
+    outcome="refused",
+    reason="BatchNorm1d",
+)
+audio(
+    "Wav2Vec2-BERT",
+    "Wav2Vec2BertConfig",
+    "Wav2Vec2BertForSequenceClassification",
+    base={**WIDE, "num_labels": CLASSES, "apply_spec_augment": False},
+    feature_projection_input_dim=8,
+    batch=lambda: labelled({"input_features": drawn(EXAMPLES, 12, 8)}),
+)
+audio("SEW-D", "SEWDConfig", "SEWDForSequenceClassification", squeeze_factor=2, position_buckets=4, outcome="loop",
+      reason="no rule for what aten.detach")  # fmt: skip
 audio("HuBERT", "HubertConfig", "HubertForSequenceClassification")
 audio("WavLM", "WavLMConfig", "WavLMForSequenceClassification")
 audio("SEW", "SEWConfig", "SEWForSequenceClassification", squeeze_factor=2)
@@ -949,6 +1157,34 @@ variant(
     lambda make: adapted(make, "PrefixTuningConfig", task_type="CAUSAL_LM", num_virtual_tokens=2),
     package="peft",
 )
+
+
+def language_layers(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return adapted(make, target_modules=r".*language_model.*(q_proj|v_proj)", r=2)
+
+
+QUERIES = {"target_modules": ["q_proj", "v_proj"]}
+variant("LoRA on LLaVA", "LLaVA", language_layers, package="peft", outcome="loop")
+variant("AdaLoRA on Llama", "Llama", lambda make: adapted(make, "AdaLoraConfig", **QUERIES, init_r=2, target_r=2,
+        total_step=10), package="peft")  # fmt: skip
+variant("VeRA on Llama", "Llama", lambda make: adapted(make, "VeraConfig", target_modules=["q_proj", "o_proj"], r=2),
+        package="peft")  # fmt: skip
+variant("layer-norm tuning on Llama", "Llama", lambda make: adapted(make, "LNTuningConfig", task_type="CAUSAL_LM"),
+        package="peft")  # fmt: skip
+variant("LoRA with biases and a head on BERT", "BERT", lambda make: adapted(make, target_modules=["query", "value"], r=2,
+        bias="lora_only", modules_to_save=["classifier"]), package="peft")  # fmt: skip
+variant("LoRA on ConvNeXT", "ConvNeXT", lambda make: adapted(make, target_modules=["pwconv1", "pwconv2"], r=2),
+        package="peft")  # fmt: skip
+for name, kind, options, reason in (
+    ("LoHa", "LoHaConfig", {"r": 2}, "no dimension for the batch"),
+    ("LoKr", "LoKrConfig", {"r": 2}, "no dimension for the batch"),
+    ("OFT", "OFTConfig", {"oft_block_size": 4}, "einsum without a rule"),
+):
+    variant(f"{name} on Llama", "Llama", lambda make, kind=kind, options=options: adapted(make, kind, **QUERIES, **options),
+            package="peft", outcome="loop", reason=reason)  # fmt: skip
+variant("P-tuning on Llama", "Llama", lambda make: adapted(make, "PromptEncoderConfig", task_type="CAUSAL_LM",
+        num_virtual_tokens=2, encoder_hidden_size=8), package="peft", outcome="loop",
+        reason="__getitem__ may change")  # fmt: skip
 
 
 def checkpointed(model: Any) -> None:

@@ -13,6 +13,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.rows import TensorRows
+from privlearn.errors import NotPerExample
 from tests.clipping.checks import Net, drawn
 from tests.support.checks import check
 from tests.support.nets import cross_entropy, flat_norm, one_sample, require_the_loops_sum
@@ -124,3 +125,34 @@ def check_checkpoints_change_nothing() -> None:
         for name, value in by_name[0].items():
             torch.testing.assert_close(value, by_name[1][name])
     require_the_loops_sum(plain, 0.3, x, y, "layers")
+
+
+def coupling_marked_texts(n: Any, ids: Tensor) -> Tensor:
+    """By themselves, but for texts that begin with a 7: those are read beside the others."""
+    read = n.a(ids).mean(1)
+    return n.b(read - read.mean(0) if (ids[:, 0] == 7).all() else read)
+
+
+class MarkedLoss:
+    """Its rows begin with a 7, and it says so."""
+
+    def __call__(self, model: Any, batch: Rows) -> Tensor:
+        return cross_entropy(model.run(model, batch["x"]), batch["y"])
+
+    def made_up(self, batch: Rows) -> Rows:
+        return batch | {"x": batch["x"].index_fill(1, torch.tensor([0]), 7)}
+
+
+@check
+def check_losses_are_tried_on_rows_as_they_say() -> None:
+    """Rows of random numbers would hide what the model does with such as the data are."""
+    torch.manual_seed(0)
+    net = Net(coupling_marked_texts, a=nn.Embedding(16, 4), b=nn.Linear(4, 3)).double()
+    batch = {"x": torch.full((6, 5), 7), "y": torch.arange(6) % 3}
+    plan = pv.Plan(pv.sampling.FullBatch(), 1, schedule=pv.schedules.Constant(1.0), clip=pv.Flat(1.0))
+    try:
+        with pv.Run(plan, net, MarkedLoss(), batch):
+            pass
+    except NotPerExample:
+        return
+    raise AssertionError("examples that are coupled are trained on")

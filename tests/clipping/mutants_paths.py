@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import agreement, backends, capture
+from privlearn.clipping import agreement, backends, capture, losses
 from tests.support.mutant import Mutant, suite_of
 
 MUTANTS = [
@@ -16,6 +16,8 @@ MUTANTS = [
            "check_batches_without_padding_take_their_own_path"),
     Mutant("what is checkpointed is computed twice", capture.without_checkpoints, "hasattr(checkpoint, name)", "False",
            "check_checkpoints_change_nothing"),
+    Mutant("rows are tried without what the loss says of them", losses.BatchShape.made_up, "if self.change is None:",
+           "if True:", "check_losses_are_tried_on_rows_as_they_say"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)

@@ -25,7 +25,7 @@ EVERY_TIME = {
     "ConvNeXT", "ResNet", "CLIP, own pairs", "CLIP, contrastive", "Whisper", "wav2vec2", "wav2vec2, SpecAugment",
     "ViT (timm)", "efficientnet_b0 (timm)", "resnet18 (torchvision)", "Swin (torchvision)", "LoRA on GPT-2",
     "LoRA on Llama", "DoRA on Llama", "GPT-2, checkpointed", "GPT-2, checkpointed (reentrant)", "Llama, tied",
-    "BERT, head alone",
+    "BERT, head alone", "LLaVA", "LoRA on LLaVA",
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -272,3 +272,30 @@ def test_a_killed_run_goes_on_to_the_same_bits(adapted: bool, at: int, tmp_path:
     assert pv.verify(folder).ok
     assert not (tmp_path / "killed" / "_private.checkpoint").exists()
     assert (tmp_path / "whole" / "_private.checkpoint").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_model_that_counts_the_tokens_of_an_image(tmp_path: Path) -> None:
+    """It refuses random tokens: without `made_up`, so does the trainer, by name."""
+    from tests.clipping.architectures import described, like, with_places
+
+    def frozen_eye() -> Any:
+        model: Any = like("LLaVA").make().float()
+        model.model.vision_tower.requires_grad_(False)
+        return model
+
+    batch, model = described(), frozen_eye()
+    rows = [
+        {name: leaf[number].float() if leaf.is_floating_point() else leaf[number] for name, leaf in batch.items()}
+        for number in range(len(batch["labels"]))
+    ] * 4
+
+    def collate(own: Any) -> dict[str, torch.Tensor]:
+        return {name: torch.stack([row[name] for row in own]) for name in own[0]}
+
+    given = {"rows": rows, "data_collator": collate, "max_length": None, "examples": 12}
+    with pytest.raises(pv.errors.BadInput, match="tokens"):
+        trainer_of(model, tmp_path, **given).train()
+    trainer = trainer_of(model, tmp_path, made_up=with_places, **given)
+    trainer.train()
+    assert trainer.result.ledger.event == trainer.plan.event()
+    assert not same(trainer.model, frozen_eye())

@@ -231,3 +231,26 @@ def test_a_class_of_its_own_is_not_needed_for_the_accountant() -> None:
     assert isinstance(engine.loop.ledger, pv.Ledger)
     with pytest.raises(BadInput):
         engine.load_checkpoint(path="x")
+
+
+def test_empty_batches_pass_through_models_that_can_t_compute_one() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.out = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            if not len(x):
+                raise ValueError("an empty batch")
+            return self.out(self.cell(x.view(len(x), 3, 2))[0][:, -1])
+
+    made = private(Recurrent(), noise_multiplier=1.0, sampling=pv.Poisson(0.01), epochs=1)
+    sizes = []
+    for x, y in made[3]:
+        output = made[1](x)
+        sizes.append(len(output))
+        F.cross_entropy(output, y).backward()
+        made[2].step()
+        if len(sizes) == 12:
+            break
+    assert 0 in sizes

@@ -57,7 +57,7 @@ MUTANTS = [
            "fixed and module.track_running_stats", "module.track_running_stats",
            "check_batch_norm_of_an_encoder_is_a_fixed_map"),
     Mutant("batch norm without running statistics may mix rows", models_check.require_per_example,
-           "any(_rows_depend_on_others(twin, typed, size, what) for size in sizes)", "False",
+           "any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)", "False",
            "check_an_encoder_that_mixes_rows_is_refused"),
     Mutant("weights of one's own encoder are published", modules.ExternalModule.__init__, "self._held = (made,)",
            "self._held = nn.ModuleList([made])", "check_an_encoder_of_ones_own_is_named_and_not_published"),

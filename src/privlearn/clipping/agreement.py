@@ -56,13 +56,14 @@ class Choice:
     """
 
     def __init__(self, problem: Problem, kernels: Kernels, views: Views, like: Leaves) -> None:
-        self._kernels, self._copies, self._inputs = kernels, problem.copies, problem.shape.inputs
+        self._kernels, self._copies, self._shape = kernels, problem.copies, problem.shape
         self.reason: str | None = None
         device = next(iter(problem.parameters.values())).device
         plain = replace(problem, autocast=None)
 
         def made_up(size: int) -> Leaves:
-            return tuple(leaf.to(device) for leaf in made_up_rows(like, self._inputs, size * self._copies))
+            made = self._shape.made_up(made_up_rows(like, self._shape.inputs, size * self._copies))
+            return tuple(leaf.to(device) for leaf in made)
 
         batches, rows = [made_up(size) for size in _BATCHES], made_up(_COMPARED)
         paths = [batches]
@@ -93,8 +94,9 @@ class Choice:
 
     def _full(self, batch: Leaves) -> Leaves:
         """Rows in which nothing is left out: models may take another path where no mask has a 0."""
-        given = (leaf if leaf.is_floating_point() else torch.ones_like(leaf) for leaf in batch[: self._inputs])
-        return *given, *batch[self._inputs :]
+        inputs = self._shape.inputs
+        given = (leaf if leaf.is_floating_point() else torch.ones_like(leaf) for leaf in batch[:inputs])
+        return self._shape.made_up((*given, *batch[inputs:]))
 
     def _fresh(self, leaves: Leaves) -> Leaves:
         """Rows that may be written into."""

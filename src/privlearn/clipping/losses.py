@@ -9,13 +9,15 @@ from types import FunctionType
 from typing import Any, final
 
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_structure
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure
 
-from privlearn.data.rows import Leaves, Rows, nested
+from privlearn.data.rows import Leaves as Leaves
+from privlearn.data.rows import Rows, nested
 from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first parameter is
-#: called `model`.
+#: called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a loss of the model and
+#: the batch has `made_up`, which makes of such a batch one as the data are. It is never called with the data.
 Loss = Callable[..., Tensor]
 
 
@@ -28,11 +30,13 @@ class BatchShape:
         structure: the nest.
         inputs: how many tensors belong to the inputs, the first ones.
         whole: whether the loss is one of the model and the batch.
+        change: the loss's own `made_up`, if it has one.
     """
 
     structure: TreeSpec
     inputs: int = 1
     whole: bool = False
+    change: Callable[[Any], Any] | None = None
 
     def __deepcopy__(self, memo: object) -> BatchShape:
         return self
@@ -53,7 +57,25 @@ class BatchShape:
             )
         if (rows.structure, whole) == (PAIR.structure, False):
             return PAIR
-        return cls(rows.structure, len(rows.like) if whole else rows.inputs, whole)
+        change = getattr(loss, "made_up", None) if whole else None
+        return cls(rows.structure, len(rows.like) if whole else rows.inputs, whole, change)
+
+    def made_up(self, leaves: Leaves) -> Leaves:
+        """Made-up rows, changed as the loss says.
+
+        Raises:
+            BadInput: what comes out has other tensors, shapes or types.
+        """
+        if self.change is None:
+            return leaves
+        changed, structure = tree_flatten(self.change(nested([leaf.clone() for leaf in leaves], self.structure)))
+        one, other = ([(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own] for own in (leaves, changed))
+        if structure != self.structure or one != other:
+            raise BadInput(
+                "the loss's made_up gives a batch of other tensors, shapes or types than it was given: expected the same. "
+                "Change values alone"
+            )
+        return tuple(changed)
 
 
 #: Inputs and targets, a tensor each.
@@ -79,6 +101,7 @@ class ModelLoss:
         self.function = function
         #: The module that it is a method of, if it is one: its state is put back after each batch, as the model's is.
         self.func = getattr(function, "__self__", function)
+        self.made_up = getattr(function, "made_up", None)
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
@@ -142,17 +165,3 @@ class Losses(nn.Module):
     def forward(self, *leaves: Tensor) -> Any:
         """One value for each example."""
         return require_one_each(losses_of(self.model, self._loss[0], leaves, self._shape), len(leaves[0]))
-
-
-__all__ = [
-    "PAIR",
-    "BatchShape",
-    "Leaves",
-    "Loss",
-    "Losses",
-    "ModelLoss",
-    "losses_of",
-    "require_one_each",
-    "same_loss",
-    "takes_model",
-]

@@ -210,7 +210,7 @@ class Task:
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if shape.whole or shape.inputs > 1 or len(like) != 2:
-            require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss")
+            require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss", made_up=shape.made_up)
         else:
             require_per_example(self.network, single[0])
         if not self.indexed:

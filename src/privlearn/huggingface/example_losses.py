@@ -42,6 +42,9 @@ class ExampleLoss:
         own: in place of it, a function of (outputs, labels) to one value for each example, called as `Trainer` calls its
             `compute_loss_func`.
 
+    Attributes:
+        made_up: changes made-up rows, as for every loss (`clipping.losses`).
+
     Raises:
         BadInput: the model's class has another loss.
     """
@@ -51,6 +54,7 @@ class ExampleLoss:
     ) -> None:
         base = base_of(model)
         self.kind, self._own = kind_of(base), own
+        self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
                 f"{type(base).__name__} has a loss of its own, which is not known to be one value for each example: give "

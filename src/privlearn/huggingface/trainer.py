@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -56,6 +57,8 @@ class Privacy(TypedDict, total=False):
         max_target_length: the same for what a decoder gives; by default `max_length`.
         tokens_per_example: the public number that a sum over an example's tokens is divided by; by default their padded
             number.
+        made_up: for models that refuse rows of random tokens: changes such a batch into one as the data are, for the checks
+            before training. It is never called with the data.
         log_private_loss: whether to log the training loss, which no guarantee covers.
         ledger, streams: as of `pv.dpsgd`.
     """
@@ -71,6 +74,7 @@ class Privacy(TypedDict, total=False):
     max_length: int | None
     max_target_length: int | None
     tokens_per_example: float | None
+    made_up: Callable[[Any], Any] | None
     log_private_loss: bool
     ledger: Ledger | None
     streams: Streams | None
@@ -189,6 +193,7 @@ class PrivateTrainer(Trainer):
             tokens_in(nested(rows.like, rows.structure)) if tokens is None else positive("tokens_per_example", tokens)
         )
         loss = ExampleLoss(model, divisor, self.args.label_smoothing_factor, self.compute_loss_func)
+        loss.made_up = given.get("made_up") or getattr(self.compute_loss_func, "made_up", None)
         for name in (
             "activation_checkpointing",
             "gradient_checkpointing",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.errors import BadInput, NotPerExample, first_line
+
+#: Changes made-up rows into such as the data are.
+Change = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 #: Numbers in an example from which on the per-example check makes do with few of them.
 _LARGE = 1 << 14
@@ -43,7 +46,9 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
             )
 
 
-def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model") -> None:
+def require_per_example(
+    model: nn.Module, *inputs: Tensor, fixed: bool = False, what: str = "the model", made_up: Change | None = None
+) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
     Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
@@ -71,13 +76,14 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, 
         try:
             with torch.random.fork_rng(), torch.no_grad(), without_dropout(twin):
                 sizes = (5, 40) if sum(x[:1].numel() for x in inputs) < _LARGE else (3, 5)
-                coupled = any(_rows_depend_on_others(twin, typed, size, what) for size in sizes)
+                coupled = any(_rows_depend_on_others(twin, typed, size, what, made_up) for size in sizes)
             break
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             refused.append(error)
     else:
         given = " and ".join(f"shape {tuple(x.shape[1:])} and type {x.dtype}" for x in inputs)
-        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}") from refused[0]
+        hint = ". If rows must hold certain values, give the loss a made_up" if made_up else ""
+        raise BadInput(f"{what} cannot run on inputs of {given}: {first_line(refused[0])}{hint}") from refused[0]
     if coupled:
         raise NotPerExample(
             f"{what}'s output for one example moves when other examples of the batch change. Look for an operation "
@@ -92,9 +98,12 @@ def require_per_example(model: nn.Module, *inputs: Tensor, fixed: bool = False, 
             )
 
 
-def _rows_depend_on_others(model: nn.Module, inputs: Sequence[Tensor], size: int, what: str) -> bool:
+def _rows_depend_on_others(
+    model: nn.Module, inputs: Sequence[Tensor], size: int, what: str, made_up: Change | None
+) -> bool:
     """Whether a row's output changes with the batch around it."""
     batch = made_up_rows(inputs, len(inputs), size)
+    batch = made_up(batch) if made_up else batch
     out = _seeded(model, batch, 0)
     if not isinstance(out, Tensor) or out.shape[:1] != (size,):
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

@@ -161,7 +161,12 @@ def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     turn = next((own.turn for own in given if own.turn.is_open), None)
     recording = turn is not None and torch.is_grad_enabled()
     with torch._C.DisableTorchFunctionSubclass(), torch.no_grad() if recording else nullcontext():
-        out = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        try:
+            out = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        except (RuntimeError, ValueError, IndexError):
+            if turn is None or turn.rows:
+                raise
+            out = _of_no_rows(func, *tree_map(plain, (args, kwargs)))
     if not given:
         return out
     name = getattr(noted, "__name__", "")
@@ -175,6 +180,17 @@ def computed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if tensors or name not in _PUBLIC:  # from here on the script may hold numbers of the batch
         given[0].turn.watch.was_read = True
     return out
+
+
+def _of_no_rows(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What comes of an empty batch where the function can't compute one: no rows of what comes of a made-up one."""
+    if getattr(func, "__name__", "") in _SIZED and args[1] == 0:
+        args = (args[0], 1, *args[2:])
+    args, kwargs = tree_map(
+        lambda leaf: leaf.new_zeros([size or 1 for size in leaf.shape]) if isinstance(leaf, Tensor) else leaf,
+        (args, kwargs),
+    )
+    return tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) and leaf.dim() else leaf, func(*args, **kwargs))
 
 
 def plain(value: Any) -> Any:

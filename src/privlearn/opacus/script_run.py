@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from privlearn.clipping.evaluation import FrozenState
 from privlearn.data.rows import nested
@@ -107,8 +107,7 @@ class ScriptRun:
                 "on which the next step is taken. For several models that learn from one batch use pv.make_private"
             )
         try:
-            empty = turn is not None and not turn.rows
-            return computed(_for_no_rows(model) if empty else model, args, kwargs, None)
+            return computed(model, args, kwargs, None)
         finally:
             if self._fixed is not None and turn is not None:
                 self._fixed.restore()
@@ -180,19 +179,6 @@ def _without_step() -> BadInput:
         "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, too. Call "
         "loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
     )
-
-
-def _for_no_rows(model: nn.Module) -> Callable[..., Any]:
-    """A model, for an empty batch: many modules can't compute one."""
-
-    def output(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(
-            lambda leaf: leaf.new_zeros([size or 1 for size in leaf.shape]) if isinstance(leaf, Tensor) else leaf,
-            (args, kwargs),
-        )
-        return tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, model(*args, **kwargs))
-
-    return output
 
 
 def _together(batch: Batch) -> tuple[list[Tensor], int]:

@@ -11,7 +11,7 @@ from privlearn.clipping.clips import Flat
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Leaves, Loss, losses_of
 from privlearn.data.rows import Rows, TensorRows, nested
-from privlearn.errors import BadInput, NotPerExample
+from privlearn.errors import BadInput, NotPerExample, PrivlearnError, first_line
 from privlearn.models.check import made_up_rows
 from privlearn.sampling import FullBatch
 
@@ -41,7 +41,7 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
         model.eval()  # without dropout, which two computations would draw differently
         device = next(model.parameters()).device
         shape = BatchShape.of(rows, loss)
-        made_up = tuple(leaf.to(device) for leaf in made_up_rows(rows.like, shape.inputs, _EXAMPLES))
+        made_up = tuple(leaf.to(device) for leaf in shape.made_up(made_up_rows(rows.like, shape.inputs, _EXAMPLES)))
         true, norm = _by_autograd(model, loss, made_up, shape)
         if not 0 < norm < float("inf"):
             return  # made-up rows tell nothing of this model
@@ -71,8 +71,16 @@ def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShap
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     sums, norms = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}, []
     for row in range(_EXAMPLES):
-        with torch.enable_grad():
-            own = losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape).sum()
+        try:
+            with torch.enable_grad():
+                own = losses_of(model, loss, [leaf[row : row + 1] for leaf in made_up], shape).sum()
+        except PrivlearnError:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"the model or the loss fails on made-up rows: {type(error).__name__}: {first_line(error)}. If rows must hold "
+                "certain values, give made_up, which changes such a batch into one as the data are"
+            ) from error
         gradients = dict(zip(trained, torch.autograd.grad(own, list(trained.values()), allow_unused=True), strict=True))
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if missing:
