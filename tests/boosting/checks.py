@@ -255,3 +255,32 @@ def check_neighbouring_boosting_runs_look_the_same() -> None:
             base = run(other)
             for row in rows[1::9]:
                 require_alike(base, run(row, replay=base), (target, adjacency, row))
+
+
+@check
+def check_weights_lie_inside_the_clip() -> None:
+    """A row of weight 0 counts as none, one beyond 1 as one of 1, and no weights as ones: to the last bit."""
+    for target in (TARGETS[0], TARGETS[3]):
+        x, y = some_rows(target=target)
+        plan = settled(target)
+
+        def scores(rows: Tensor, weights: Any, plan: BoostingPlan = plan, y: Tensor = y) -> Tensor:
+            made = pv.boosting.boost(plan, (rows, y), weights=weights, streams=pv.Streams.new(0))
+            return made.model[0].get_buffer("scores")
+
+        usual = scores(x, None)
+        assert torch.equal(scores(x, np.ones(30)), usual)
+        most, none, half = np.ones(30), np.ones(30), np.ones(30)
+        most[3], none[3], half[3] = 1e9, 0.0, 0.5
+        assert torch.equal(scores(x, most), usual)
+        gone = x.clone()
+        gone[3] = math.nan
+        assert torch.equal(scores(x, none), scores(gone, None))
+        assert not torch.equal(scores(x, half), usual)
+    ledger = Ledger()
+    for bad in (np.ones(29), np.ones((30, 1)), ["a"] * 30, np.full(30, math.nan)):
+        must_raise(
+            pv.errors.BadInput,
+            lambda bad=bad: pv.boosting.boost(plan, (x, y), weights=bad, ledger=ledger),  # type: ignore[misc]
+        )
+    assert not list(walk(ledger.event))

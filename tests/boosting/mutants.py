@@ -58,6 +58,9 @@ MUTANTS = [
            'facts={"leaves": np.bincount(network.cells(network.bins(x), 0).numpy()).tolist(), "noise"', SEEN),
     Mutant("a row without numbers is an error in the run", rounds._rounds, "for _ in range(plan.passes):",
            "if bool(x[:, 0].isnan().any()): raise ValueError('row')\n    for _ in range(plan.passes):", SEEN),
+    Mutant("weights are not bounded", sums.gradient_histogram, ".clamp(0, 1)", "", "check_weights_lie_inside_the_clip"),
+    Mutant("weights are left out", rounds._rounds, "weights=weights", "weights=None",
+           "check_weights_lie_inside_the_clip"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[ValueError])

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import privlearn as pv
 from privlearn.accounting.events import tally
 from privlearn.errors import BadInput, PrivacyWarning
-from tests.sklearn.checks_fits import DECLARED, X, Y, fitted
+from tests.sklearn.checks_fits import DECLARED, X, Y, fitted, outcome, targets
 
 #: The others take the same way, or seconds.
 QUICK = {"DPClassifier", "DPBoostingRegressor", "DPFisherClassifier", "DPFeatureSelector", "DPStandardScaler", "DPPCA"}
@@ -157,6 +157,20 @@ def test_a_search_in_threads_is_charged_fit_by_fit() -> None:
     best = search.best_estimator_
     assert best.privacy_.fits == 7
     assert sum(tally(best.result_.ledger.event).values()) == 7
+
+
+def test_weights_are_bounded() -> None:
+    half = np.where(np.arange(60) % 2, 1.0, 0.5)
+    for name in ("DPBoostingClassifier", "DPBoostingRegressor"):
+        usual = DECLARED[name](random_state=0)
+        ones, loud, less = (
+            outcome(usual.fit(X, targets(usual), sample_weight=weight)) for weight in (None, np.full(60, 1e6), half)
+        )
+        assert np.array_equal(ones, loud)
+        assert not np.array_equal(ones, less)
+        for bad in (np.zeros(60), -half, half[:9], np.full(60, np.nan)):
+            with pytest.raises(BadInput, match="weight"):
+                usual.fit(X, targets(usual), sample_weight=bad)
 
 
 def test_what_is_no_model_is_not_published(tmp_path: Any) -> None:

@@ -19,6 +19,7 @@ from privlearn.boosting.shrinkage import ShapeFilter
 from privlearn.boosting.sums import CURVATURE_WEIGHT, gradient_histogram
 from privlearn.boosting.targets import Counts, Labels, Values
 from privlearn.data.dataset import Dataset, as_tensor, most_rows, require_groups
+from privlearn.data.schema import of_table
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
@@ -36,6 +37,7 @@ def boost(
     plan: BoostingPlan,
     dataset: Dataset | tuple[Any, Any] | TorchDataset[Any],
     *,
+    weights: Any = None,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
 ) -> Result:
@@ -50,6 +52,9 @@ def boost(
     Args:
         plan: what will be spent, and how; `pv.boosting.plan_for(dataset).calibrate(...)`.
         dataset: a `Dataset`, a pair (inputs, targets) or a map-style PyTorch data set; the rows as they are, not scaled.
+        weights: of the rows, shape (rows,); None: 1 each. A row's clipped derivatives are multiplied by its weight; weights
+            beyond [0, 1] count as 0 or 1, so that none moves a sum by more than the sensitivity. A row's weight has to follow
+            from that row, or from public numbers: never from other rows, as weights by class counts do.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
 
@@ -67,9 +72,10 @@ def boost(
     session = Session(plan, ledger, streams)
     data = rows_of(dataset) if isinstance(dataset, TorchDataset) else Dataset.of(dataset)
     x, y = _require_rows(plan, data)
+    own = _require_weights(weights, len(x))
     network = _empty(plan)
     with session.charging():
-        scores = _rounds(plan, network, x, y, session.ledger, session.streams.noise)
+        scores = _rounds(plan, network, x, y, own, session.ledger, session.streams.noise)
     _fill(plan, network, scores)
     return Result(
         model=nn.Sequential(network).eval(),
@@ -77,8 +83,7 @@ def boost(
         plan=plan,
         method="boosting",
         facts={"noise": "on a grid" if session.streams.noise.discrete else "floating point"},
-        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]}
-        | ({"schema": data.schema} if data.schema else {}),
+        architecture={"input_shape": [plan.features], "network_input_shape": [plan.features]} | of_table(data.schema),
         seeded=session.streams.seeded,
         private_diagnostics=PrivateDiagnostics({}),
         model_spec=network.spec,
@@ -87,7 +92,13 @@ def boost(
 
 
 def _rounds(
-    plan: BoostingPlan, network: Boosted, x: Tensor, y: Array, ledger: Ledger, stream: NoiseStream
+    plan: BoostingPlan,
+    network: Boosted,
+    x: Tensor,
+    y: Array,
+    weights: Array | None,
+    ledger: Ledger,
+    stream: NoiseStream,
 ) -> list[Array]:
     """The scores of all blocks, each of shape (outputs, cells)."""
     target, outputs, adjacency = plan.target, plan.target.outputs, plan.neighbours
@@ -99,7 +110,9 @@ def _rounds(
             cells = network.cells(bins, number).numpy()
             gradients, curvatures = target.derivatives(scores, y)
             (sample,) = FullBatch().draw(len(x))
-            sums = gradient_histogram(cells, gradients, curvatures, sample, adjacency, size=block.cells, norm=plan.norm)
+            sums = gradient_histogram(
+                cells, gradients, curvatures, sample, adjacency, size=block.cells, norm=plan.norm, weights=weights
+            )
             ((first, second),) = release(sums, noise_multiplier=plan.release_noise, ledger=ledger, stream=stream)
             # Back from units of the norm, and from the weight of curvatures.
             unit, wide = plan.norm, plan.norm * target.widening / CURVATURE_WEIGHT
@@ -182,6 +195,22 @@ def _require_rows(plan: BoostingPlan, data: Dataset) -> tuple[Tensor, Array]:
     targets = data.y.detach().cpu().numpy() if isinstance(data.y, Tensor) else np.asarray(data.y)
     y = plan.target.checked(targets)
     return x, np.where(x.isfinite().any(1).numpy(), y, math.nan)
+
+
+def _require_weights(weights: Any, rows: int) -> Array | None:
+    """Weights, shape (rows,); None for none.
+
+    Raises:
+        BadInput: something else than a finite number for each row.
+    """
+    if weights is None:
+        return None
+    given = np.asarray(weights)
+    if given.dtype.kind not in "fiub" or given.shape != (rows,) or not np.isfinite(given).all():
+        raise BadInput(
+            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number for each of the {rows} rows"
+        )
+    return given.astype(np.float64)
 
 
 @final

@@ -35,6 +35,7 @@ def gradient_histogram(
     *,
     size: int,
     norm: float,
+    weights: Array | None = None,
 ) -> Bounded:
     """The sums of clipped gradients and curvatures in each cell; sensitivity computed here.
 
@@ -48,6 +49,7 @@ def gradient_histogram(
         adjacency: the kind of neighbour.
         size: how many cells there are.
         norm: what a row's derivatives are clipped to, jointly.
+        weights: what clipped derivatives are multiplied by, shape (rows,); beyond [0, 1] they count as 0 or 1. None: 1 each.
 
     Returns:
         Two tensors of shape (outputs, size), in double precision and in units of `norm`: the gradients' sums, and
@@ -60,6 +62,8 @@ def gradient_histogram(
     usable = lengths.isfinite()
     limit = kept(1.0, [rows.dtype])
     rows = rows.where(usable, 0.0) * (limit / lengths.where(usable, 1.0).clamp(min=limit))
+    if weights is not None:
+        rows = rows * torch.from_numpy(weights[own]).nan_to_num(0.0).clamp(0, 1)[:, None]
     sums = torch.zeros(rows.shape[1], size, dtype=torch.float64)
     sums.index_add_(1, torch.from_numpy(cells[own]), in_steps(rows).T)  # in steps: exact, in whatever order
     outputs = gradients.shape[1]

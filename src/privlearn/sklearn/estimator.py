@@ -149,6 +149,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return Streams.new(int(state.randint(2**31)))
         return Streams.new(None if state is None else int(state))
 
+    def _weights(self, weights: Any, X: Array) -> Array | None:
+        """Weights from 0 to 1, one for each row; None where none are given.
+
+        Raises:
+            BadInput: others, or none above 0.
+        """
+        if weights is None:
+            return None
+        own = np.asarray(weights)
+        if own.ndim == 0 and own.dtype.kind in "fiub":
+            own = np.full(len(X), own)
+        if own.dtype.kind not in "fiub" or own.shape != (len(X),) or not np.isfinite(own).all() or (own < 0).any():
+            raise BadInput(
+                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite number of at least 0 for "
+                f"each of the {len(X)} rows"
+            )
+        if not (own > 0).any():
+            raise BadInput("sample_weight is zero for every row: expected at least one row with a weight above zero")
+        return np.asarray(own.clip(0, 1))
+
     # -- the release
 
     def _release(self, plan: Planned, reasons: tuple[str, ...], release: Callable[[Ledger, Streams], Any]) -> Any:

@@ -302,14 +302,22 @@ class DPBoostingClassifier(PrivateClassifier):
         self.epsilon, self.delta, self.classes, self.bounds = epsilon, delta, classes, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
 
-    def fit(self, X: Any, y: Any) -> DPBoostingClassifier:
-        """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingClassifier:
+        """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`.
+
+        Args:
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. A row's weight may not
+                follow from other rows.
+        """
         X, labels, reasons = self._labelled(X, y)
+        weights = self._weights(sample_weight, X)
         data = self._dataset(X, labels, len(self.classes_))
         plan = boosting.plan_for(data, **{"adjacency": ADJACENCY} | dict(self.options or {}))
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(
-            plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)
+            plan,
+            reasons,
+            lambda ledger, streams: boosting.boost(plan, data, weights=weights, ledger=ledger, streams=streams),
         )
         self._keep(result.model)
         return self
@@ -341,15 +349,22 @@ class DPBoostingRegressor(PrivateRegressor):
         self.epsilon, self.delta, self.target_bounds, self.bounds = epsilon, delta, target_bounds, bounds
         self.options, self.ledger, self.random_state = options, ledger, random_state
 
-    def fit(self, X: Any, y: Any) -> DPBoostingRegressor:
-        """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DPBoostingRegressor:
+        """Boost on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`.
+
+        Args:
+            sample_weight: as for `DPBoostingClassifier`.
+        """
         X, y, bounds, reasons = self._targets(X, y)
+        weights = self._weights(sample_weight, X)
         data = self._dataset(X, y)
         options = {"adjacency": ADJACENCY} | dict(self.options or {})
         plan = boosting.plan_for(data, boosting.Values(*bounds), **options)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(
-            plan, reasons, lambda ledger, streams: boosting.boost(plan, data, ledger=ledger, streams=streams)
+            plan,
+            reasons,
+            lambda ledger, streams: boosting.boost(plan, data, weights=weights, ledger=ledger, streams=streams),
         )
         self._keep(result.model)
         return self
