@@ -1,8 +1,8 @@
 """Boosting beside other packages on six tables: error, area under the ROC curve, log loss; or R2 and RMSE of values.
 
-`python bench/boosting.py [--sets adult,wisconsin] [--epsilons 0.1,1] [--seeds 10] [--interpret PYTHON] [--diffprivlib PYTHON]
-[--out FILE.json]`. PYTHON is the interpreter of an environment with that package (`boosting_peers.py`); without it the package
-is left out. Figures are of test rows, means over seeds with the standard deviation; delta is 1e-5.
+`python bench/boosting.py [--sets adult,wisconsin] [--epsilons 0.1,1] [--seeds 10] [--interpret PYTHON] [--diffprivlib
+PYTHON] [--out FILE.json]`. PYTHON is the interpreter of an environment with that package (`boosting_peers.py`); without
+it the package is left out. Figures are of test rows, means over seeds with the standard deviation; delta is 1e-5.
 """
 
 from __future__ import annotations

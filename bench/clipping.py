@@ -1,8 +1,8 @@
 """Private training steps beside plain ones, networks by network, and beside those of Opacus and torch.func.
 
-`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--rounds N] [--threads N] [--device cpu|cuda]`; Opacus is in
-the optional group `test`. A ratio is the time of a step over the plain step on the same batch. Every clipped sum is held
-against the one that a loop over single examples finds in double precision, and that distance is shown.
+`python bench/clipping.py [--quick] [--json] [--only NAME ...] [--rounds N] [--threads N] [--device cpu|cuda]`; Opacus
+is in the optional group `test`. A ratio is the time of a step over the plain step on the same batch. Every clipped sum
+is held against the one that a loop over single examples finds in double precision, and that distance is shown.
 
 `--sweep FILE.json` measures an MLP over batch sizes and widths in place of all that; `plots.py` draws the file.
 """
@@ -214,7 +214,8 @@ def sweep(
 ) -> dict[str, dict[int, Case]]:
     """An MLP over batch sizes and over parameters: cases by axis and by size.
 
-    Variants that would hold more than `memory` GiB of gradients are left out; Opacus takes up to twice as much on the way.
+    Variants that would hold more than `memory` GiB of gradients are left out; Opacus takes up to twice as much on the
+    way.
     """
 
     def heavy(make: steps.Maker) -> steps.Maker:

@@ -1,8 +1,8 @@
 """What every benchmark shares: variants timed in turns with a baseline, answers held together, memory apart.
 
-Times are compared within one run only: the baseline runs right before each variant, in every round, and a ratio is taken
-from that pair. Peak memory is the growth of the resident set (on a GPU: of what torch has allocated) over what the
-imports and the variant's preparations hold, in a process that runs the variant once.
+Times are compared within one run only: the baseline runs right before each variant, in every round, and a ratio is
+taken from that pair. Peak memory is the growth of the resident set (on a GPU: of what torch has allocated) over what
+the imports and the variant's preparations hold, in a process that runs the variant once.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def measure(case: Case) -> list[Row]:
 def _settle() -> None:
     """Bring the allocator where it is in a program that has loaded its data.
 
-    The GNU C library keeps freed memory only once a large block was freed; until then the same program gives each step's
-    memory back to the system or keeps it, as chance has it, and a ratio of two steps measures that.
+    The GNU C library keeps freed memory only once a large block was freed; until then the same program gives each
+    step's memory back to the system or keeps it, as chance has it, and a ratio of two steps measures that.
     """
     bytearray((1 << 25) - (1 << 16))
 

@@ -1,8 +1,8 @@
 """Class statistics in one pass over blocks, beside plain numpy means of each class.
 
-`python bench/features.py [--quick] [--json] [--threads N]`. Rows are clipped, and counts, class sums and second moments are
-found in double precision; numpy finds the means alone, in single precision, which over 100,000 rows rounds their distances by
-about 1e-3. Beside the rows only a block is held.
+`python bench/features.py [--quick] [--json] [--threads N]`. Rows are clipped, and counts, class sums and second moments
+are found in double precision; numpy finds the means alone, in single precision, which over 100,000 rows rounds their
+distances by about 1e-3. Beside the rows only a block is held.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class Network:
         inputs: made-up inputs, from their number.
         batch: rows in a batch.
         clip: the clip norm, near the median of the gradients' norms, so that some are clipped and some are not.
-        within: how far, relative to its norm, a clipped sum may be from the one in double precision. In float32 a relu near
-            zero falls on its other side now and then, and convolutions depend on the batch that they run in.
+        within: how far, relative to its norm, a clipped sum may be from the one in double precision. In float32 a relu
+            near zero falls on its other side now and then, and convolutions depend on the batch that they run in.
         targets: the shape of one example's target.
         checked: rows on which clipped sums are compared; None: all.
         for_opacus: puts layers that Opacus covers in place of those it does not, with the same weights.
@@ -233,8 +233,8 @@ class _Encoder(nn.Module):
 class _Attention(nn.Module):
     """Self-attention from linear layers, in the place of `nn.MultiheadAttention` and with its weights.
 
-    Opacus's own replacement, `DPMultiheadAttention`, computes something else with `batch_first=True` (in release 1.6 heads
-    and positions change places), so it can't be held against the original.
+    Opacus's own replacement, `DPMultiheadAttention`, computes something else with `batch_first=True` (in release 1.6
+    heads and positions change places), so it can't be held against the original.
     """
 
     _qkv_same_embed_dim, batch_first = False, True

@@ -1,7 +1,7 @@
 """Noise on a tensor: privlearn's generators beside torch's, which is not secure, and others.
 
-`python bench/noise.py [--quick] [--json] [--threads N]`. Each way adds normal noise to every number of a tensor, as a release
-does; the baseline is torch's own generator.
+`python bench/noise.py [--quick] [--json] [--threads N]`. Each way adds normal noise to every number of a tensor, as a
+release does; the baseline is torch's own generator.
 """
 
 from __future__ import annotations

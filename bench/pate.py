@@ -1,8 +1,8 @@
 """PATE: adding up many teachers' answers, streamed, beside holding all of them: codes a second and peak memory.
 
-`python bench/pate.py [--quick] [--json]`. Teachers' answers are targets of 64^3 x 4 numbers, encoded by principal components,
-clipped and added up one teacher after another; the answer of a case is the norm of the released mean codes' sum. Making
-the answers is timed too, in all variants alike.
+`python bench/pate.py [--quick] [--json]`. Teachers' answers are targets of 64^3 x 4 numbers, encoded by principal
+components, clipped and added up one teacher after another; the answer of a case is the norm of the released mean codes'
+sum. Making the answers is timed too, in all variants alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws what `clipping.py --sweep` measured: `python bench/plots.py FILE.json [FOLDER]`.
 
-The folder, by default `docs/figures`, gets `clipping-batch.png` and `clipping-parameters.png`: the time and the peak memory of
-a step over the batch size, and over the number of parameters.
+The folder, by default `docs/figures`, gets `clipping-batch.png` and `clipping-parameters.png`: the time and the peak
+memory of a step over the batch size, and over the number of parameters.
 """
 
 from __future__ import annotations

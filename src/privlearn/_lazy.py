@@ -14,7 +14,8 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
 
     Args:
         package: its name.
-        file: its `__init__.py`. Beside it lies `__init__.pyi`: `from privlearn.plan import Plan as Plan`, a line a name.
+        file: its `__init__.py`. Beside it lies `__init__.pyi`: `from privlearn.plan import Plan as Plan`, a line a
+            name.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
     homes = {name.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}

@@ -21,8 +21,8 @@ def loads(content: bytes) -> Any:
     """The value that `content` spells.
 
     Raises:
-        ValueError: no UTF-8, no JSON, a key that stands there twice, NaN, a whole number of more than 20 digits, or nesting
-            of more than 80 levels.
+        ValueError: no UTF-8, no JSON, a key that stands there twice, NaN, a whole number of more than 20 digits, or
+            nesting of more than 80 levels.
     """
     try:
         data = json.loads(
@@ -105,7 +105,8 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         with suppress(OSError):
             draft.unlink()
         raise BadInput(
-            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may write to",
+            f"{path} cannot be written: {error.strerror or error}. Free some space, or choose a place that you may "
+            "write to",
             path=str(path),
         ) from error
 

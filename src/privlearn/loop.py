@@ -69,17 +69,18 @@ def make_private(
 ) -> PrivateLoop:  # fmt: skip
     """Train in a loop of your own: batches are drawn from the loader's rows, and each step is clipped, charged and noised.
 
-    Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each): `plan.guarantee(delta)`. What
-    `step` returns, the batches and the rows are private.
+    Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each): `plan.guarantee(delta)`.
+    What `step` returns, the batches and the rows are private.
 
     Args:
-        model: trained in place. Frozen parameters stay as they are. One made by torch.compile is taken for what it was made
+        model: trained in place. Frozen parameters stay as they are. One made by torch.compile is taken for what it was
+            made
             of: gradients of single examples are read off its operations.
-        optimizer: used as it is, with its parameter groups, its state and the schedulers that hold it. Each parameter that is
-            trained has to be in it.
-        loader: a DataLoader over a map-style data set. Its data set, collate_fn, workers and batch size are used, and batches
-            are drawn by `sampling`. Each row is made and collated by itself, with torch's, numpy's and Python's generators at
-            a seed of its own in each step.
+        optimizer: used as it is, with its parameter groups, its state and the schedulers that hold it. Each parameter
+            that is trained has to be in it.
+        loader: a DataLoader over a map-style data set. Its data set, collate_fn, workers and batch size are used, and
+            batches are drawn by `sampling`. Each row is made and collated by itself, with torch's, numpy's and Python's
+            generators at a seed of its own in each step.
         epochs: how many; leaving the loop earlier claims as much.
         epsilon: the target, with delta.
         delta: below one over the number of examples.
@@ -87,8 +88,8 @@ def make_private(
         settings: see `LoopSettings`, `runs.given.Compute` (`microbatch`, `precision`, `device`, ...).
 
     Raises:
-        BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: what can't be private, before anything is spent; of a loss
-            that comes with the first step, then.
+        BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: what can't be private, before anything is spent; of a
+            loss that comes with the first step, then.
     """
     model = _unwrapped(model)
     require_optimizer_of(optimizer, model)
@@ -158,20 +159,23 @@ class PrivateLoop(Described):
         Args:
             batch: from `batches`, once.
             loss: a function of (model, batch) to one value for each example, shape (batch,), where `batch` is what the
-                loader's collate function makes; or a loss of torch.nn with reduction="none" for batches (inputs, targets). It
-                is called with parts of the batch, and with made-up rows before the first step. None: the one before.
+                loader's collate function makes; or a loss of torch.nn with reduction="none" for batches (inputs,
+                targets). It is called with parts of the batch, and with made-up rows before the first step. None: the
+                one before.
 
         Returns:
-            Private figures of the batch, for the curator's eyes: "loss" (its mean), "clipped_share", "examples", "left_out".
+            Private figures of the batch, for the curator's eyes: "loss" (its mean), "clipped_share", "examples",
+            "left_out".
 
         Raises:
-            NotPerExample, BadInput: the loss couples examples, or can't be computed; before anything is spent on the batch.
+            NotPerExample, BadInput: the loss couples examples, or can't be computed; before anything is spent on the
+                batch.
             SampleReused: a second step on one batch.
         """
         if not isinstance(batch, Batch):
             raise BadInput(
-                f"step was given a {type(batch).__name__}: expected a batch of private.batches(), drawn at random and good "
-                "for one step. The loss is called with its rows: step(batch, loss), loss(model, rows)"
+                f"step was given a {type(batch).__name__}: expected a batch of private.batches(), drawn at random and "
+                "good for one step. The loss is called with its rows: step(batch, loss), loss(model, rows)"
             )
         return self.run.step(batch, None if loss is None else _of_model(loss))
 
@@ -213,8 +217,8 @@ def _unwrapped(model: Any) -> nn.Module:
         raise BadInput(f"model is {repr(model)[:60]}: expected a torch.nn.Module")
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise BadInput(
-            f"model is wrapped in {type(model).__name__}, which averages gradients before they could be clipped: give the "
-            "module in it, model.module"
+            f"model is wrapped in {type(model).__name__}, which averages gradients before they could be clipped: give "
+            "the module in it, model.module"
         )
     return model
 
@@ -223,8 +227,8 @@ def _of_model(loss: Any) -> Any:
     """Functions are of (model, batch); torch's own losses are of (outputs, targets)."""
     if not callable(loss):
         raise BadInput(
-            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for each example, not its value. "
-            "It is called by step, on parts of the batch"
+            f"loss is {repr(loss)[:60]}: expected a function of (model, batch) to one value for each example, not its "
+            "value. It is called by step, on parts of the batch"
         )
     return loss if isinstance(loss, nn.Module | ModelLoss) else ModelLoss(loss)
 
@@ -242,8 +246,8 @@ def _plan(
     ]
     if len(targets) != 1:
         raise BadInput(
-            f"{' and '.join(targets) or 'nothing'} says how much may be spent: expected one of epsilon=E (with delta=D), "
-            "rho=R, and the noise itself, noise_multiplier=S"
+            f"{' and '.join(targets) or 'nothing'} says how much may be spent: expected one of epsilon=E (with "
+            "delta=D), rho=R, and the noise itself, noise_multiplier=S"
         )
     if noise is not None and schedule is not None:
         raise BadInput("noise_multiplier and schedule= both say what the noise is: give one of them")

@@ -30,8 +30,10 @@ class Method:
         unsuited: why it takes no others.
         after_steps: whether it takes the rows of `runs.post_processing`.
         fields: options of its own: name, what stands for the value in the help, help, and what reads it.
-        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its noise.
-        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a result.
+        settle: from the options, by name, and the public facts of the rows (`descent.rules.Facts`) to a plan with its
+            noise.
+        train: from that plan, the rows, the options, the ledger to charge (None: its own) and the random streams to a
+            result.
 
     The command line has pages of its own for its methods that have neither `settle` nor `train`.
     """

@@ -1,6 +1,7 @@
 """Test metrics of a model: of classes, of probabilities, of values, of maps; by scikit-learn where it has them.
 
-Metrics of test rows are exact, and no guarantee covers these rows: where they are private, nothing of it may be published.
+Metrics of test rows are exact, and no guarantee covers these rows: where they are private, nothing of it may be
+    published.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def evaluate(model: Any, data: Any, targets: Any = None) -> Metrics:
     They are computed exactly: no guarantee covers the rows that are looked at.
 
     Args:
-        model: what a method returned, what `load_model` returned, or a network that gives a score for each class (a value
-            for each row where it has one output).
+        model: what a method returned, what `load_model` returned, or a network that gives a score for each class (a
+            value for each row where it has one output).
         data: a data set, whose test rows are taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
 

@@ -34,8 +34,8 @@ from privlearn.transforms.select import SelectFeatures, check_choices
 _STEEPEST = 1e6
 #: Why add/remove neighbours need a declared number of examples, and what to do.
 UNDECLARED = (
-    "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then stand in "
-    "the certificate. Declare a public number with examples=N, or use zero_out, which costs the same and says "
+    "add_remove neighbours differ in the number of examples, and none is declared: the length of the data would then "
+    "stand in the certificate. Declare a public number with examples=N, or use zero_out, which costs the same and says "
     "that the number is public"
 )
 _EXAMPLES = {
@@ -162,19 +162,19 @@ class Plan(AbstractPlan):
         epochs: how many epochs run; with a validation schedule, at most.
         schedule: the noise multiplier of each epoch; a shape until `calibrate` or `within` settles it.
         clip: how gradients are clipped; for DP-MAC `Derivatives` or `Analytic`.
-        adjacency: the kind of neighbour; by default the sampler's, and zero-out where that is add/remove and `examples` is
-            None.
+        adjacency: the kind of neighbour; by default the sampler's, and zero-out where that is add/remove and `examples`
+            is None.
         examples: the declared, public number of examples that sums are divided by; None: the data's length, which the
             certificate states: so it is public, and nothing holds for add/remove neighbours, which differ in it.
-        front: the transforms in front of the network, in this order: public transforms, and transforms that are made by a
-            release before training, on the same ledger.
+        front: the transforms in front of the network, in this order: public transforms, and transforms that are made by
+            a release before training, on the same ledger.
         budget: what the plan was calibrated to; the limit of the ledger.
-        group_size: the declared, public number of examples that one person has at most: every target and every guarantee
-            is then for all of them together.
+        group_size: the declared, public number of examples that one person has at most: every target and every
+            guarantee is then for all of them together.
         rows_per_person: where the data carry person ids: how many rows of each person take part at most (public). An
             example is then a person: rates, batches and `examples` count persons, and the guarantee protects one.
-        filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged and
-            claimed as a whole, however much of it the run comes to spend.
+        filter: for a validation schedule, the limit of its training, which `calibrate` or `within` sets: it is charged
+            and claimed as a whole, however much of it the run comes to spend.
         temperature: a release after training by which scores are made probabilities; None: there is none.
 
     Raises:
@@ -214,8 +214,8 @@ class Plan(AbstractPlan):
         if self.rows_per_person is not None and not all(isinstance(release, PrivatePCA) for release in self.releases):
             raise BadInput(
                 "features are selected and standardised by rows, and the plan's examples are persons: leave out "
-                "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K rows "
-                "of one person together, with group_size=K and data without person ids"
+                "pv.transforms.SelectFeatures (select=) and pv.transforms.Moments (normalise=), or protect up to K "
+                "rows of one person together, with group_size=K and data without person ids"
             )
         if self.budget is not None:
             object.__setattr__(self, "budget", self.budget.for_group(self.group_size))
@@ -244,16 +244,16 @@ class Plan(AbstractPlan):
         """
         if isinstance(self.schedule, ReactingSchedule):
             raise BadInput(
-                "the noise of a validation schedule follows from accuracies that are not known before the run: what is known "
-                "are its start, schedule.start, and its limit, filter"
+                "the noise of a validation schedule follows from accuracies that are not known before the run: what is "
+                "known are its start, schedule.start, and its limit, filter"
             )
         values = tuple(self.schedule(epoch) for epoch in range(self.epochs))
         if min(values) < LEAST_NOISE:
             first = next(epoch for epoch, value in enumerate(values) if value < LEAST_NOISE)
             fall = "0" if values[first] == 0 else f"{values[first]:.3g}"
             raise BadInput(
-                f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use end= above 0, a slower "
-                "decay or fewer epochs"
+                f"the noise schedule falls to {fall} at epoch {first}, which gives no privacy: use end= above 0, a "
+                "slower decay or fewer epochs"
             )
         return values
 
@@ -289,8 +289,8 @@ class Plan(AbstractPlan):
     def calibrate(self, *, epsilon: float | None = None, delta: float | None = None, rho: float | None = None) -> Plan:
         """As of every plan: the schedule is scaled so that the whole run meets a target for its epochs.
 
-        A validation schedule starts at the noise that would last for its epochs if it never fell; its filter is as wide as the
-        target allows.
+        A validation schedule starts at the noise that would last for its epochs if it never fell; its filter is as wide
+        as the target allows.
 
         Raises:
             BadInput: a target out of range, or one that the earlier releases alone exceed.
@@ -307,8 +307,8 @@ class Plan(AbstractPlan):
         shape = self.noise_multipliers()
         if max(shape) > _STEEPEST * min(shape):
             raise BadInput(
-                f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. Use a "
-                "slower decay or fewer epochs"
+                f"the noise schedule falls by a factor of {max(shape) / min(shape):.3g}: no noise suits both its ends. "
+                "Use a slower decay or fewer epochs"
             )
         return self.scaled, 1.0 / min(shape)
 
@@ -416,7 +416,8 @@ class Plan(AbstractPlan):
         spent = budget.spent(self.beside(), self.neighbours)
         if spent >= budget.limit:
             raise BadInput(
-                f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is {budget}: give "
+                f"the releases before and after training alone cost {budget.figure(spent)}, and the budget is "
+                f"{budget}: give "
                 "them more noise (noise_multiplier=, or pca_noise=), leave them out, or raise the budget",
                 budget=budget,
             )

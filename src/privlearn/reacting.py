@@ -28,8 +28,8 @@ def started(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
         paid = Gaussian(shape.noise)
         if share(largest_filter(budget, plan.beside(), paid, plan.neighbours), Repeated(paid, plan.epochs)) >= 1:
             raise BadInput(
-                f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give them "
-                "more noise (noise= of the schedule), or use fewer epochs"
+                f"{plan.epochs} validations at noise multiplier {shape.noise:g} alone take more than {budget}: give "
+                "them more noise (noise= of the schedule), or use fewer epochs"
             )
 
     def at(factor: float) -> tuple[ReactingSchedule, Limit, Event]:
@@ -50,8 +50,8 @@ def require_filter(plan: Plan) -> None:
     limit = plan.filter
     if plan.reacts and not is_registered(plan.schedule):
         raise BadInput(
-            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be checked: give its class a kind, "
-            "and @privlearn.plan.registered"
+            f"the schedule {repr(plan.schedule)[:80]} follows accuracies, which could not be checked: give its class a "
+            "kind, and @privlearn.plan.registered"
         )
     if limit is None:
         return
@@ -62,8 +62,8 @@ def require_filter(plan: Plan) -> None:
         )
     if not fits(limit, plan.epoch_event(plan.schedule.start)):
         raise BadInput(
-            f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use more noise, or settle the "
-            "limit with within or calibrate"
+            f"not one epoch at noise multiplier {plan.schedule.start:g} fits into {limit}: use more noise, or settle "
+            "the limit with within or calibrate"
         )
 
 
@@ -109,6 +109,6 @@ def contradictions(plan: Plan, facts: Mapping[str, Any]) -> list[str]:
     ):
         return []
     return [
-        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are more than its filter lets "
-        "through"
+        "the noise multipliers do not follow from the plan's schedule and the accuracies, or are more than its filter "
+        "lets through"
     ]

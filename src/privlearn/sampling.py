@@ -55,9 +55,9 @@ class EpochCharge:
         require_same(neighbours, adjacency, "this epoch")
         if paid != mechanism:
             raise PrivlearnError(
-                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks for "
-                f"{mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need the same "
-                "noise",
+                f"this epoch was charged at noise multiplier {paid.noise_multiplier:g}, and a later batch of it asks "
+                f"for {mechanism.noise_multiplier:g}. Where the epoch is the unit of accounting, all its batches need "
+                "the same noise",
                 charged=paid,
                 given=mechanism,
             )
@@ -95,8 +95,8 @@ class Sample:
         with _ONE_AT_A_TIME:
             if self._used:
                 raise SampleReused(
-                    "this sample was released before. A sample is amplified for one release: release several quantities "
-                    "of one batch jointly, in one call of release(), or draw another batch"
+                    "this sample was released before. A sample is amplified for one release: release several "
+                    "quantities of one batch jointly, in one call of release(), or draw another batch"
                 )
             self._unit.charge(mechanism, adjacency, account)
             self._used = True

@@ -1,6 +1,7 @@
 """Noise over epochs (Yu et al. 2019, section IV-A): epoch t = 0, 1, ... has noise multiplier `schedule(t)`.
 
-The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule` is no function of the
+The same functions serve for learning rates, relative to their value at t = 0. A `ReactingSchedule` is no function of
+the
 epoch: its noise follows from the accuracies that were seen.
 """
 
@@ -40,8 +41,8 @@ class Schedule(_Shape):
     """A decreasing, data-independent function of the epoch.
 
     `start` is its value at epoch 0. Without a noise multiplier of its own a plan reads a schedule as a shape and
-    solves for the factor that `scaled` puts on it. A final dataclass with a `kind` and `@registered` is known everywhere; one
-    without is published as the values that it gave.
+    solves for the factor that `scaled` puts on it. A final dataclass with a `kind` and `@registered` is known
+    everywhere; one without is published as the values that it gave.
     """
 
     @abstractmethod
@@ -52,9 +53,9 @@ class Schedule(_Shape):
 class ReactingSchedule(_Shape):
     """Noise that follows accuracies: an interface for registered, final dataclasses (`Validation`).
 
-    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`. Either
-    way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`), which holds
-    whatever the schedule makes of the accuracies.
+    An accuracy is public if the rows are; on the training rows it is a release of its own, whose noise is `noise`.
+    Either way what follows reacts to what was released, so a plan accounts for it by a filter (`Plan.filter`), which
+    holds whatever the schedule makes of the accuracies.
 
     Attributes:
         start: the noise multiplier of the first epoch, which no later one is to exceed.
@@ -116,7 +117,8 @@ class Decay(Schedule):
         between(f"the {_kind(self)} schedule's last epoch of decay (to)", last, 0.0, math.inf)
         if last <= first:
             raise BadInput(
-                f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: expected the second to be later"
+                f"the {_kind(self)} schedule decays from epoch {first:g} to epoch {last:g}: expected the second to be "
+                "later"
             )
 
     def idle(self, epochs: int) -> str | None:
@@ -211,7 +213,8 @@ class Polynomial(Decay):
         _rates(self, k=self.k, period=self.period, start=self.start)
         if not 0 <= self.end < self.start:
             raise BadInput(
-                f"the polynomial schedule ends at {self.end!r}: expected a number from 0 to below its start, {self.start:g}"
+                f"the polynomial schedule ends at {self.end!r}: expected a number from 0 to below its start, "
+                f"{self.start:g}"
             )
 
     def __call__(self, epoch: float) -> float:
@@ -259,8 +262,8 @@ class PerEpoch(Schedule):
 class Validation(ReactingSchedule):
     """Noise that falls when the accuracy on validation rows stops improving (Yu et al. 2019, eqs. 8 to 10).
 
-    After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at first:
-    unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
+    After every `period` epochs the mean of the last `m` accuracies is compared with that of the check before, 0 at
+    first: unless it improved by more than `threshold`, the noise is multiplied by `k` from the next epoch on.
 
     Attributes:
         k: the factor of the decay, 0 < k < 1.
@@ -287,7 +290,8 @@ class Validation(ReactingSchedule):
         count("the validation schedule's period", self.period)
         if self.period < self.m:
             raise BadInput(
-                f"the validation schedule averages the last m={self.m} accuracies and checks them every period={self.period} "
+                f"the validation schedule averages the last m={self.m} accuracies and checks them every "
+                f"period={self.period} "
                 "epochs: expected a period of at least m"
             )
         if self.noise is not None:

@@ -21,8 +21,8 @@ MOST_EPOCHS = 100_000
 #: Below this noise multiplier there is no privacy.
 LEAST_NOISE = 1e-6
 _NOT_KNOWN = (
-    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise or the "
-    "epochs, or give another schedule=: {}"
+    "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise "
+    "or the epochs, or give another schedule=: {}"
 )
 
 
@@ -62,8 +62,8 @@ def with_batch_size(plan: Plan, budget: Budget, examples: int) -> Plan:
     """
     if not isinstance(plan.sampling, Poisson | Partition):
         raise BadInput(
-            f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or the "
-            "epochs, or use poisson or partition sampling"
+            f"with {plan.sampling.kind} batches the guarantee does not depend on their size: solve for the noise or "
+            "the epochs, or use poisson or partition sampling"
         )
     if plan.reacts:
         raise BadInput(_NOT_KNOWN.format("batch size", "constant, time, exp, step or poly"))

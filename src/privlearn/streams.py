@@ -29,8 +29,8 @@ _ZEROS = memoryview(bytes(1 << 20))
 class NoiseStream:
     """The random bits that noise is made of: AES-128 in counter mode, by OpenSSL.
 
-    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In a forked process it goes
-    on with a fresh key from the operating system.
+    Copies of a stream are the stream, and it can't be pickled: no bit is ever handed out twice. In a forked process it
+    goes on with a fresh key from the operating system.
 
     Args:
         key: 16 bytes.
@@ -94,18 +94,18 @@ class RandomStream(np.random.Generator):
 class Streams(Described):
     """The random streams of one run: `Streams.new()` makes them, with keys from the operating system.
 
-    `Streams.new(seed)` makes streams that repeat a run, for trying out: anyone who knows the seed can take the noise off, so
-    the certificate says that the run was seeded. In a forked process each stream goes on with a fresh key, so that no two
-    processes draw the same numbers.
+    `Streams.new(seed)` makes streams that repeat a run, for trying out: anyone who knows the seed can take the noise
+    off, so the certificate says that the run was seeded. In a forked process each stream goes on with a fresh key, so
+    that no two processes draw the same numbers.
 
     Attributes:
         sampling: draws batches. Secret: amplification by sampling rests on it.
         noise: draws the noise of releases. Secret. Copies of the streams are the streams: noise is never drawn twice.
         initialisation: draws initial weights. No guarantee of DP-SGD rests on its secrecy.
-        views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from this seed
-            and the example itself, not from other examples; so no guarantee rests on its secrecy.
-        seeded: whether anyone may know a key. True also where it is given as False, unless each of the four streams was made
-            by `Streams.new()` or `Streams.at()` with a key from the operating system.
+        views: seeds, for each batch, dropout and the changed copies of examples. What an example draws follows from
+            this seed and the example itself, not from other examples; so no guarantee rests on its secrecy.
+        seeded: whether anyone may know a key. True also where it is given as False, unless each of the four streams was
+            made by `Streams.new()` or `Streams.at()` with a key from the operating system.
     """
 
     sampling: np.random.Generator

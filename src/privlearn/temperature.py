@@ -55,8 +55,10 @@ class Temperature:
     def best(self, sums: Array, classes: int, examples: int, sensitivity: float) -> float:
         """The temperature, from released sums and public numbers.
 
-        A cubic in log T is fitted to the mean losses. The more noise there is in them, the more the choice is drawn to a
-        temperature that is fixed beforehand: 2 for two classes, 1 for more, and a larger one where noise is all there is.
+        A cubic in log T is fitted to the mean losses. The more noise there is in them, the more the choice is drawn to
+        a
+        temperature that is fixed beforehand: 2 for two classes, 1 for more, and a larger one where noise is all there
+            is.
 
         Args:
             sums: of the examples' gains over even scores, each clipped to `NORM`, over `NORM`; shape (temperatures,).

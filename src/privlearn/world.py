@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from privlearn.streams import NoiseStream
 
-#: What launchers tell each of their processes: torchrun and accelerate, Open MPI, MPICH and Intel MPI, srun. (SLURM_NTASKS is
-#: set in a batch script, too, which is one process.)
+#: What launchers tell each of their processes: torchrun and accelerate, Open MPI, MPICH and Intel MPI, srun.
+#: (SLURM_NTASKS is set in a batch script, too, which is one process.)
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
@@ -56,8 +56,8 @@ def require_one_process() -> None:
         given = os.environ.get(name, "").strip()
         if given.isdecimal() and int(given) > 1:
             raise BadInput(
-                f"{name} is {given}: each of {given} processes would train on the same private rows and spend what one run is "
-                "booked for. Training in several processes is not supported: start one, without torchrun or mpirun (srun with "
-                "--ntasks=1)",
+                f"{name} is {given}: each of {given} processes would train on the same private rows and spend what one "
+                "run is booked for. Training in several processes is not supported: start one, without torchrun or "
+                "mpirun (srun with --ntasks=1)",
                 name=name,
             )

@@ -1,6 +1,7 @@
 """Named checks of what the accounting adds to be safe: mass at infinity, tails, rounding; mutations must make them fail.
 
-Most of these terms are far too small to move a figure, so that no golden figure notices when one is lost. Here each is made
+Most of these terms are far too small to move a figure, so that no golden figure notices when one is lost. Here each is
+made
 large: by compositions written by hand, whose truth is known, and by coarse tails.
 """
 

@@ -66,7 +66,8 @@ MUTANTS = [
     Mutant("groups by their mean number of rows", accounting_rdp.sampled_group, "j**2", "(k * rate) * j", BOTH),
     Mutant("one direction of a step", accountant.pld_in_steps, "max(composed.deltas(one))", "min(composed.deltas(one))",
            STEPS),
-    Mutant("a coarse composition in the cheaper direction", pld.Composition.epsilons, "self.q_inf, self.h", "0.0, self.h",
+    Mutant("a coarse composition in the cheaper direction", pld.Composition.epsilons, "self.q_inf, self.h", "0.0, "
+                                                                                                            "self.h",
            READ),
 ]  # fmt: skip
 

@@ -56,7 +56,8 @@ MUTANTS = [
            "check_certificates_state_the_unit"),
     Mutant("a claim is recomputed for one example", verify._recompute, "delta, unit.group_size)",
            "delta)", "check_certificates_state_the_unit"),
-    Mutant("training approves another unit than the plan's", session.TrainingSession._begin, "plan.neighbours, plan.unit)",
+    Mutant("training approves another unit than the plan's", session.TrainingSession._begin, "plan.neighbours, "
+                                                                                             "plan.unit)",
            "plan.neighbours)", "check_certificates_state_the_unit"),
     Mutant("rows are clipped, not persons", gradients.ClippedGradients.__init__,
            "1 if rows is None else rows.shape[1]", "1", "check_a_person_moves_the_sum_by_at_most_the_sensitivity"),

@@ -32,14 +32,15 @@ def test_without_a_command_it_says_which_there_are(capsys: pytest.CaptureFixture
         ("epsilon is nan: expected more", "--epsilon is nan: expected more"),
         ("clip is 'x': expected one of flat", "--clip is 'x': expected one of flat"),
         ("model 'mlp' needs widths", "--model 'mlp' needs widths"),
-        ("give epsilon=E (with delta=D), or learning_rate=0.1", "give --epsilon E (with --delta D), or --learning-rate 0.1"),
+        ("give epsilon=E (with delta=D), or learning_rate=0.1", "give --epsilon E (with --delta D), or --learning-rate "
+                                                                "0.1"),
         ("give it with model='a.b:c', out=, or test=", "give it with --model a.b:c, --out, or --test-data"),
         ("declare value_range=(LO, HI)", "declare --range LO,HI"),
         ("leave out lr_schedule=", "leave out lr_schedule="),  # nothing is called so in Python
         ("give learning_rate_schedule=S", "give --lr-schedule S"),
         ("use Plan(examples=N)", "use Plan(examples=N). On the command line: --examples N"),
-        ("use pv.Plan(pv.Poisson(0.1), examples=N), or out=", "use pv.Plan(pv.Poisson(0.1), examples=N), or --out. On the "
-         "command line: --examples N"),
+        ("use pv.Plan(pv.Poisson(0.1), examples=N), or out=", "use pv.Plan(pv.Poisson(0.1), examples=N), or --out. On "
+         "the command line: --examples N"),
         ("augmentation is 3", "augmentation is 3. On the command line: --views K, --augment SPEC"),
         ("it took noise=200 in validation:k=1,noise=200", "it took noise=200 in validation:k=1,noise=200"),
         ("the data have 0 rows: a.out=3, is x", "the data have 0 rows: a.out=3, is x"),

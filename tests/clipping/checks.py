@@ -351,7 +351,8 @@ def sums_of(net: nn.Module, x: Tensor, rows: slice, clip: Clip, **options: Any) 
 def check_sums_of_many_gradients_are_bounded() -> None:
     """Of many rows that point nearly the same way: the first adds its own gradient, and no rounding of the others'.
 
-    In single precision a full batch of 65,536 of them would move by 1.1e-2 clip norms more than that, to 1.002 clip norms.
+    In single precision a full batch of 65,536 of them would move by 1.1e-2 clip norms more than that, to 1.002 clip
+    norms.
     """
     torch.manual_seed(0)
     nets = [

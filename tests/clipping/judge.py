@@ -16,7 +16,8 @@ from privlearn.errors import PrivlearnError, first_line
 from tests.clipping.architectures import EXAMPLES, Architecture, Batch
 from tests.support.nets import flat_norm, one_sample
 
-#: Relative difference of a parameter's sum up to which it is right; what is zero but for rounding is measured by the whole.
+#: Relative difference of a parameter's sum up to which it is right; what is zero but for rounding is measured by the
+#: whole.
 EXACT, ROUNDING = 1e-6, 1e-6
 
 
@@ -25,8 +26,8 @@ class Verdict:
     """What became of an architecture.
 
     Attributes:
-        outcome: `layers`, `vmap` or `loop` (right, by this way), `right`, `refused`, `fails` (an error that names nothing that
-            the model is made of), or `wrong`.
+        outcome: `layers`, `vmap` or `loop` (right, by this way), `right`, `refused`, `fails` (an error that names
+            nothing that the model is made of), or `wrong`.
         reason: what falls back, is refused, fails or is wrong.
     """
 

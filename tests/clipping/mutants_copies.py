@@ -37,7 +37,8 @@ MUTANTS = [
            " *(leaf.repeat_interleave(self.copies, 0) for leaf in leaves[1:])", CLIPPED),
     Mutant("views have another example's label", augmentation.Views.__call__,
            "copied, *others = (leaf.repeat_interleave(self.copies, 0) for leaf in leaves)",
-           "copied, *others = leaves[0].repeat_interleave(self.copies, 0), *(leaf.repeat(self.copies) for leaf in leaves[1:])",
+           "copied, *others = leaves[0].repeat_interleave(self.copies, 0), *(leaf.repeat(self.copies) for leaf in "
+           "leaves[1:])",
            CLIPPED),
     Mutant("one view is not clipped", gradients.ClippedGradients._squares, "own.squares",
            "own.squares / self._copies**2", CLIPPED),

@@ -28,8 +28,8 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-#: Name: shape of a row, rows to train on and to test on, how often each class comes in all. Counts are the published ones:
-#: adult.names; breast-cancer-wisconsin.names, section 9; LeCun's page; 1100 of each digit in usps_all.mat.
+#: Name: shape of a row, rows to train on and to test on, how often each class comes in all. Counts are the published
+#: ones: adult.names; breast-cancer-wisconsin.names, section 9; LeCun's page; 1100 of each digit in usps_all.mat.
 PUBLISHED = {
     "mnist": ((28, 28), 60000, 10000, [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]),
     "fashion-mnist": ((28, 28), 60000, 10000, [7000] * 10),

@@ -38,7 +38,8 @@ MUTANTS = [
            "[part.values if not any(value.any() for value in part.values) else _noised(part,",
            "check_charges_come_first_and_every_release_draws"),
     Mutant("the charge comes after the noise", release.release, "    sample.spend(mechanism, adjacency, ledger)",
-           "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, ledger)",
+           "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, "
+           "ledger)",
            "check_charges_come_first_and_every_release_draws"),
     Mutant("what can't be noised is charged", release.release,
            "require_noisable([value for part in parts for value in part.values])", "pass",

@@ -1,8 +1,8 @@
 """One place each: what can be added is one class or function and one line that registers it.
 
-Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a recipe
-for teachers, a study, an option of DP-SGD and a method. All are trained with, priced, published, verified and predicted
-with. If one of them ever needs a second place, this cannot be written.
+Made up here: a sampler, a mechanism, a clip, a schedule and one that reacts, the rule of an operation, a transform, a
+recipe for teachers, a study, an option of DP-SGD and a method. All are trained with, priced, published, verified and
+predicted with. If one of them ever needs a second place, this cannot be written.
 """
 
 from __future__ import annotations

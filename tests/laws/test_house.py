@@ -1,7 +1,7 @@
 """The laws of the house (CONTRIBUTING.md), over the syntax trees of the package.
 
-A law yields its offenders. Those that it still has stand in `STILL`, by name: a new one fails, and so does an entry that no
-longer offends. `python tests/laws/test_house.py` prints the table as it would have to be today.
+A law yields its offenders. Those that it still has stand in `STILL`, by name: a new one fails, and so does an entry
+that no longer offends. `python tests/laws/test_house.py` prints the table as it would have to be today.
 """
 
 from __future__ import annotations
@@ -396,8 +396,8 @@ def no_name_of_a_room_hides_a_module() -> Iterator[str]:
 
 # -- words
 
-#: A private dialect, or riddles: docstrings, comments and messages say who and what in the field's words (the data's curator,
-#: a person, the caller, a user; a transform in front of the network; charged to the ledger).
+#: A private dialect, or riddles: docstrings, comments and messages say who and what in the field's words (the data's
+#: curator, a person, the caller, a user; a transform in front of the network; charged to the ledger).
 DIALECT = re.compile(r"\b(whoever|somebody|nobody|anybody|stands? in front|paid for|asides|born)\b", re.IGNORECASE)
 
 

@@ -1,7 +1,7 @@
 """Every kind of transform in front of a network: the registry names one of each, and each keeps the same laws.
 
-Read back as it was written; rows of the declared shape, each by itself; charged what it is priced at, and moved by one example
-by at most the stated sensitivity; published, verified and loaded with the same predictions.
+Read back as it was written; rows of the declared shape, each by itself; charged what it is priced at, and moved by one
+example by at most the stated sensitivity; published, verified and loaded with the same predictions.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ CANNOT, NEST = (
 )
 
 MUTANTS = [
-    Mutant("rows are padded to the longest of the batch", dataset_rows._Batch.by_shape, "longer = padding.rounded_up(own)",
+    Mutant("rows are padded to the longest of the batch", dataset_rows._Batch.by_shape, "longer = "
+                                                                                        "padding.rounded_up(own)",
            "longer = max(map(shapes_of, self._made.values()))", OWN),
     Mutant("rows of the longest group alone are computed", dataset_rows._Batch.by_shape, "sorted(groups.items())",
            "sorted(groups.items())[-1:]", LOOP),

@@ -61,7 +61,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a value for a loss": (lambda: first_step(scalar(network(), (X, Y))), "not its value"),
     "iterable data set": (lambda: private(None, DataLoader(Stream(), batch_size=5)), "map-style data set"),
     "drop_last": (lambda: private(None, loader(drop_last=True)), "Leave drop_last out"),
-    "weights": (lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))), "in the loss"),
+    "weights": (lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))), "in the "
+                                                                                                             "loss"),
     "a part of the rows": (lambda: private(None, loader(shuffle=False, sampler=SubsetRandomSampler([1, 2]))), "Subset"),
     "with replacement": (lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))), "epochs="),
     "batches of one's own": (

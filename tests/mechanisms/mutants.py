@@ -28,7 +28,8 @@ MUTANTS = [
     Mutant("radii 0.05% too small", noise.gaussian, "mul_(-2.0)", "mul_(-1.998)", DRAWS),
     Mutant("pairs are not split at a uniform point", noise.gaussian, ".mul_(0.5).add_(0.5)", ".mul_(0.499).add_(0.5)", DRAWS),
     *(
-        Mutant(f"coefficient {place} of sine and cosine 0.1% off", noise._polynomial, "first, *middle, last = coefficients",
+        Mutant(f"coefficient {place} of sine and cosine 0.1% off", noise._polynomial, "first, *middle, last = "
+                                                                                      "coefficients",
                f"first, *middle, last = [c * (1.001 if i == {place} else 1) for i, c in enumerate(coefficients)]",
                "check_polynomials_are_the_functions_that_they_stand_for")
         for place in range(5)

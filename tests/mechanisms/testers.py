@@ -1,13 +1,13 @@
 """Testers of every source of noise and every sampler: each accepts the right law and must reject wrong ones.
 
-All are two-sided. The probability that a right law fails anywhere in a run of tests/statistical is below 1e-6 (seeds are fixed
-besides, so that it either never does or always): at most 20 runs of testers on the right law with at most 400 comparisons
-each, so every single p-value may be as small as 1e-6 / 8000 = 1.25e-10. In standard deviations of a normal figure
-that is 6.43; sample sizes are chosen so that wrong laws are out by 10 and more.
+All are two-sided. The probability that a right law fails anywhere in a run of tests/statistical is below 1e-6 (seeds
+are fixed besides, so that it either never does or always): at most 20 runs of testers on the right law with at most 400
+comparisons each, so every single p-value may be as small as 1e-6 / 8000 = 1.25e-10. In standard deviations of a normal
+figure that is 6.43; sample sizes are chosen so that wrong laws are out by 10 and more.
 
-P-values are exact (normal, chi-square and binomial laws) but for three kinds: fourth moments of a million draws, spreads of
-thousands of batch sizes, and Kolmogorov and Smirnov's distance. For these, limit laws are off by a factor of at most four
-at such levels (by the skewness of the sums), and each counts as four comparisons.
+P-values are exact (normal, chi-square and binomial laws) but for three kinds: fourth moments of a million draws,
+spreads of thousands of batch sizes, and Kolmogorov and Smirnov's distance. For these, limit laws are off by a factor of
+at most four at such levels (by the skewness of the sums), and each counts as four comparisons.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def variance_p(z: Array) -> float:
 def independence_p(one: Array, other: Array) -> Any:
     """Of standard normal draws against others, along the last dimension; given the one, the product with the other is normal.
 
-    Also of their magnitudes alone, brought to a normal law: pairs with a common radius, or with signs of their own only.
+    Also of their magnitudes alone, brought to a normal law: pairs with a common radius, or with signs of their own
+        only.
     """
     found = []
     for a, b in ((one, other), (_scores(one), _scores(other))):
@@ -127,7 +128,8 @@ def require_gaussian(
     require_normal(z, f"noise in {dtype}")
     likely([variance_p(part) for part in z.reshape(64, -1)], f"the variance of parts of noise in {dtype}")
     assert len(np.unique(z)) > 0.9 * len(z), "numbers repeat themselves"
-    # Of a million draws in single precision, 0.05 are so small that they are lost: more than ten have a chance of 1e-22.
+    # Of a million draws in single precision, 0.05 are so small that they are lost: more than ten have a chance of
+    # 1e-22.
     assert (z == 0).sum() <= 10, f"{(z == 0).sum()} numbers have no noise"
 
 
@@ -244,8 +246,8 @@ def _patched(modules: Any, patches: dict[str, Any] | None) -> Iterator[None]:
 def require_noisy_training(patches: dict[str, Any] | None = None) -> None:
     """What the optimizer gets in a run on rows that count for nothing: noise of the plan's scale, fresh at each step.
 
-    Every number is a Gaussian of standard deviation multiplier x clip norm, over the declared batch size; independent of
-    others, of earlier steps and of the other parameter's.
+    Every number is a Gaussian of standard deviation multiplier x clip norm, over the declared batch size; independent
+    of others, of earlier steps and of the other parameter's.
     """
     seen: list[list[Array]] = []
 

@@ -300,7 +300,8 @@ def check_the_card_says_what_is_certified() -> None:
         card = (unsigned / "README.md").read_text()
         assert "signed_by" not in card
         for old, new in (
-            ("epsilon: ", "epsilon: 0.1\nepsilon: "), ("---\n\n#", "epsilon: 0.1\n---\n\n#"), ("delta: 1e-05", "delta: 1e-06"),
+            ("epsilon: ", "epsilon: 0.1\nepsilon: "), ("---\n\n#", "epsilon: 0.1\n---\n\n#"), ("delta: 1e-05", "delta: "
+                                                                                                               "1e-06"),
             ("add_remove", "zero_out"), ("---\nlib", "\n---\nlib"), ("---\n\n#", '"epsilon": 0.1\n---\n\n#'),
             ("---\n\n#", "signed_by: SHA256:of-somebody\n---\n\n#"), ("---\n\n#", "x: y\u2028epsilon: 0.1\n---\n\n#"),
         ):  # fmt: skip

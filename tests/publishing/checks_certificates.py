@@ -106,8 +106,8 @@ def checked(contents: Contents, body: dict[str, Any]) -> Verification:
     return verify.verify_contents(replace(contents, files=contents.files | {CERTIFICATE: json.dumps(body).encode()}))
 
 
-#: Facts, and numbers of plans, that no event and no claim follows from: the publisher's word, which only a signature holds
-#: them to. Whoever adds one decides whether it belongs here.
+#: Facts, and numbers of plans, that no event and no claim follows from: the publisher's word, which only a signature
+#: holds them to. Whoever adds one decides whether it belongs here.
 WORD = {
     "facts": {
         "method", "steps", "examples", "optimizer", "learning_rate_schedule", "precision", "augmentation_copies", "noise",

@@ -70,8 +70,8 @@ def check_a_run_that_was_chosen_later_claims_the_limit() -> None:
     assert "may have been chosen after earlier results" in certificate.ADAPTIVE
     assert found.run_epsilon == claim["ledger"]["run_epsilon"] == own.epsilon < 5.0
     assert "may have been chosen after earlier results" in card and "by itself costs" in card  # noqa: PT018
-    assert found.warnings == ["the run used a fixed seed: anyone who knows the seed can take the noise off the weights, and "
-                              "then nothing is protected"]  # fmt: skip
+    assert found.warnings == ["the run used a fixed seed: anyone who knows the seed can take the noise off the "
+                              "weights, and then nothing is protected"]  # fmt: skip
 
 
 @check

@@ -22,11 +22,14 @@ SIGNED, MESSAGE = (
     "check_what_is_signed_is_what_the_documentation_says",
 )
 MUTANTS = [
-    Mutant("the last part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[:-1]\n",
+    Mutant("the last part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in "
+                                                                                                  "PARTS[:-1]\n",
            DIGESTED),
-    Mutant("the first part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in PARTS[1:]\n",
+    Mutant("the first part's digest is passed over", verify._changed_parts, "for part in PARTS\n", "for part in "
+                                                                                                   "PARTS[1:]\n",
            DIGESTED),
-    Mutant("rho is not compared", verify._contradictions, 'if claim["rho"] != guarantee.rho and not (', "if False and not (",
+    Mutant("rho is not compared", verify._contradictions, 'if claim["rho"] != guarantee.rho and not (', "if False and "
+                                                                                                        "not (",
            COMPARED),
     Mutant("a rho where there is none passes", verify._contradictions, "guarantee.rho is not None and _agrees",
            "guarantee.rho is None or _agrees", COMPARED),
@@ -51,7 +54,8 @@ MUTANTS = [
     Mutant("a plan for other neighbours than the claim", verify._of_the_plan,
            "(plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit)", "plan.unit != guarantee.unit", FOLLOWS),
     Mutant("a plan for another unit than the claim", verify._of_the_plan,
-           "(plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit)", "plan.neighbours != guarantee.adjacency",
+           "(plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit)", "plan.neighbours != "
+                                                                                    "guarantee.adjacency",
            FOLLOWS),
     Mutant("a plan above its own budget", verify._of_the_plan, "plan.budget is not None and not", "False and not", FOLLOWS),
     Mutant("infinite numbers are lost", _public.to_json, 'return {"kind": _INFINITY}', "return 1e308", READ),

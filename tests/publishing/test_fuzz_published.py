@@ -1,7 +1,8 @@
 """Damaged certificates, folders and configurations: refused or read as what they were, and never anything else.
 
-The guarantee of `verify`: if it says ok for a damaged folder, then epsilon, delta, neighbours and files are the original's.
-Of a forgery (damaged, and every digest mended) it says ok only if the events do give the epsilon that is claimed.
+The guarantee of `verify`: if it says ok for a damaged folder, then epsilon, delta, neighbours and files are the
+original's. Of a forgery (damaged, and every digest mended) it says ok only if the events do give the epsilon that is
+claimed.
 """
 
 from __future__ import annotations

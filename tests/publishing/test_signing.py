@@ -177,7 +177,8 @@ REFUSALS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "nothing for a key": (SIGN, "empty", ("no single private key",)),
     "a large file for a key": (SIGN, "large", ("larger than 16384 bytes", "expected a small file")),
     "no public key there": ("--key", "gone.pub", ("gone.pub cannot be read", "No such file")),
-    "a private key to check with": ("--key", "key", ("holds a private key", "give the public one", "keep this one secret")),
+    "a private key to check with": ("--key", "key", ("holds a private key", "give the public one", "keep this one "
+                                                                                                   "secret")),
     "an OpenSSH private key to check with": ("--key", "ssh", ("holds a private key",)),
     "an RSA key to check with": ("--key", "rsa.pub", ("RSAPublicKey", "expected Ed25519")),
     "an OpenSSH RSA key to check with": ("--key", "rsa-ssh.pub", ("RSAPublicKey", "expected Ed25519")),

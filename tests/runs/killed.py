@@ -30,7 +30,8 @@ from privlearn.mechanisms import release
 TRAIN = ["train", "--data", "digits", "--examples", "1437", "--epsilon", "4", "--model", "mlp:8", "--optimizer", "Adam",
          "--batch-size", "64", "--checkpoint-every", "0.03"]  # fmt: skip
 
-#: Epochs for each kill, and the most seconds between two: a fast machine must not be done before it was killed often enough.
+#: Epochs for each kill, and the most seconds between two: a fast machine must not be done before it was killed often
+#: enough.
 _EPOCHS, _PATIENCE = 15, 0.5
 
 

@@ -72,7 +72,8 @@ MUTANTS = [
            "check_a_row_does_not_change_how_others_are_collated"),
     Mutant("rows of other shapes are made to fit", dataset_rows._Made._like_others,
            "raise ValueError(", "str(", ABSENT),
-    Mutant("a failing row ends the workers", dataset_rows._Made.quietly, "except Exception:", "except ZeroDivisionError:",
+    Mutant("a failing row ends the workers", dataset_rows._Made.quietly, "except Exception:", "except "
+                                                                                              "ZeroDivisionError:",
            ABSENT),
     Mutant("a batch with a row that fails is lost", dataset_rows.DatasetRows.ahead,
            "yield _Batch(self._at(own), made)",

@@ -41,7 +41,8 @@ MUTANTS = [
     Mutant("the charge is forgotten", release.release, "sample.spend(mechanism, adjacency, ledger)",
            "pass", "check_every_release_is_charged"),
     Mutant("noise before the charge", release.release, "    sample.spend(mechanism, adjacency, ledger)",
-           "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, ledger)",
+           "    [_noised(part, noise_multiplier, stream) for part in parts]\n    sample.spend(mechanism, adjacency, "
+           "ledger)",
            "check_nothing_is_drawn_over_budget"),
     Mutant("a sample is used up before it is paid", sampling.Sample.spend,
            "self._unit.charge(mechanism, adjacency, account)\n        self._used = True",
@@ -52,7 +53,8 @@ MUTANTS = [
     Mutant("a copied stream draws the same noise", streams.Streams.__deepcopy__, "return self",
            "return Streams.at(self.state())",
            "check_samples_and_streams_are_never_copied"),
-    Mutant("an epoch may be paid on another ledger", sampling.EpochCharge.charge, "if payer is not account:", "if False:",
+    Mutant("an epoch may be paid on another ledger", sampling.EpochCharge.charge, "if payer is not account:", "if "
+                                                                                                              "False:",
            "check_an_epoch_keeps_its_noise"),
     Mutant("an epoch may change its neighbours", sampling.EpochCharge.charge,
            'require_same(neighbours, adjacency, "this epoch")', "pass", "check_an_epoch_keeps_its_noise"),

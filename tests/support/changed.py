@@ -1,7 +1,8 @@
 """`pytest --changed`: the tests of what changed since `main`, first the nearest, for as long as `--seconds` says.
 
-A changed test file counts as a whole. A changed file of the package counts by its planted bugs, by the checks that catch
-them, and by the tests of its room (`tests/<room>`), which also follow what they share. The laws of the house always count.
+A changed test file counts as a whole. A changed file of the package counts by its planted bugs, by the checks that
+catch them, and by the tests of its room (`tests/<room>`), which also follow what they share. The laws of the house
+always count.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def suite_of(
     Args:
         mutants: the bugs.
         caches: cached functions that may remember what a mutant computed.
-        errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything else, a NameError say,
-            would be a broken mutant, not a catch.
+        errors: what a check may raise besides an AssertionError or one of privlearn's own. Anything else, a NameError
+            say, would be a broken mutant, not a catch.
     """
 
     @pytest.mark.parametrize("mutant", mutants, ids=lambda mutant: mutant.name.replace(" ", "-"))

@@ -1,10 +1,11 @@
 """Record and replay: everything that can be seen of a run.
 
-A run is recorded on some data. On neighbouring data it is run again with the same random numbers, and each of its releases
-is replaced by the recorded one. Everything that can be seen of both, but for the time they took, must then be the same,
-byte by byte: calls of the random streams, charges, releases (noise, sensitivity, shapes), progress, output, warnings, errors,
-files, weights. What the sums were before the noise may differ by the sensitivity. That is what composition asks for: given
-what was released so far, the next release is the same mechanism on both.
+A run is recorded on some data. On neighbouring data it is run again with the same random numbers, and each of its
+releases is replaced by the recorded one. Everything that can be seen of both, but for the time they took, must then be
+the same,
+byte by byte: calls of the random streams, charges, releases (noise, sensitivity, shapes), progress, output, warnings,
+errors, files, weights. What the sums were before the noise may differ by the sensitivity. That is what composition asks
+for: given what was released so far, the next release is the same mechanism on both.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def transcript(run: Callable[[streams_module.Streams, Path], Any], *, replay: Tr
             seen.append(("error", type(error).__name__, str(error)))
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     seen += [("text", _TIMES.sub("", text.getvalue().replace(name, ""))) for text in texts]
-    # But for the one of a look at rows before anything is spent, which only their curator sees: it is outside the guarantee.
+    # But for the one of a look at rows before anything is spent, which only their curator sees: it is outside the
+    # guarantee.
     seen += [("warning", str(warning.message)) for warning in warned if str(warning.message) != ABSENT]
     seen += [("file", path, content) for path, content in sorted(found.items())]
     seen.append(("generators", torch.get_rng_state().tolist()[:32], random.random()))

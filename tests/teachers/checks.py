@@ -476,7 +476,8 @@ def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
 def check_noiseless_codes_are_the_mean_of_encode() -> None:
     """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of what the encoder makes of their answers, decoded.
 
-    No code of the autoencoder is clipped, wherever in the unit ball it lies, and a teacher that can't be used has code 0.
+    No code of the autoencoder is clipped, wherever in the unit ball it lies, and a teacher that can't be used has code
+    0.
     """
     fitted = all_reducers()
     said = [2.0 * target for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))]

@@ -335,8 +335,8 @@ def check_features_that_are_no_numbers_are_refused_before_anything_is_spent() ->
 
 
 BATCH_NORM = (
-    "torch.manual_seed(0)\nnorm = nn.BatchNorm1d(256)\nnorm.running_mean.uniform_()\nnorm.running_var.uniform_(0.5, 2)\n"
-    "return nn.Sequential(nn.Flatten(), norm, nn.Linear(256, 9))"
+    "torch.manual_seed(0)\nnorm = nn.BatchNorm1d(256)\nnorm.running_mean.uniform_()\nnorm.running_var.uniform_(0.5, "
+    "2)\nreturn nn.Sequential(nn.Flatten(), norm, nn.Linear(256, 9))"
 )
 
 

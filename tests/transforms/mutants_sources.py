@@ -30,7 +30,8 @@ MUTANTS = [
     Mutant("rows that are none have a constant", row_sums.least_squares_sums, "follows * member.sum(1, keepdim=True)",
            "torch.full((len(rows), 1), follows, dtype=rows.dtype)", MOVES),
     Mutant("X'X is given without the root of two", row_sums.isometric, "* math.sqrt(2)", "* 1.0", MOVES),
-    Mutant("blocks but the last are lost", row_sums.least_squares_sums, "products + longer.T @ member", "longer.T @ member",
+    Mutant("blocks but the last are lost", row_sums.least_squares_sums, "products + longer.T @ member", "longer.T @ "
+                                                                                                        "member",
            "check_blocks_make_no_difference_to_least_squares"),
     Mutant("X'X has the noise of the whole", classifiers.release_squares,
            "math.sqrt(part / whole) for part in plan.split", "1.0 / math.sqrt(2) for part in plan.split", NOISE),
@@ -61,7 +62,8 @@ MUTANTS = [
            "check_moments_are_those_of_clipped_rows"),
     Mutant("deviations are variances", moments.Moments.fit, "floor).sqrt()", "floor)",
            "check_moments_are_those_of_clipped_rows"),
-    Mutant("a feature that is constant is blown up", moments.Moments.fit, "statistics.variances(LEAST_COUNT, floor).sqrt()",
+    Mutant("a feature that is constant is blown up", moments.Moments.fit, "statistics.variances(LEAST_COUNT, "
+                                                                          "floor).sqrt()",
            "statistics.variances(LEAST_COUNT, floor).sqrt() * 1e-3", PRICE),
     Mutant("the number of rows is printed", moments.Moments.fit, "floor = ", "print(len(rows)); floor = ",
            "check_neighbouring_runs_with_moments_look_the_same"),

@@ -232,7 +232,8 @@ def require_budget(budget: object) -> None:
     """Raise `BadInput` unless `budget` is one that a plan can have."""
     if budget is not None and not isinstance(budget, Budget):
         raise BadInput(
-            f"budget is {shortened(repr(budget), 80)}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or None"
+            f"budget is {shortened(repr(budget), 80)}: expected a Budget, as calibrate(epsilon=, delta=) sets it, or "
+            "None"
         )
 
 

@@ -45,7 +45,8 @@ def lower_bound(event: Event, batches: int, adjacency: Adjacency, delta: float) 
     bound.
 
     Raises:
-        UnsupportedEvent: no shuffled epoch is among the events, the adjacency is add/remove, or dp-accounting is missing.
+        UnsupportedEvent: no shuffled epoch is among the events, the adjacency is add/remove, or dp-accounting is
+            missing.
     """
     count("batches", batches)
     valid_delta(delta)

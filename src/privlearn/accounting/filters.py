@@ -322,8 +322,8 @@ def _renyi_room(budget: Budget, before: Event) -> rdp.Array:
     """At each of `rdp.ORDERS` the largest divergence that meets `budget` on top of `before`.
 
     The tight conversion (Canonne et al. 2020, Prop 12), solved for the divergence; for k examples together at epsilon
-    / k, at a delta less by what k steps add up to (`accountant`). Divergence grows with the order: a bound holds at lower
-    orders, too.
+    / k, at a delta less by what k steps add up to (`accountant`). Divergence grows with the order: a bound holds at
+    lower orders, too.
     """
     assert budget.epsilon is not None
     assert budget.delta is not None

@@ -250,8 +250,8 @@ class LedgerState:
         except UnsupportedEvent as error:
             raise UnsupportedEvent(
                 f"this ledger counts by {described(limit)}, as its first run fixed it, and this run has no price in "
-                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi'; what "
-                "was spent here adds to what another one spends",
+                "it. Nothing was charged or drawn. Ledgers for runs of several kinds are begun with measure='renyi'; "
+                "what was spent here adds to what another one spends",
                 event=event,
             ) from error
         if not fits(limit, compose([self.event, event])):

@@ -12,8 +12,8 @@ and the run as a whole is a mixture of those over j. A hockey-stick divergence i
 is at most the largest of its parts, and epsilon is at most the largest epsilon of theirs, by whichever method that was
 computed. (Renyi divergences are quasi-convex, so for them the same holds order by order.)
 
-Repeat and select: a mechanism is run a random number of times, and only the best outcome is released. The number of runs
-K has a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
+Repeat and select: a mechanism is run a random number of times, and only the best outcome is released. The number of
+runs K has a truncated negative binomial law of shape eta > 0 (0: logarithmic, 1: geometric),
 
     P(K = k) = (1 - gamma)^k / (gamma^-eta - 1) x product_{l < k} (l + eta) / (l + 1),   k = 1, 2, ...,
 

@@ -166,7 +166,8 @@ class BoostingPlan(AbstractPlan):
         count("columns", len(self.columns), most=10**5)
         if not isinstance(self.target, Target):
             raise BadInput(
-                f"target is {str(self.target)[:60]}: expected pv.boosting.Labels(classes), Values(low, high) or Counts(high)"
+                f"target is {str(self.target)[:60]}: expected pv.boosting.Labels(classes), Values(low, high) or "
+                "Counts(high)"
             )
         count("bins", self.bins, least=2, most=1024)
         count("passes", self.passes, most=_MOST_RELEASES)

@@ -43,24 +43,26 @@ def boost(
 ) -> Result:
     """Boost an additive model, with random trees if the plan has some.
 
-    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
-    exactly `plan.event()`: one Gaussian release for each histogram. Bins and splits follow from the plan alone, the base
-    rate is in the histograms, and what is made of them is post-processing. Targets and shapes are looked at once, for
-    the data's curator, before anything is spent. From then on a row without any finite number, or without a usable
-    target, counts as none, and nothing is said about it.
+    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
+    charged exactly `plan.event()`: one Gaussian release for each histogram. Bins and splits follow from the plan alone,
+    the base rate is in the histograms, and what is made of them is post-processing. Targets and shapes are looked at
+    once, for the data's curator, before anything is spent. From then on a row without any finite number, or without a
+    usable target, counts as none, and nothing is said about it.
 
     Args:
         plan: what will be spent, and how; `pv.boosting.plan_for(dataset).calibrate(...)`.
-        dataset: a `Dataset`, a pair (inputs, targets) or a map-style PyTorch data set; the rows as they are, not scaled.
-        weights: of the rows, shape (rows,); None: 1 each. A row's clipped derivatives are multiplied by its weight; weights
-            beyond [0, 1] count as 0 or 1, so that none moves a sum by more than the sensitivity. A row's weight has to follow
+        dataset: a `Dataset`, a pair (inputs, targets) or a map-style PyTorch data set; the rows as they are, not
+            scaled.
+        weights: of the rows, shape (rows,); None: 1 each. A row's clipped derivatives are multiplied by its weight;
+            weights beyond [0, 1] count as 0 or 1, so that none moves a sum by more than the sensitivity. A row's weight
+            has to follow
             from that row, or from public numbers: never from other rows, as weights by class counts do.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
 
     Returns:
-        A result to publish. Its model takes rows of the plan's numbers, shape (rows, features), and gives scores of classes
-        (their softmax are probabilities), values or expected counts, shape (rows, outputs).
+        A result to publish. Its model takes rows of the plan's numbers, shape (rows, features), and gives scores of
+        classes (their softmax are probabilities), values or expected counts, shape (rows, outputs).
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
@@ -208,7 +210,8 @@ def _require_weights(weights: Any, rows: int) -> Array | None:
     given = np.asarray(weights)
     if given.dtype.kind not in "fiub" or given.shape != (rows,) or not np.isfinite(given).all():
         raise BadInput(
-            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number for each of the {rows} rows"
+            f"weights are {given.dtype} values of shape {given.shape}: expected a finite number for each of the {rows} "
+            "rows"
         )
     return given.astype(np.float64)
 

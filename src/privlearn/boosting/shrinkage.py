@@ -2,9 +2,9 @@
 
 A released pair of sums (G, H) in a cell says that its best score is about its present one plus G / H, up to noise of
 variance sigma^2 / H^2. Beforehand shapes are Gaussian: neighbouring bins a random walk, categories independent, with a
-scale that is not known. So there is a Kalman filter for each of several scales, and their means are averaged by how well
-each scale has foretold what was released. Where noise is loud scores stay near 0, where it is small they follow the data:
-there is no learning rate to choose. Between passes the other blocks change, so that shapes drift a little.
+scale that is not known. So there is a Kalman filter for each of several scales, and their means are averaged by how
+well each scale has foretold what was released. Where noise is loud scores stay near 0, where it is small they follow
+the data: there is no learning rate to choose. Between passes the other blocks change, so that shapes drift a little.
 """
 
 from __future__ import annotations

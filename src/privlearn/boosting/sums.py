@@ -49,7 +49,8 @@ def gradient_histogram(
         adjacency: the kind of neighbour.
         size: how many cells there are.
         norm: what a row's derivatives are clipped to, jointly.
-        weights: what clipped derivatives are multiplied by, shape (rows,); beyond [0, 1] they count as 0 or 1. None: 1 each.
+        weights: what clipped derivatives are multiplied by, shape (rows,); beyond [0, 1] they count as 0 or 1. None: 1
+            each.
 
     Returns:
         Two tensors of shape (outputs, size), in double precision and in units of `norm`: the gradients' sums, and

@@ -1,7 +1,7 @@
 """What is predicted: classes, bounded values or counts, with the derivatives of their losses; never torch.
 
-Scores are real numbers, one or several for each row. With the loss l of one row, the gradient is -dl/ds and the curvature
-d2l/ds2, or a public stand-in for it.
+Scores are real numbers, one or several for each row. With the loss l of one row, the gradient is -dl/ds and the
+curvature d2l/ds2, or a public stand-in for it.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Target(ABC):
 class Labels(Target):
     """One of so many classes, numbered from 0; logistic loss, with one score for two classes.
 
-    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p), each times the weight of its
-    class. With weights, probabilities are those of rows that come as often as they weigh.
+    A row of probabilities p and class y has the gradient e_y - p and the curvatures p (1 - p), each times the weight of
+    its class. With weights, probabilities are those of rows that come as often as they weigh.
 
     Attributes:
         classes: how many there are; public.
@@ -120,8 +120,8 @@ class Labels(Target):
             or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.classes)
         ):
             raise BadInput(
-                f"the targets are {y.dtype} values of shape {y.shape}: expected whole numbers from 0 to {self.classes - 1}, "
-                f"the {self.classes} declared classes"
+                f"the targets are {y.dtype} values of shape {y.shape}: expected whole numbers from 0 to "
+                f"{self.classes - 1}, the {self.classes} declared classes"
             )
         return y.astype(np.float64)
 

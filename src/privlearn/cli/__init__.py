@@ -51,7 +51,8 @@ _ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 def in_options(message: str, command: str) -> str:
     """`message` with options of a command in place of the Python arguments that it names, as `examples=N` or as first word.
 
-    Where an argument stands in a call, or is made of several options, these follow the message. The library knows nothing of
+    Where an argument stands in a call, or is made of several options, these follow the message. The library knows
+    nothing of
     the command line: this is the one place where its arguments become options.
     """
     named: dict[str, list[Option]] = defaultdict(list)

@@ -209,7 +209,8 @@ def seed_warning(request: Request) -> Iterator[str]:
     """What a fixed seed means."""
     if request.seed is not None:
         yield (
-            "with --seed the noise can be taken off by anyone who knows the seed: for trying out, not for data that matter"
+            "with --seed the noise can be taken off by anyone who knows the seed: for trying out, not for data that "
+            "matter"
         )
 
 

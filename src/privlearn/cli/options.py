@@ -269,8 +269,8 @@ def _without_data() -> tuple[Option, ...]:
     return _group(
         None, BUDGET,
         _method(),
-        Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared number "
-               "of classes", int),
+        Option("classes", "K", "for pate: classes to vote for (default: 10); for features and --select: declared "
+               "number of classes", int),
         Option("numbers", "P", "for features, --select and --normalise: numbers in a row", int),
         _NORMALISE,
         Option("plot", "F.png", "draw the noise and the spending over the epochs"),
@@ -287,8 +287,8 @@ def _training() -> tuple[Option, ...]:
         Option("model", "SPEC", "linear (default), mlp:100, cnn, unet, or package.module:function, called with "
                "input_shape= and classes=", str, "linear", candidate=True),
         Option("features", "SPEC", "public features to learn from: scatter:J=2,kept=1000, scatter-random:kept=2000 or "
-               "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear model), "
-               "raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
+               "norm:power=0.5 (usual for grey images, images in colour, and 256 numbers or more, with a linear "
+               "model), raw, package.module:function, which returns a module, a FOLDER of them, or pca:L (as --pca L)",
                part="plan"),
         Option("features-cache", "DIR", "where to keep them, as secret as the rows (default: named data sets' in the "
                "user's cache, others' nowhere)"),

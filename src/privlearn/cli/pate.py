@@ -102,8 +102,8 @@ class KeptTeachers:
         if self.kept.answers.exists():
             spent = "and charged" if self.epsilon is None else f"so epsilon {readable(self.epsilon)} is spent"
             screen.notes.print(
-                f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as the "
-                "data: go on with --resume, which does not pay again"
+                f"the teachers were asked, {spent}. Their noisy answers are kept in {folder}, which is as secret as "
+                "the data: go on with --resume, which does not pay again"
             )
         elif self.kept.teachers.exists():
             screen.notes.print(

@@ -90,8 +90,8 @@ class Request:
             if DPSGD in option.methods:
                 why = METHODS[self.method].unsuited
                 raise BadInput(
-                    f"--method {self.method} does not go with --{option.name}{why and f': {why}'}. Leave it out, or train by "
-                    "dpsgd"
+                    f"--method {self.method} does not go with --{option.name}{why and f': {why}'}. Leave it out, or "
+                    "train by dpsgd"
                 )
             whose = option.methods[0]
             raise BadInput(f"--{option.name} is for --method {whose}: leave it out, or add --method {whose}")

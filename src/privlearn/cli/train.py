@@ -390,7 +390,8 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     yield Job(
         data,
         answer,
-        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} ({answer['adjacency']})",
+        f"{tune.headline(plan)}, epsilon {readable(answer['epsilon'])} at delta {request.delta:g} "
+        f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
         lambda opened: _tune(choice.plan, settled, data, opened),

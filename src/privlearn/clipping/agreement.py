@@ -198,16 +198,16 @@ def require_uncoupled(problem: Problem, rows: Leaves, batches: Sequence[Leaves])
     _require_same(losses(*rows), together)
     if foreign:
         raise NotPerExample(
-            "the model or the loss draws random numbers from numpy or random, which would differ with the other examples: "
-            "draw them with torch"
+            "the model or the loss draws random numbers from numpy or random, which would differ with the other "
+            "examples: draw them with torch"
         )
     starts = range(0, len(rows[0]), problem.copies)
     if not drawn or not _agree_by_example(problem, rows, batches):
         alone = torch.cat([_alone(losses, rows, start, problem.copies, drawn) for start in starts])
         if not _agree(together, alone):
             raise NotPerExample(
-                "the loss of one example changes with the other examples of the batch: give a loss without means, weights or "
-                "normalisation over the batch"
+                "the loss of one example changes with the other examples of the batch: give a loss without means, "
+                "weights or normalisation over the batch"
             )
     given = problem.shape.inputs
     losses(*map(larger, rows[:given]), *rows[given:])
@@ -259,9 +259,9 @@ def _require_same(again: Tensor, losses: Tensor) -> None:
     rounding = 0.0 if losses.device.type == "cpu" else 1e3 * torch.finfo(losses.dtype).eps
     if not torch.allclose(again, losses, rtol=rounding, atol=0.0, equal_nan=True):
         raise NotPerExample(
-            "the loss of the same rows differs from one call to the next, with the same seeds: the model or the loss keeps "
-            "something of earlier batches. Keep it in buffers (register_buffer), which are put back after each batch, or "
-            "leave it out"
+            "the loss of the same rows differs from one call to the next, with the same seeds: the model or the loss "
+            "keeps something of earlier batches. Keep it in buffers (register_buffer), which are put back after each "
+            "batch, or leave it out"
         )
 
 

@@ -33,9 +33,10 @@ class Augmentation:
 
     Attributes:
         copies: of each example.
-        transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both, `flip,shift:2`; or a
-            function of inputs of shape (rows, ...) and a generator, which is where they are, to inputs of that shape: each
-            row changed by itself, at random by that generator. It may be given one example at a time.
+        transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both,
+            `flip,shift:2`; or a function of inputs of shape (rows, ...) and a generator, which is where they are, to
+            inputs of that shape: each row changed by itself, at random by that generator. It may be given one example
+                at a time.
 
     Raises:
         BadInput: no copies, or neither a spec that can be read nor a function.
@@ -141,9 +142,9 @@ class Views:
         def require_same(again: Tensor) -> None:
             if not torch.allclose(again, out, rtol=0, atol=0, equal_nan=True):
                 raise NotPerExample(
-                    "the augmentation changes the same rows otherwise from one call to the next, with PyTorch, numpy and "
-                    "random at the same seed: it keeps something, or has a generator of its own. Draw from the one that it is "
-                    "given"
+                    "the augmentation changes the same rows otherwise from one call to the next, with PyTorch, numpy "
+                    "and random at the same seed: it keeps something, or has a generator of its own. Draw from the one "
+                    "that it is given"
                 )
 
         out, size = changed(rows), len(rows) // random.examples
@@ -155,7 +156,8 @@ class Views:
             others[own] = rows[own]
             if not close(changed(others)[own], out[own], rounding_of(out[own])):
                 raise NotPerExample(
-                    "the augmentation mixes rows of different examples: give a transform that changes each row by itself"
+                    "the augmentation mixes rows of different examples: give a transform that changes each row by "
+                    "itself"
                 )
         require_same(changed(rows))
         apart = self._one_by_one(rows.clone(), random)
@@ -200,8 +202,8 @@ class FlipAndShift:
             right = number.isascii() and number.isdigit() and int(number[:9]) > 0 if colon else name == "flip"
             if name not in ("flip", "shift") or name in moves or not right or (name == "flip" and colon):
                 raise BadInput(
-                    f"augmentation {spec[:60]!r} cannot be read: expected flip, shift:N with a whole number of pixels from 1 "
-                    "on, or both, flip,shift:2; in Python also a function of (rows, generator)",
+                    f"augmentation {spec[:60]!r} cannot be read: expected flip, shift:N with a whole number of pixels "
+                    "from 1 on, or both, flip,shift:2; in Python also a function of (rows, generator)",
                     spec=spec,
                 )
             moves[name] = int(number[:9] or 1)
@@ -211,19 +213,20 @@ class FlipAndShift:
         """Refuse rows that are no images, or too small ones.
 
         Raises:
-            BadInput: `shape`, of one row, is neither (height, width) nor (channels, height, width), or shifts leave nothing.
+            BadInput: `shape`, of one row, is neither (height, width) nor (channels, height, width), or shifts leave
+                nothing.
         """
         if len(shape) not in (2, 3):
             raise BadInput(
-                f"flip and shift move images, and the network is given rows of shape {tuple(shape)}: expected (height, width) "
-                "or (channels, height, width). Give the rows in that shape, without a PCA or a selection in front; or leave "
-                "the augmentation out",
+                f"flip and shift move images, and the network is given rows of shape {tuple(shape)}: expected (height, "
+                "width) or (channels, height, width). Give the rows in that shape, without a PCA or a selection in "
+                "front; or leave the augmentation out",
                 shape=tuple(shape),
             )
         if self.shift >= min(shape[-2:]):
             raise BadInput(
-                f"shifts of up to {self.shift} pixels would move images of {shape[-2]} x {shape[-1]} out of the picture: "
-                f"expected at most {min(shape[-2:]) - 1}"
+                f"shifts of up to {self.shift} pixels would move images of {shape[-2]} x {shape[-1]} out of the "
+                f"picture: expected at most {min(shape[-2:]) - 1}"
             )
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Tensor:

@@ -130,9 +130,9 @@ def layouts_of_draws(
     return [Layout.between(*shapes, sizes) for shapes in zip(one, other, strict=True)]
 
 
-#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the sequence
-#: of all operations; where the examples are in what each call that draws random numbers draws; and which calls have nothing
-#: to do with the batch.
+#: Where the examples are in each operation's input; what operations that may move rows must not move; what tells the
+#: sequence of all operations; where the examples are in what each call that draws random numbers draws; and which calls
+#: have nothing to do with the batch.
 Seen = tuple[list[Layout], list[set[int]], int, list[Layout], list[bool]]
 
 
@@ -173,8 +173,8 @@ class PerOperation:
     Args:
         problem: what is differentiated.
         kernels: for matrix products.
-        paths: what was seen on made-up rows, for each path that the model may take. A batch is computed on the first one that
-            is its own, and the next batch on that one first.
+        paths: what was seen on made-up rows, for each path that the model may take. A batch is computed on the first
+            one that is its own, and the next batch on that one first.
     """
 
     name: ClassVar[str] = "layers"

@@ -2,25 +2,28 @@
 
 How far sums of clipped values may be off in floating point, and the room that clips leave for it.
 
-Of n examples, each clipped to C, a sum in which no number goes through more than K additions is off by at most n K u C, u
-being half an ulp (Higham 2002, sec. 4.2). The sums of neighbouring data sets may be off to opposite sides: they differ by
-2 n K u C more than the example itself, whose own norm may be computed a few dozen roundings too small. Clips leave the share
-`ROOM` of C free, so that the sensitivity stays C where 2 n K u and those roundings are at most that. K is at most n, and
-BLOCK + n / BLOCK where products of `BLOCK` rows are added up one after the other.
+Of n examples, each clipped to C, a sum in which no number goes through more than K additions is off by at most n K u C,
+u being half an ulp (Higham 2002, sec. 4.2). The sums of neighbouring data sets may be off to opposite sides: they
+differ by 2 n K u C more than the example itself, whose own norm may be computed a few dozen roundings too small. Clips
+leave the share `ROOM` of C free, so that the sensitivity stays C where 2 n K u and those roundings are at most that. K
+is at most n, and BLOCK + n / BLOCK where products of `BLOCK` rows are added up one after the other.
 
 - Double precision, u = 2^-53, ROOM = 2^-31: proven for n K <= 2^21, 1448 examples; measured is 1.4e-10 C at a million.
-- Single precision, u = 2^-24, ROOM = 2^-10: proven for n K <= 2^13 only, 90 examples. The worst case takes errors of one
-  sign in all additions and of the other one in the neighbour's. Products of `BLOCK` examples are added up in double
-  precision. Measured, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples and
-  1e-3 C at `MOST_IN_BLOCKS`, nearly all of it across the example's gradient.
-- Where more than `MOST_IN_BLOCKS` are expected in a batch, products are computed in double precision, too, with the room of
+- Single precision, u = 2^-24, ROOM = 2^-10: proven for n K <= 2^13 only, 90 examples. The worst case takes errors of
+  one sign in all additions and of the other one in the neighbour's. Products of `BLOCK` examples are added up in double
+  precision. Measured, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples
+  and 1e-3 C at `MOST_IN_BLOCKS`, nearly all of it across the example's gradient.
+- Where more than `MOST_IN_BLOCKS` are expected in a batch, products are computed in double precision, too, with the
+  room of
   single precision: proven for n K <= 2^42.
 
 A sum itself is off by far more than that (0.1 C at 4096 equal examples in single precision), but the neighbour's is off
-alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected is
-public, and examples are computed in batches of one size, all but the last, so that one more or less changes that one alone.
+alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected
+is public, and examples are computed in batches of one size, all but the last, so that one more or less changes that one
+alone.
 
-Where positions of a sequence are added up within an example, they count in K, and their lengths in place of the example's.
+Where positions of a sequence are added up within an example, they count in K, and their lengths in place of the
+example's.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ bounded by the number of examples that are computed at once instead.
 Whether an operation changes which row of a batch belongs to whom.
 
 Operations are separated by examples through their place in the batch. A model that sorts, picks or drops rows breaks
-that, and may do so only on data of a certain kind, which no made-up row has: so every such operation is looked at. Which
-dimensions of its tensor are the batch's is known from made-up batches of two sizes.
+that, and may do so only on data of a certain kind, which no made-up row has: so every such operation is looked at.
+Which dimensions of its tensor are the batch's is known from made-up batches of two sizes.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class Capture(TorchFunctionMode):
         copies: rows of the batch for each example.
         layouts: of each call, in order; None to write down the shapes instead.
         batch: of each operation that may move rows, in order, the batch's dimensions of what it moves.
-        shared: of each call, in order, whether it has nothing to do with the batch: what it makes of trained parameters is
-            then derived from them.
+        shared: of each call, in order, whether it has nothing to do with the batch: what it makes of trained parameters
+            is then derived from them.
     """
 
     def __init__(

@@ -23,8 +23,9 @@ _MOST_BINS = 10_000
 class Histogram:
     """A release of how long the examples' derivatives are, layer by layer, from which thresholds are learned.
 
-    One Gaussian release on all the data (Harder et al. 2019, Algorithm 2): each example counts in one bin of each layer's
-    histogram. A layer's threshold becomes the upper end of the bin in which the released counts reach `quantile`.
+    One Gaussian release on all the data (Harder et al. 2019, Algorithm 2): each example counts in one bin of each
+    layer's histogram. A layer's threshold becomes the upper end of the bin in which the released counts reach
+    `quantile`.
 
     Attributes:
         noise_multiplier: noise standard deviation over the sensitivity of all histograms together.
@@ -88,15 +89,16 @@ class Histogram:
 class Derivatives:
     """Clip each example's derivative matrices, layer by layer (Harder et al. 2019, sec. 2.2).
 
-    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the bias
-    included, and d2T_nk the stack of its second ones; hidden layers' objectives are weighted by mu. Their Frobenius norms are
-    clipped before they are summed. All layers, the output layer too, and both kinds are one joint release.
+    For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the
+    bias included, and d2T_nk the stack of its second ones; hidden layers' objectives are weighted by mu. Their
+    Frobenius norms are clipped before they are summed. All layers, the output layer too, and both kinds are one joint
+    release.
 
     Attributes:
         first: thresholds of |dT_nk|.
         second: thresholds of |d2T_nk|; None for the expansion of first order, which needs no second derivatives.
-        shares: how the unit of sensitivity is split between the layers, as positive numbers of which only the ratios count: a
-            layer with twice the share gets half the noise. Empty: evenly.
+        shares: how the unit of sensitivity is split between the layers, as positive numbers of which only the ratios
+            count: a layer with twice the share gets half the noise. Empty: evenly.
         learned: a histogram that replaces the thresholds in the course of the run.
     """
 
@@ -147,8 +149,8 @@ class Analytic:
 
     With noise `Derivatives` trains far better: these bounds are for the worst example, and large where weights are.
 
-    The bounds are `analytic`'s, which correct the printed ones. They hold because inputs, auxiliary coordinates and targets
-    really are projected onto balls of these radii, for each example by itself.
+    The bounds are `analytic`'s, which correct the printed ones. They hold because inputs, auxiliary coordinates and
+    targets really are projected onto balls of these radii, for each example by itself.
 
     Attributes:
         z_norm: the radius for every layer's auxiliary coordinates.
@@ -193,8 +195,9 @@ Layerwise = Derivatives | Analytic
 def shares_of_parts(bound: Layerwise, layers: int) -> list[float]:
     """The share of the unit of sensitivity that each released part gets: squares add up to 1.
 
-    Parts are in the order layer 1 first derivatives, layer 1 second derivatives, layer 2, ... A layer's own share is split
-    evenly between its kinds. Evenly split throughout, each of M K parts gets 1 / sqrt(M K) (Harder et al. 2019, sec. 2.3).
+    Parts are in the order layer 1 first derivatives, layer 1 second derivatives, layer 2, ... A layer's own share is
+    split evenly between its kinds. Evenly split throughout, each of M K parts gets 1 / sqrt(M K) (Harder et al. 2019,
+    sec. 2.3).
 
     Raises:
         BadInput: shares are given for another number of layers.
@@ -209,7 +212,8 @@ def _each(what: str, value: PerLayerNumber, layers: int) -> list[float]:
         return [value] * layers
     if len(value) != layers:
         raise BadInput(
-            f"there are {len(value)} {what}, and the network has {layers} layers, the output layer included: give one for each"
+            f"there are {len(value)} {what}, and the network has {layers} layers, the output layer included: give one "
+            "for each"
         )
     return list(value)
 

@@ -1,7 +1,7 @@
 """Tensors that are computed from trained parameters alone: normalised weights, looked-up positions, 1 + a scale.
 
-They are the same for all examples, and to the rules of operations they are parameters. Each example's gradient of one of
-them is handed on to the parameters that it was computed from, by PyTorch's own backward pass.
+They are the same for all examples, and to the rules of operations they are parameters. Each example's gradient of one
+of them is handed on to the parameters that it was computed from, by PyTorch's own backward pass.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
-#: What a right answer counts, and a wrong one the same below zero: so one example more or less moves the count by at most 1/2.
+#: What a right answer counts, and a wrong one the same below zero: so one example more or less moves the count by at
+#: most 1/2.
 HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
 _AT_ONCE = 256
@@ -40,10 +41,11 @@ _FETCHED = 16 * _AT_ONCE
 class RightAnswers:
     """Computes, in evaluation mode, in which rows a model gives the right class the highest score of all.
 
-    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong answer,
-    and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that no row
-    changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to other
-    places, where two scores that are equal to the last digits may be rounded otherwise; with `at_once` 1 not even that.)
+    Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong
+    answer, and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that
+    no row changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to
+    other places, where two scores that are equal to the last digits may be rounded otherwise; with `at_once` 1 not even
+    that.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -90,8 +92,8 @@ class RightAnswers:
     ) -> Bounded:
         """The right answers less the wrong ones, halved, over the examples that `sample` drew; sensitivity computed here.
 
-        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty one
-        of zero-out neighbours. An example of several rows adds their mean.
+        An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty
+        one of zero-out neighbours. An example of several rows adds their mean.
 
         Args:
             sample: the batch; its indices select the examples.
@@ -279,7 +281,8 @@ class CandidateScores:
 def wrong_predictions(models: Sequence[nn.Module | None], data: Dataset, adjacency: Adjacency) -> CandidateScores:
     """How many examples of `data` each model gets wrong; one that is None gets all wrong.
 
-    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by at most
+    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by at
+        most
     1. One that is exchanged for another adds between 0 and 1 before and after.
     """
     counts = [
@@ -304,17 +307,17 @@ def require_labels(data: Dataset) -> None:
     y = data.tensors()[1]
     if y.is_floating_point() or y.is_complex() or y.ndim != 1:
         raise BadInput(
-            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: to count right predictions, expected one whole "
-            "number for each row, its class"
+            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: to count right predictions, expected one "
+            "whole number for each row, its class"
         )
 
 
 def _right(model: nn.Module, data: Dataset) -> Tensor:
     """For each row 1 if the model's largest output is that of its class, else 0; float64.
 
-    Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others there
-    are, and a model could see them; so each count moves by no more than the row itself. A row that the model fails on is
-    wrong, silently.
+    Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others
+    there are, and a model could see them; so each count moves by no more than the row itself. A row that the model
+    fails on is wrong, silently.
     """
     twin = copy.deepcopy(model).cpu().requires_grad_(False)
     answers = RightAnswers(twin, at_once=1, computed=FrozenState(twin).restore)

@@ -74,10 +74,10 @@ class ClippedGradients:
     """Computes sums of clipped per-example gradients of a model.
 
     Guarantee: under the clip's bound, one example changes the returned sum by at most its `sensitivity` in L2 norm,
-    whatever the example holds, also for those who know the random numbers of dropout and copies; an example whose gradient is
-    not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the parameters, also under
-    autocast, and sums of more than 1024 examples in double precision; the clip leaves room for the rounding of norms and
-    sums (`rounding` says how much, and what is proven). Once
+    whatever the example holds, also for those who know the random numbers of dropout and copies; an example whose
+    gradient is not finite, or can't be computed, contributes zero. Norms and sums are computed in the type of the
+    parameters, also under autocast, and sums of more than 1024 examples in double precision; the clip leaves room for
+    the rounding of norms and sums (`rounding` says how much, and what is proven). Once
     `prepare` has chosen a way, nothing is raised for what an example holds.
 
     Args:
@@ -85,22 +85,24 @@ class ClippedGradients:
         loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,) (`clipping.losses`).
         clip: how to clip, one of `clipping.clips`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024; the
-            result is the same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024;
+            the result is the same.
         expected: the expected number of examples in a batch, public: where it is above 512, sums are returned in double
             precision, and where it is above 16,384, products are computed in it, too. 0: as the batch at hand needs.
         augmentation: copies of each example to average over.
-        view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own generator.
+        view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own
+            generator.
             What an example draws follows from this seed and its own content: two examples that are equal draw the same.
         autocast: `torch.bfloat16` to run the model in low precision.
-        rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all are
-            averaged before clipping. By default every example is one row.
+        rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all
+            are averaged before clipping. By default every example is one row.
         fast_kernels: whether to use oneDNN's matrix products; by default, where this processor is faster with them.
         observe: called with the losses and norms of each physical batch, for private diagnostics.
         world: the processes that compute the sum together.
 
     Attributes:
-        fixed: what the model and the loss hold beside trained parameters. Once `prepare` has been called it stays as it is.
+        fixed: what the model and the loss hold beside trained parameters. Once `prepare` has been called it stays as it
+            is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
         clip_norm: the current one; only `Quantile` moves it.
@@ -154,7 +156,8 @@ class ClippedGradients:
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
-        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one direction.
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one
+        # direction.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
         self._way: Backend | None = None
@@ -181,8 +184,8 @@ class ClippedGradients:
         """
         if state["way"] != self.way or state["fast_kernels"] != (type(self._kernels) is not Kernels):
             raise BadInput(
-                f"gradients were computed by {state['way']}, and are by {self.way} here: sums would be rounded otherwise. "
-                "Go on with the versions and the machine that the run began with"
+                f"gradients were computed by {state['way']}, and are by {self.way} here: sums would be rounded "
+                "otherwise. Go on with the versions and the machine that the run began with"
             )
         self.clip_norm, self._chunk, self._kernels.met = state["clip_norm"], state["microbatch"], set(state["rows_met"])
 
@@ -206,7 +209,8 @@ class ClippedGradients:
 
         Returns:
             One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
-            precision where more than 512 examples are expected: `released` brings them into the parameters' type, after noise.
+            precision where more than 512 examples are expected: `released` brings them into the parameters' type, after
+                noise.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -230,7 +234,8 @@ class ClippedGradients:
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
-        # All of one size but for the last: an example more or less changes what shape of product the others meet there alone.
+        # All of one size but for the last: an example more or less changes what shape of product the others meet there
+        # alone.
         with unmoved(self._device):
             for data, part in self._chunks(rows, examples):
                 self._add_clipped(data, torch.from_numpy(part), into, clipped)
@@ -297,8 +302,9 @@ class ClippedGradients:
                 y = given.like[-1]
                 raise BadInput(
                     f"the model, the loss or the augmentation fails on made-up rows: {type(error).__name__}: "
-                    f"{first_line(error)}. Expected a loss that turns outputs and targets of shape {tuple(y.shape[1:])} and "
-                    f"type {y.dtype} into one number for each example, through which gradients flow"
+                    f"{first_line(error)}. Expected a loss that turns outputs and targets of shape "
+                    f"{tuple(y.shape[1:])} and type {y.dtype} into one number for each example, through which "
+                    "gradients flow"
                 ) from error
             self._ways[_shapes(given)] = self._way, self._chunk
         return given
@@ -357,8 +363,8 @@ class ClippedGradients:
     def _finite(self, data: Rows, rows: Tensor) -> tuple[dict[str, ExampleGradients], Tensor, Tensor, Tensor]:
         """Gradients, losses and squared norms of the examples `rows`, and which of them count.
 
-        Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same to the
-        last digit, whatever was there.
+        Another example stands in for one that is not finite, in its place: so the rest of the batch comes out the same
+        to the last digit, whatever was there.
 
         Raises:
             ValueError: stand-ins are not finite either.

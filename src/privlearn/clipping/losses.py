@@ -15,9 +15,10 @@ from privlearn.data.rows import Leaves as Leaves
 from privlearn.data.rows import Rows, nested
 from privlearn.errors import BadInput, NotPerExample
 
-#: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first parameter is
-#: called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a loss of the model and
-#: the batch has `made_up`, which makes of such a batch one as the data are. It is never called with the data.
+#: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first
+#: parameter is called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a
+#: loss of the model and the batch has `made_up`, which makes of such a batch one as the data are. It is never called
+#: with the data.
 Loss = Callable[..., Tensor]
 
 
@@ -72,8 +73,8 @@ class BatchShape:
         one, other = ([(getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in own] for own in (leaves, changed))
         if structure != self.structure or one != other:
             raise BadInput(
-                "the loss's made_up gives a batch of other tensors, shapes or types than it was given: expected the same. "
-                "Change values alone"
+                "the loss's made_up gives a batch of other tensors, shapes or types than it was given: expected the "
+                "same. Change values alone"
             )
         return tuple(changed)
 
@@ -132,8 +133,8 @@ def require_one_each(losses: Any, rows: int) -> Tensor:
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         given = f"has shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"is a {type(losses).__name__}"
         raise NotPerExample(
-            f"the loss {given} for a batch of {rows}: expected one value for each example, shape ({rows},). Give a loss with "
-            "reduction='none', and average over what is not the batch",
+            f"the loss {given} for a batch of {rows}: expected one value for each example, shape ({rows},). Give a "
+            "loss with reduction='none', and average over what is not the batch",
             shape=tuple(getattr(losses, "shape", ())),
         )
     return losses

@@ -42,7 +42,8 @@ class ExampleGradients(Protocol):
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
 
-        The type of `weights` and `into`, which may have more digits than the gradients, is that in which they are added up.
+        The type of `weights` and `into`, which may have more digits than the gradients, is that in which they are added
+        up.
         """
         ...
 

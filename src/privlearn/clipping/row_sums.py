@@ -1,10 +1,11 @@
 """Class statistics of bounded rows, in one pass over blocks: counts, sums and second moments, and sensitivities for them.
 
-Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the pooled
-second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it for another
-moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments by sqrt(2) R^2
-(two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row adds at most R^2 to
-them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them (no negative numbers) or in two.
+Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the
+pooled second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it
+for another moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments
+by sqrt(2) R^2 (two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row
+adds at most R^2 to them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them (no
+negative numbers) or in two.
 
 Bounded statistics of plain rows.
 """
@@ -52,8 +53,8 @@ def class_statistics(
 ) -> tuple[Bounded, ...]:
     """Statistics over the rows of the sample, each row clipped to `norm`; sensitivities computed here.
 
-    A row that is not finite, or of no declared class, adds nothing, like one that is not there: it may be the empty one of
-    zero-out neighbours. Memory beside the results is that of a block.
+    A row that is not finite, or of no declared class, adds nothing, like one that is not there: it may be the empty one
+    of zero-out neighbours. Memory beside the results is that of a block.
 
     Args:
         x: all rows, an array or a tensor of shape (rows, ...).
@@ -68,8 +69,8 @@ def class_statistics(
         by_class: whether second moments are of each class by itself.
 
     Returns:
-        In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums (classes, features) and second
-        moments of all classes together (features,), or of each (classes, features).
+        In the order of `PARTS`, those asked for, in double precision: counts (classes,), sums (classes, features) and
+        second moments of all classes together (features,), or of each (classes, features).
     """
     positive("norm", norm)
     wanted = [part for part in PARTS if part in {one_of("a part", own, PARTS) for own in parts}]
@@ -109,10 +110,11 @@ def least_squares_sums(
 ) -> tuple[Bounded, Bounded]:
     """X'Y and X'X over the rows of the sample, each clipped to `norm` and followed by a constant; sensitivities computed here.
 
-    With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~ in
-    column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at once where it
-    is that long. Exchanging it for another moves the first by 2 norm (one class, opposite rows: the constants cancel) or
-    sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing, nor does its constant.
+    With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~
+    in column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at
+    once where it is that long. Exchanging it for another moves the first by 2 norm (one class, opposite rows: the
+    constants cancel) or sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing,
+    nor does its constant.
 
     Args:
         x: as for `class_statistics`.
@@ -163,7 +165,8 @@ class BoxSums:
     def distances(self, counts: Tensor) -> CandidateScores:
         """For each feature, minus the largest distance between class means with the denominators `counts`; low is best.
 
-        One row moves the mean of its class by at most bound / count, and so each distance. Exchanging it for another moves one
+        One row moves the mean of its class by at most bound / count, and so each distance. Exchanging it for another
+        moves one
         mean by twice that or two means by that: 2 bound / the least count.
 
         Args:
@@ -200,7 +203,8 @@ def bounded_rows(
 ) -> Bounded:
     """The rows of the sample themselves, in some columns, each clipped to `norm`; single precision, shape (rows, columns).
 
-    For neighbours with as many rows only: another row, or an empty one, takes the place. A row that is not finite is empty, 0.
+    For neighbours with as many rows only: another row, or an empty one, takes the place. A row that is not finite is
+        empty, 0.
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))

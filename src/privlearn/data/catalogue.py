@@ -1,11 +1,12 @@
 """Where the files of named data sets lie, and whether they are the published ones.
 
-What privlearn knows of a named data set (bounds, classes, splits) holds for those bytes and no others, so others are refused.
+What privlearn knows of a named data set (bounds, classes, splits) holds for those bytes and no others, so others are
+refused.
 
 The named data sets: what they are, of which files they consist, and where these can be had.
 
-Addresses are fetched from with `privlearn data fetch`, and only what has the SHA-256 given here is kept. It was compared
-with the digests that others have published of the same files.
+Addresses are fetched from with `privlearn data fetch`, and only what has the SHA-256 given here is kept. It was
+compared with the digests that others have published of the same files.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ class File:
         if digest != self.sha256:
             length = f"{len(content)} bytes" if len(content) <= self.size else "more bytes"
             raise BadInput(
-                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 {digest[:16]}..., expected "
-                f"{self.size} bytes with {self.sha256[:16]}... {_mend(dataset, self.source)}. For data of your own use "
-                "an .npz, .csv or .parquet file, and declare what is publicly known of them",
+                f"{path} is not the published file of {dataset}: it holds {length} with SHA-256 {digest[:16]}..., "
+                f"expected {self.size} bytes with {self.sha256[:16]}... {_mend(dataset, self.source)}. For data of "
+                "your own use an .npz, .csv or .parquet file, and declare what is publicly known of them",
                 path=str(path),
             )
         return content

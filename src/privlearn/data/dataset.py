@@ -2,8 +2,8 @@
 
 Rows that belong to persons: which rows stand for each, so that a person can be one example.
 
-Everything about a person is decided from that person's own id and rows, so data sets that differ in one person differ in
-that person's line alone. Ids decide nothing but which rows go together; none leaves this module.
+Everything about a person is decided from that person's own id and rows, so data sets that differ in one person differ
+in that person's line alone. Ids decide nothing but which rows go together; none leaves this module.
 
 Whether rows that are not protected are training rows: what is said of them would be said of private rows, exactly.
 """
@@ -36,7 +36,8 @@ class Dataset:
 
     Attributes:
         x: inputs, one row for each example.
-        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for segmentation.
+        y: targets, one for each example; whole numbers 0 .. classes - 1 for classification, maps of them for
+            segmentation.
             None: there are inputs alone, such as public ones that teachers are asked about.
         x_test: inputs to test on; not covered by any guarantee. None if there are none.
         y_test: their targets.
@@ -47,8 +48,8 @@ class Dataset:
         note: what is publicly known of where bounds and splits come from.
         schema: what was declared of the columns of the table that the rows come from; None if they come from none.
         remarks: what to tell the data's curator; not for publication.
-        groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
-            With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
+        groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the
+            rows. With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
         feature_names: public names of the numbers in a row, in their order; empty if they have none.
         public: whether the curator declares the rows public: they are not protected. For validation rows.
     """
@@ -72,7 +73,8 @@ class Dataset:
         object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
         if self.feature_names and len(self.feature_names) != (features := math.prod(np.shape(self.x)[1:])):
             raise BadInput(
-                f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name for each"
+                f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name "
+                "for each"
             )
 
     def __repr__(self) -> str:
@@ -110,7 +112,8 @@ class Dataset:
             ) from error
         if not x.shape or not y.shape:
             raise BadInput(
-                f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected one row for each example"
+                f"inputs have the shape {tuple(x.shape)} and targets {tuple(y.shape)}: expected one row for each "
+                "example"
             )
         if len(x) != len(y):
             raise BadInput(f"there are {len(x)} inputs and {len(y)} targets: expected one target for each input")
@@ -120,8 +123,8 @@ class Dataset:
         """Return itself if the data can be used: a check for the curator, before planning, outside any guarantee.
 
         Raises:
-            BadInput: no rows, rows that do not match, values that are no finite numbers, test rows that are training rows, or
-                labels outside the declared classes.
+            BadInput: no rows, rows that do not match, values that are no finite numbers, test rows that are training
+                rows, or labels outside the declared classes.
         """
         targets = 0 if self.y is None else len(self.y)
         if len(self.x) == 0 or len(self.x) != targets:
@@ -135,8 +138,8 @@ class Dataset:
                 targets = len(self.x_test)  # inputs that are only asked about need none
             if shapes[0] != shapes[1] or len(self.x_test) != targets:
                 raise BadInput(
-                    f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape {shapes[1]} "
-                    f"and y_test {targets}: expected rows of one shape, and a target for each"
+                    f"x of {self.name} has rows of shape {shapes[0]}; x_test has {len(self.x_test)} rows of shape "
+                    f"{shapes[1]} and y_test {targets}: expected rows of one shape, and a target for each"
                 )
         for part, values in {"x": self.x, "x_test": self.x_test}.items():
             if values is not None:
@@ -155,8 +158,8 @@ class Dataset:
         if self.x_test is None or self.public or not are_training_rows(self.x_test, self.x):
             return
         raise BadInput(
-            f"the test data of {self.name} are the training data, or most of them are: figures from them would be exact "
-            "figures of private rows. Give rows of other people (x_test, or test=), or none to test on"
+            f"the test data of {self.name} are the training data, or most of them are: figures from them would be "
+            "exact figures of private rows. Give rows of other people (x_test, or test=), or none to test on"
         )
 
     def blocks(self, block_of: NDArray[np.int64], blocks: int) -> list[Dataset]:
@@ -256,10 +259,11 @@ def most_rows(groups: NDArray[Any]) -> int:
 def rows_of_persons(groups: NDArray[Any], rows_per_person: int, key: bytes) -> NDArray[np.int64]:
     """For each person the rows that stand for them, always `rows_per_person` of them; shape (persons, rows_per_person).
 
-    A person with fewer rows has them again and again, in turn; of a person with more a random part is taken, once for the
-    run. That choice follows from `key`, the person's id and how many rows they have: other persons have no part in it. (The
-    guarantee does not rest on it: any choice from a person's own rows would do.) Persons are in the order of their ids, and
-    rows in the order of the data.
+    A person with fewer rows has them again and again, in turn; of a person with more a random part is taken, once for
+    the run. That choice follows from `key`, the person's id and how many rows they have: other persons have no part in
+    it. (The
+    guarantee does not rest on it: any choice from a person's own rows would do.) Persons are in the order of their ids,
+    and rows in the order of the data.
 
     Args:
         groups: one id for each row, as `require_groups` accepts them.
@@ -281,7 +285,8 @@ def require_groups(name: str, groups: NDArray[Any], rows: int) -> None:
     """Raise `BadInput` unless `groups` is a person's id, a whole number or a text, for each of `rows` rows."""
     if groups.ndim != 1 or len(groups) != rows:
         raise BadInput(
-            f"groups of {name} has shape {groups.shape}: expected one person's id for each of the {rows} rows, shape ({rows},)"
+            f"groups of {name} has shape {groups.shape}: expected one person's id for each of the {rows} rows, shape "
+            f"({rows},)"
         )
     if groups.dtype.kind not in "iuUS":
         raise BadInput(
@@ -302,8 +307,8 @@ _AT_ONCE = 1024  # rows
 def overlap(rows: Any, training: Any) -> tuple[float, float]:
     """The share of `rows` whose numbers are those of some training row, and the share of training rows that have a twin.
 
-    Where `rows` are fresh, the two are about the same: a fresh row is as likely to be like a training row as another training
-    row is. Rows of another shape, or of what are no numbers, have nothing in common.
+    Where `rows` are fresh, the two are about the same: a fresh row is as likely to be like a training row as another
+    training row is. Rows of another shape, or of what are no numbers, have nothing in common.
 
     Args:
         rows: an array or a tensor of shape (rows, ...).

@@ -25,7 +25,8 @@ from privlearn.data.padding import Padding, Shapes, shapes_of
 from privlearn.data.rows import Leaves, Rows, described, digests, inputs_in
 from privlearn.errors import BadInput
 
-#: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on another.
+#: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on
+#: another.
 _SEED = 0
 #: So many rows are looked at for their lengths, and on so many a collate function is tried.
 _LOOKED_AT, _TRIED = 32, 6
@@ -35,17 +36,19 @@ _LOOKED_AT, _TRIED = 32, 6
 class DatasetRows:
     """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a collate function.
 
-    A row that can't be made or collated raises when it is fetched: who computes with rows takes it for one that is absent.
-    Each row is made with PyTorch's, numpy's and Python's random generators at the same seed, so that it depends on no other
-    row: random transforms in the data set are frozen thereby (`pv.clipping.Augmentation` makes changing copies). Rows that are
-    `fresh` change from batch to batch: one that draws is made again, from a seed that follows from the batch's key and from
-    the row as it is at the usual seed, not from its place.
+    A row that can't be made or collated raises when it is fetched: who computes with rows takes it for one that is
+    absent. Each row is made with PyTorch's, numpy's and Python's random generators at the same seed, so that it depends
+    on no other
+    row: random transforms in the data set are frozen thereby (`pv.clipping.Augmentation` makes changing copies). Rows
+        that are
+    `fresh` change from batch to batch: one that draws is made again, from a seed that follows from the batch's key and
+    from the row as it is at the usual seed, not from its place.
 
     Args:
         dataset: with a length.
-        collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time, so that no row can depend
-            on another; a row that is of other shapes or types than the first can't be used, but for lengths that the
-            function pads, once `try_collate` has learned how.
+        collate: makes a batch, a nest of tensors, of a list of rows. It is given one row at a time, so that no row can
+            depend on another; a row that is of other shapes or types than the first can't be used, but for lengths that
+            the function pads, once `try_collate` has learned how.
         workers: processes that make rows ahead of their use; 0: this one, when they are needed.
         fresh: whether rows that draw random numbers are to change from batch to batch.
         begin: called in each worker with its number, as `worker_init_fn` of a `DataLoader`.
@@ -75,8 +78,8 @@ class DatasetRows:
         leaves, self.structure = tree_flatten(batch)
         if not leaves or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in leaves):
             raise BadInput(
-                f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected tensors, or a tuple or "
-                "dictionary of tensors, with one row for each example. Give a collate function that makes them"
+                f"a batch of one row of {type(dataset).__name__} is {described(batch)}: expected tensors, or a tuple "
+                "or dictionary of tensors, with one row for each example. Give a collate function that makes them"
             )
         self.like, self.inputs = tuple(leaf[:0] for leaf in leaves), inputs_in(batch)
         self._made.expected = shapes_of(leaves), [leaf.dtype for leaf in leaves], self.structure
@@ -155,9 +158,9 @@ class DatasetRows:
     def try_collate(self) -> None:
         """Learn how the collate function pads, and refuse one that makes something else of rows together than of each alone.
 
-        It is tried on a few rows, for the data's curator: before anything is spent, outside the guarantee. Of one that changes
-        rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this is about what
-        the caller expects of it.
+        It is tried on a few rows, for the data's curator: before anything is spent, outside the guarantee. Of one that
+        changes rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this
+        is about what the caller expects of it.
 
         Raises:
             BadInput: it packs or mixes rows, or does not take several.
@@ -177,9 +180,9 @@ class DatasetRows:
             padding = None
         if padding is None and len(numbers) > 1:
             raise BadInput(
-                "the collate function makes something else of rows together than of each row by itself: it packs, mixes or "
-                "leaves out rows, and one row's values would depend on others. Expected a batch with one entry for each row, "
-                "made of that row alone, and padded; do the rest in the model or the loss"
+                "the collate function makes something else of rows together than of each row by itself: it packs, "
+                "mixes or leaves out rows, and one row's values would depend on others. Expected a batch with one "
+                "entry for each row, made of that row alone, and padded; do the rest in the model or the loss"
             )
         self._made.free, self._made.padding = False, padding if padding and padding.varies else None
         if self._made.padding:

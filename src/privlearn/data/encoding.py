@@ -105,17 +105,17 @@ def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple
         if text is None or text in missing:
             if column.missing is None:
                 raise BadInput(
-                    f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value (for "
-                    f"example missing = {column.low:g} under [columns.{column.name}]), or fill it by a rule that does not "
-                    "look at the other rows",
+                    f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value "
+                    f"(for example missing = {column.low:g} under [columns.{column.name}]), or fill it by a rule that "
+                    "does not look at the other rows",
                     row=row,
                 )
             values[row], absent[row] = column.missing, 1.0
             continue
         if isinstance(text, bool) or (isinstance(text, str) and not _NUMBER.fullmatch(text)):
             raise BadInput(
-                f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 or -2.5e3, or one of the "
-                f"texts for a missing value, {listed(missing) or 'none'}",
+                f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 or -2.5e3, or one of "
+                f"the texts for a missing value, {listed(missing) or 'none'}",
                 row=row,
             )
         values[row] = float(text)
@@ -135,9 +135,9 @@ def _days(table: Table, column: Date, cells: Sequence[Cell], missing: tuple[str,
         if text is None or text in missing:
             if column.missing is None:
                 raise BadInput(
-                    f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value (for "
-                    f"example missing = {column.low} under [columns.{column.name}]), or fill it by a rule that does not "
-                    "look at the other rows",
+                    f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value "
+                    f"(for example missing = {column.low} under [columns.{column.name}]), or fill it by a rule that "
+                    "does not look at the other rows",
                     row=row,
                 )
             days.append(None)
@@ -148,8 +148,8 @@ def _days(table: Table, column: Date, cells: Sequence[Cell], missing: tuple[str,
             day = None
         if day is None:
             raise BadInput(
-                f"{table.place(row, column.name)} is {_short(cell)}: expected a date such as 2020-12-31, or one of the texts "
-                f"for a missing value, {listed(missing) or 'none'}",
+                f"{table.place(row, column.name)} is {_short(cell)}: expected a date such as 2020-12-31, or one of the "
+                f"texts for a missing value, {listed(missing) or 'none'}",
                 row=row,
             )
         days.append((day - column.low).days)
@@ -177,8 +177,8 @@ def _text(table: Table, row: int, column: str, cell: Cell) -> str:
             return str(int(cell))  # whole numbers become these where a column has missing values
         case float():
             raise BadInput(
-                f"{table.place(row, column)} is the number {cell:g}, and the schema declares names: store the column as text "
-                "or as whole numbers",
+                f"{table.place(row, column)} is the number {cell:g}, and the schema declares names: store the column "
+                "as text or as whole numbers",
                 row=row,
             )
     return str(cell).strip()

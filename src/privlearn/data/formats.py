@@ -1,7 +1,8 @@
 """From the published files of the named data sets to rows: one function each.
 
-Every function takes the contents of files by name. These are the published ones, byte for byte, when they come here. Bounds
-are pixel ranges, or what a data set's documentation declares; splits are the official ones, or by row number alone.
+Every function takes the contents of files by name. These are the published ones, byte for byte, when they come here.
+Bounds are pixel ranges, or what a data set's documentation declares; splits are the official ones, or by row number
+alone.
 
 Reader of .npz files. Nothing here unpickles.
 """
@@ -191,8 +192,8 @@ def cifar10_features(files: Contents) -> Dataset:
     codes = np.frombuffer(lzma.decompress(files["features.u8.xz"]), np.uint8).reshape(1024, 60000).T
     labels = _npz(files["labels.npz"])
     note = (
-        "MobileNet features (trained on ImageNet, not on these images), means of activations that the network caps at 6: "
-        "scaled by that public range"
+        "MobileNet features (trained on ImageNet, not on these images), means of activations that the network caps at "
+        "6: scaled by that public range"
     )
     return Dataset(
         np.ascontiguousarray(codes[:50000]),

@@ -48,7 +48,8 @@ class Parts:
 def hippocampus(files: Mapping[str, bytes]) -> Dataset:
     """260 crops of MRI scans with masks, on 20 x 28 x 20 voxels of 2 mm, in one channel.
 
-    The rows are the private part; the test rows are 8 volumes that count as public with their masks, 40 that count as public
+    The rows are the private part; the test rows are 8 volumes that count as public with their masks, 40 that count as
+    public
     without, and 32 to test on, in this order: `split` takes them apart.
     """
     with np.load(io.BytesIO(files["hippocampus.npz"]), allow_pickle=False) as archive:
@@ -58,9 +59,10 @@ def hippocampus(files: Mapping[str, bytes]) -> Dataset:
     x, y = (np.stack([scans[at][part] for at in order]) for part in (0, 1))
     return Dataset(
         x[:PRIVATE], y[:PRIVATE], x[PRIVATE:], y[PRIVATE:], classes=CLASSES, low=0.0, high=1.0, name="hippocampus",
-        note="each volume scaled by its own 1st and 99th percentile, padded or cropped to 40 x 56 x 40 mm, voxels of 2 mm; "
-        f"{PRIVATE} volumes are records; of the test rows {LABELLED} count as public with masks, {POOL} as public without "
-        f"and {TEST} are tested on, split by volume number alone",
+        note="each volume scaled by its own 1st and 99th percentile, padded or cropped to 40 x 56 x 40 mm, voxels of 2 "
+             "mm; "
+        f"{PRIVATE} volumes are records; of the test rows {LABELLED} count as public with masks, {POOL} as public "
+        f"without and {TEST} are tested on, split by volume number alone",
     )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ def load(
         return replace(_load_table(name, schema, test), public=public)
     if not isinstance(name, str | Path):
         raise BadInput(
-            f"what is to be loaded is a {type(name).__name__}: expected a name, a path, or a data frame of pandas, polars or "
-            "Arrow with schema=. Arrays are given to a method as they are, as a pair (inputs, targets)"
+            f"what is to be loaded is a {type(name).__name__}: expected a name, a path, or a data frame of pandas, "
+            "polars or Arrow with schema=. Arrays are given to a method as they are, as a pair (inputs, targets)"
         )
     name = str(name)
     if name in CATALOGUE:
@@ -83,7 +83,8 @@ def load(
     if classes is None or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
-            "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for pixels)"
+            "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for "
+            "pixels)"
         )
     count("classes", classes, least=2)
     low, high = value_range
@@ -118,8 +119,8 @@ def require_known(name: str) -> None:
     """Raise `BadInput` unless a data set is called `name`."""
     if name not in CATALOGUE:
         raise BadInput(
-            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an .npz, .csv or .parquet "
-            "file",
+            f"data set {name!r} is unknown: expected one of {', '.join(NAMES)}, or the path of an .npz, .csv or "
+            ".parquet file",
             name=name,
             known=list(NAMES),
         )
@@ -142,8 +143,9 @@ def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
     remedy = f"`privlearn data fetch {name}` gets it" if named.fetched else "it has no public source to fetch it from"
     elsewhere = ", ".join(str(place / named.folder) for place in places[1:])
     return (
-        f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: expected "
-        f"{' and '.join(file.name for file in form.files)} there. Check data_dir= (or {DATA_VARIABLE}); {remedy}"
+        f"there is no file {folder / first.name}, packed (.gz) or not{f', nor in {elsewhere}' if elsewhere else ''}: "
+        f"expected {' and '.join(file.name for file in form.files)} there. Check data_dir= (or {DATA_VARIABLE}); "
+        f"{remedy}"
     )
 
 
@@ -244,14 +246,15 @@ def _retrieve(name: str, file: File, source: Source, folder: Path, say: Callable
         )
     except requests.RequestException as error:
         raise BadInput(
-            f"{source.url} cannot be fetched: {_reason(error)}. Check the connection and try again, or get the file elsewhere "
-            f"and put it into {folder} as {source.file}; its SHA-256 is {source.sha256}",
+            f"{source.url} cannot be fetched: {_reason(error)}. Check the connection and try again, or get the file "
+            f"elsewhere and put it into {folder} as {source.file}; its SHA-256 is {source.sha256}",
             url=source.url,
         ) from error
     except ValueError as error:  # what pooch raises for another digest; it has removed the file
         raise BadInput(
-            f"what {source.url} gives now is not the published file of {name} (its SHA-256 is not {source.sha256}): nothing "
-            f"was kept. Try again; if it stays so, get that file elsewhere and put it into {folder} as {source.file}",
+            f"what {source.url} gives now is not the published file of {name} (its SHA-256 is not {source.sha256}): "
+            f"nothing was kept. Try again; if it stays so, get that file elsewhere and put it into {folder} as "
+            f"{source.file}",
             url=source.url,
         ) from error
     except OSError as error:
@@ -266,8 +269,8 @@ def _no_source(name: str, named: Named, folder: Path) -> str:
     *_, form = named.forms
     files = ", ".join(f"{file.name} (SHA-256 {file.sha256})" for file in form.files)
     return (
-        f"{name} has no public source whose content is known: nothing can be fetched. If you have it, put it into {folder}: "
-        f"{files}"
+        f"{name} has no public source whose content is known: nothing can be fetched. If you have it, put it into "
+        f"{folder}: {files}"
     )
 
 

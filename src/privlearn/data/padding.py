@@ -1,7 +1,7 @@
 """Rows of different lengths: how a collate function pads them, learned from a few, and lengths of their own to pad to.
 
-A row is padded to a length that follows from its own, never to the longest of a batch: so what it adds to a sum does not
-depend on who else was drawn, whatever the model makes of padding.
+A row is padded to a length that follows from its own, never to the longest of a batch: so what it adds to a sum does
+not depend on who else was drawn, whatever the model makes of padding.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Padding:
     """How rows are brought to one length.
 
     Attributes:
-        axes: for each tensor of a row, the axes that differ from row to row, counted without the first, and whether it is
-            padded at their beginning.
+        axes: for each tensor of a row, the axes that differ from row to row, counted without the first, and whether it
+            is padded at their beginning.
         fills: for each tensor, what with.
     """
 

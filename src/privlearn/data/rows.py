@@ -1,7 +1,7 @@
 """Rows fetched by index, batch by batch: from memory or from memory-mapped arrays (from data sets: `data.dataset_rows`).
 
-A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis. What computes with batches
-is given their tensors in the order of `torch.utils._pytree`, and the nest's structure once.
+A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis. What computes with
+batches is given their tensors in the order of `torch.utils._pytree`, and the nest's structure once.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class TensorRows:
         sizes = [getattr(leaf, "shape", ())[:1] for leaf in leaves]
         if not leaves or not all(sizes) or len(set(map(tuple, sizes))) > 1:
             raise BadInput(
-                f"the rows are {described(batch)}: expected arrays or tensors, or tuples or dictionaries of them, all with "
-                "one row for each example"
+                f"the rows are {described(batch)}: expected arrays or tensors, or tuples or dictionaries of them, all "
+                "with one row for each example"
             )
         self._leaves: list[Any] = leaves
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
@@ -164,7 +164,8 @@ def ahead(
     Args:
         rows: all rows.
         batches: the indices of each batch.
-        key: what rows that are `fresh` are made from in a batch of this place among `batches`; None: as they always are.
+        key: what rows that are `fresh` are made from in a batch of this place among `batches`; None: as they always
+            are.
     """
     fetched: Iterator[Rows] = rows.ahead(batches, key) if hasattr(rows, "ahead") else (rows for _ in batches)
     return fetched

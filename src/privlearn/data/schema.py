@@ -1,6 +1,7 @@
 """What a table's columns are, declared in a TOML file: bounds, categories, missing values, classes.
 
-Nothing here is ever read off rows: a bound, a category or a class that came from private rows would be an unpaid release.
+Nothing here is ever read off rows: a bound, a category or a class that came from private rows would be an unpaid
+    release.
 """
 
 from __future__ import annotations
@@ -243,8 +244,8 @@ def require_range(what: str, low: float, high: float) -> None:
         settled = np.float32(low), np.float32(high)
     if not -np.inf < settled[0] < settled[1] < np.inf:
         raise BadInput(
-            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, that single precision tells "
-            "apart"
+            f"{what} is {low:.10g},{high:.10g}: expected two finite numbers, the smaller first, that single precision "
+            "tells apart"
         )
 
 

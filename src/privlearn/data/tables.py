@@ -106,8 +106,8 @@ def _plain(cell: Any, row: int, name: str) -> Cell:
     cell = cell.item() if hasattr(cell, "item") else cell
     if cell is not None and not isinstance(cell, Cell):
         raise BadInput(
-            f"data frame, row {row + 1}, column {name!r} holds a {type(cell).__name__}: expected numbers, text, booleans or "
-            "dates; convert it, or take it out of the schema",
+            f"data frame, row {row + 1}, column {name!r} holds a {type(cell).__name__}: expected numbers, text, "
+            "booleans or dates; convert it, or take it out of the schema",
             row=row,
         )
     return cell
@@ -134,8 +134,8 @@ def parse_csv(raw: bytes, name: str, wanted: Sequence[str], header: Sequence[str
     for line, row in rows:
         if len(row) != len(header):
             raise BadInput(
-                f"{name}, row {len(lines) + 1} (line {line}) has {len(row)} cells: expected {len(header)}, one for each "
-                "column; cells that hold commas need double quotes",
+                f"{name}, row {len(lines) + 1} (line {line}) has {len(row)} cells: expected {len(header)}, one for "
+                "each column; cells that hold commas need double quotes",
                 row=len(lines),
             )
         lines.append(line)
@@ -161,8 +161,8 @@ def _csv_rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(
-            f"{name}, line {reader.line_num} is no CSV: {error}. Expected commas between cells, and double quotes around "
-            "those that hold commas, quotes or line breaks",
+            f"{name}, line {reader.line_num} is no CSV: {error}. Expected commas between cells, and double quotes "
+            "around those that hold commas, quotes or line breaks",
             line=reader.line_num,
         ) from error
 
@@ -207,7 +207,8 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise BadInput(
-            f"{path} is a Parquet file, and pyarrow is not installed: pip install 'privlearn[parquet]', or give a CSV file"
+            f"{path} is a Parquet file, and pyarrow is not installed: pip install 'privlearn[parquet]', or give a CSV "
+            "file"
         ) from error
     return pyarrow, pyarrow.parquet
 

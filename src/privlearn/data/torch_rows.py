@@ -37,16 +37,17 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
     """Read a map-style data set of pairs (input, target), each row once.
 
     Random transforms are thereby frozen: a row is what it is at this one reading. (For changing copies there is
-    `privlearn.Augmentation`, whose copies are averaged before clipping.) A row must depend on one example alone: a data set
-    that mixes examples, or standardises them by figures of all, is not noticed and not covered.
+    `privlearn.Augmentation`, whose copies are averaged before clipping.) A row must depend on one example alone: a data
+    set that mixes examples, or standardises them by figures of all, is not noticed and not covered.
 
     Raises:
         BadInput: an iterable data set, one without a length, or rows that are no such pairs or do not fit each other.
     """
     if isinstance(dataset, IterableDataset):
         raise BadInput(
-            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so it is not known with which "
-            "probability one of them is drawn. Give a map-style data set, for example list(dataset) put into tensors"
+            f"{type(dataset).__name__} is an iterable data set: its rows have no numbers, so it is not known with "
+            "which probability one of them is drawn. Give a map-style data set, for example list(dataset) put into "
+            "tensors"
         )
     if isinstance(dataset, TensorDataset):
         if len(dataset.tensors) != 2:
@@ -76,7 +77,8 @@ def rows_of(dataset: TorchDataset[Any]) -> Dataset:
         for part, given in (("input", inputs), ("target", targets)):
             if (given[-1].shape, given[-1].dtype) != (given[0].shape, given[0].dtype):
                 raise BadInput(
-                    f"the {part} of row {number} is {_described(given[-1])}, and that of row 0 is {_described(given[0])}: "
+                    f"the {part} of row {number} is {_described(given[-1])}, and that of row 0 is "
+                    f"{_described(given[0])}: "
                     "expected one shape and type; bring rows to it one by one, in the data set",
                     row=number,
                 )
@@ -119,16 +121,17 @@ def shuffled_batch_size(loader: DataLoader[Any]) -> int:
 def resampled(loader: Any) -> tuple[Rows, int]:
     """The rows of a loader and its batch size: what is needed to draw other batches from the same rows.
 
-    Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not matter.
-    One that accelerate prepared is taken for the one that it was made of.
+    Its data set, collate function, workers and batch size are used. How it draws is not: whether it shuffles does not
+    matter. One that accelerate prepared is taken for the one that it was made of.
 
     Raises:
-        BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced here.
+        BadInput: it is no `DataLoader`, its data set has no numbered rows, or it draws in a way that is not priced
+            here.
     """
     if not isinstance(loader, DataLoader):
         raise BadInput(
-            f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), whose "
-            "batch size is the expected number of examples in a batch"
+            f"loader is a {type(loader).__name__}: expected a DataLoader, such as DataLoader(dataset, batch_size=64), "
+            "whose batch size is the expected number of examples in a batch"
         )
     prepared, loader = loader, getattr(loader, "base_dataloader", loader)
     dataset, drawn = loader.dataset, loader.batch_sampler
@@ -167,18 +170,18 @@ def _require_plain(sampler: Any, rows: int) -> None:
     name = type(sampler).__name__
     if isinstance(sampler, WeightedRandomSampler):
         raise BadInput(
-            "the loader has a WeightedRandomSampler: a row that is drawn more often would need more noise than is priced "
-            "here. Leave the sampler out, and weigh each example in the loss instead, before it is clipped"
+            "the loader has a WeightedRandomSampler: a row that is drawn more often would need more noise than is "
+            "priced here. Leave the sampler out, and weigh each example in the loss instead, before it is clipped"
         )
     if isinstance(sampler, SubsetRandomSampler):
         raise BadInput(
-            "the loader has a SubsetRandomSampler: give the rows themselves, DataLoader(torch.utils.data.Subset(dataset, "
-            "indices), batch_size=B)"
+            "the loader has a SubsetRandomSampler: give the rows themselves, "
+            "DataLoader(torch.utils.data.Subset(dataset, indices), batch_size=B)"
         )
     if not isinstance(sampler, RandomSampler):
         raise BadInput(
-            f"the loader has a sampler of its own, {name}: {_UNKNOWN}. Leave it out; batches are drawn by sampling=, Poisson "
-            "sampling by default"
+            f"the loader has a sampler of its own, {name}: {_UNKNOWN}. Leave it out; batches are drawn by sampling=, "
+            "Poisson sampling by default"
         )
     if sampler.replacement or sampler.num_samples != rows:
         raise BadInput(
@@ -199,8 +202,8 @@ def _tensors_of(dataset: Any) -> list[Tensor] | None:
 
 def _refusal(does: str, why: str) -> BadInput:
     return BadInput(
-        f"the DataLoader {does}: {why}. privlearn draws its own batches: give loader.dataset, and say in the plan how, with "
-        "pv.Poisson, pv.Partition or pv.Shuffle"
+        f"the DataLoader {does}: {why}. privlearn draws its own batches: give loader.dataset, and say in the plan how, "
+        "with pv.Poisson, pv.Partition or pv.Shuffle"
     )
 
 
@@ -209,8 +212,8 @@ def _tensor(value: Any, part: str, number: int) -> Tensor:
         tensor: Tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a number; convert it in the "
-            "data set (images: to tensors of pixels)",
+            f"the {part} of row {number} is {_described(value)}: expected a tensor, an array or a number; convert it "
+            "in the data set (images: to tensors of pixels)",
             row=number,
         ) from error
     return tensor.float() if isinstance(value, float) else tensor
@@ -250,9 +253,9 @@ class Checked:
 def check_rows(data: Dataset | Rows | TorchDataset[Any] | tuple[Any, Any] | dict[str, Any]) -> Checked:
     """Fetch every row once.
 
-    A `Dataset` is checked as a whole (`Dataset.checked`), as those are that `pv.load` reads. Of other rows, a pair of arrays
-    or tensors for example, each that can't be made, or holds numbers that are not finite, is named: in training it would
-    count as absent.
+    A `Dataset` is checked as a whole (`Dataset.checked`), as those are that `pv.load` reads. Of other rows, a pair of
+    arrays or tensors for example, each that can't be made, or holds numbers that are not finite, is named: in training
+    it would count as absent.
 
     Raises:
         BadInput: a `Dataset` that can't be trained on, with the first row in which that shows.

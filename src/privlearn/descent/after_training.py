@@ -33,8 +33,8 @@ class AfterTraining:
         arguments: of the run, by name.
 
     Raises:
-        BadInput: the plan has a temperature, and the task is no classification of rows in memory by a network whose scores
-            come from a last linear layer.
+        BadInput: the plan has a temperature, and the task is no classification of rows in memory by a network whose
+            scores come from a last linear layer.
     """
 
     def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
@@ -49,13 +49,13 @@ class AfterTraining:
         task = self._task
         if not isinstance(task.indexed, TensorRows | None) or task.y.dim() != 1 or task.y.is_floating_point():
             raise BadInput(
-                "the plan has a temperature, for classifiers of arrays or tensors, one whole number the target of each row: "
-                "leave it out of the plan (temperature=None), or give such rows"
+                "the plan has a temperature, for classifiers of arrays or tensors, one whole number the target of each "
+                "row: leave it out of the plan (temperature=None), or give such rows"
             )
         if scored_by(task.network, self._made_up()) is None:
             raise BadInput(
-                "the plan has a temperature, and the model's scores are not those of a last torch.nn.Linear: end the model "
-                "with one, or leave the temperature out of the plan (temperature=None)"
+                "the plan has a temperature, and the model's scores are not those of a last torch.nn.Linear: end the "
+                "model with one, or leave the temperature out of the plan (temperature=None)"
             )
 
     def _made_up(self) -> Tensor:

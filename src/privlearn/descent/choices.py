@@ -51,7 +51,8 @@ class TrainRequest:
         pca_noise: their noise multiplier.
         select: train on so many privately selected features, whose release is charged.
         select_share: their part of rho.
-        temperature: the part of rho that making probabilities of the scores takes (`privlearn.temperature`); 0: none of it.
+        temperature: the part of rho that making probabilities of the scores takes (`privlearn.temperature`); 0: none of
+            it.
         row_norm: declared bound on the norm of (scaled) rows, for `select` and `normalise`.
         coordinate_bound: declared bound on single numbers, for `select`.
         criterion: what features are selected by: `distance`, `t` or `welch`.

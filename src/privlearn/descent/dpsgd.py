@@ -35,25 +35,28 @@ from privlearn.world import require_one_process
 class Run(DescribedRun):
     """A run of DP-SGD, driven by hand: `for epoch in run: for batch in epoch: run.step(batch)`, then `run.result()`.
 
-    Guarantee: the result's model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for the plan's
-    adjacency and `plan.unit`. The ledger is charged exactly `plan.event()`, and no more if the run is left early. Nothing else
-    that is returned is covered. Rows in memory are looked at once, before anything is spent and outside the guarantee, to
-    refuse and to warn; then nothing depends on what one example holds: if it can't be computed, it counts as absent.
+    Guarantee: the result's model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for the
+    plan's adjacency and `plan.unit`. The ledger is charged exactly `plan.event()`, and no more if the run is left
+    early. Nothing else that is returned is covered. Rows in memory are looked at once, before anything is spent and
+    outside the guarantee, to refuse and to warn; then nothing depends on what one example holds: if it can't be
+    computed, it counts as absent.
 
     Args:
         plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
-        loss: of (outputs, targets) or (model, batch), one for each example: see `clipping.losses`. None: `step` is given it.
+        loss: of (outputs, targets) or (model, batch), one for each example: see `clipping.losses`. None: `step` is
+            given it.
         data, compute: rows and how to compute: see `runs.given`, and `runs.post_processing.PostProcessed` (`average`).
-        optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers (`Task.optimizer`).
+        optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers
+            (`Task.optimizer`).
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         NotPerExample: the model or the loss couples examples.
-        BadInput: what is given does not fit together; before anything is spent. Or weights that are no longer finite at the
-            end of an epoch, because steps were too long.
+        BadInput: what is given does not fit together; before anything is spent. Or weights that are no longer finite at
+            the end of an epoch, because steps were too long.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class DrawnBatch:
 class Driven:
     """The epochs of a run as an iterable with a length, from which a foreign loop takes a batch for each step.
 
-    A foreign loop stops asking when it has counted its batches, and never hears that an epoch is over: an epoch ends here when
-    the next one is asked for, and the run when `finish` is called.
+    A foreign loop stops asking when it has counted its batches, and never hears that an epoch is over: an epoch ends
+    here when the next one is asked for, and the run when `finish` is called.
 
     Args:
         run: not yet begun.
@@ -94,8 +94,8 @@ class Driven:
         """
         if not isinstance(drawn, DrawnBatch):
             raise BadInput(
-                f"the training loop was given a {type(drawn).__name__}: expected a batch that the run drew. Give the data to "
-                "the trainer, and leave its loop and its loader as they are"
+                f"the training loop was given a {type(drawn).__name__}: expected a batch that the run drew. Give the "
+                "data to the trainer, and leave its loop and its loader as they are"
             )
         return self.run.step(drawn.batch)
 

@@ -38,7 +38,8 @@ _GIVE = "Dataset(x, y, public=True) as validation="
 def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
     """The rows to validate on, if the plan's schedule looks at public ones, of the same type as the training rows.
 
-    This looks at the training rows `x` and `y`, once, for the data's curator: before anything is spent, outside the guarantee.
+    This looks at the training rows `x` and `y`, once, for the data's curator: before anything is spent, outside the
+    guarantee.
     It sees no training rows that stand among others, or that were changed: that rows are public is the caller's word.
 
     Raises:
@@ -48,8 +49,8 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if not isinstance(schedule, ReactingSchedule):
         if validation is not None:
             raise BadInput(
-                f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: nothing "
-                "looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
+                f"validation= is for validation schedules, and the schedule is {spec(schedule).partition(':')[0]}: "
+                "nothing looks at these rows. Leave them out, or use a schedule that looks (validation:k=0.7)"
             )
         return None
     if y.dim() != 1 or y.is_floating_point():
@@ -60,21 +61,22 @@ def public_rows(plan: Plan, validation: Any, data: Dataset, x: Tensor, y: Tensor
     if schedule.noise is not None:
         if validation is not None:
             raise BadInput(
-                "the validation schedule has noise=, for validations on the training rows, and validation rows are given, "
-                "too: give one of the two"
+                "the validation schedule has noise=, for validations on the training rows, and validation rows are "
+                "given, too: give one of the two"
             )
         return None
     if validation is None or not isinstance(validation, Dataset) or not validation.public:
         given = "none are given" if validation is None else "those that are given are not declared public"
         raise BadInput(
-            f"the validation schedule needs rows to validate on, and {given}. An accuracy on private rows is a release, whose "
-            f"noise is not in the plan. So give rows that are public, {_GIVE}; or charge validations on the training "
-            f"rows, with {_PAY}"
+            f"the validation schedule needs rows to validate on, and {given}. An accuracy on private rows is a "
+            f"release, whose noise is not in the plan. So give rows that are public, {_GIVE}; or charge validations on "
+            f"the training rows, with {_PAY}"
         )
     public = _tensors(validation, data, x)
     if _are_training_rows(validation, data, public[0], x):
         raise BadInput(
-            "the validation rows that are declared public are among the training rows, which are private: an accuracy on them "
+            "the validation rows that are declared public are among the training rows, which are private: an accuracy "
+            "on them "
             f"is a release, which is not in the plan. Give rows of others, {_GIVE}, and no training row among "
             f"them, where a few would not be noticed; or charge validations on the training rows, with {_PAY}"
         )
@@ -91,7 +93,8 @@ def _tensors(validation: Dataset, data: Dataset, x: Tensor) -> tuple[Tensor, Ten
         )
     if not len(rows) or labels.shape != rows.shape[:1] or labels.is_floating_point():
         raise BadInput(
-            f"there are {len(rows)} validation rows, and targets of shape {tuple(labels.shape)} and type {labels.dtype}: "
+            f"there are {len(rows)} validation rows, and targets of shape {tuple(labels.shape)} and type "
+            f"{labels.dtype}: "
             "expected at least one row, and one whole number for each"
         )
     return rows.to(x.dtype), labels
@@ -123,7 +126,8 @@ def require_scores(network: nn.Module, row: Tensor) -> None:
         ) from error
     if len(shape) != 2 or shape[1] < 2:
         raise BadInput(
-            f"a validation schedule follows the accuracy of a classifier, and the model turns one row into shape {shape}: "
+            "a validation schedule follows the accuracy of a classifier, and the model turns one row into shape "
+            f"{shape}: "
             "expected (1, classes), a score for each of at least two classes. Use another schedule"
         )
 
@@ -185,9 +189,9 @@ class PlannedNoise:
 class ReactingNoise:
     """Noise that follows the accuracies seen so far, under the plan's filter.
 
-    Guarantee: the ledger is charged the filter's limit, as a whole, before the first epoch. Each release is charged to the
-    filter; an epoch begins only if all of it, and the validation after it if that is charged, still fits. So no epoch
-    is ever broken off, and how many there are follows from released or public values alone.
+    Guarantee: the ledger is charged the filter's limit, as a whole, before the first epoch. Each release is charged to
+    the filter; an epoch begins only if all of it, and the validation after it if that is charged, still fits. So no
+    epoch is ever broken off, and how many there are follows from released or public values alone.
 
     Args:
         plan: with a schedule that reacts, and its filter.

@@ -135,8 +135,8 @@ class Task:
             self._prepare(loss, session)
         elif session.file or plan.filter is not None:
             raise BadInput(
-                "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when the run "
-                "is made"
+                "a checkpoint and a validation schedule need the loss before the first step: give it with loss= when "
+                "the run is made"
             )
         if isinstance(indexed, DatasetRows) and indexed.fresh:
             if "rows" not in session.origin:
@@ -226,8 +226,8 @@ class Task:
     def optimizer(self, given: OptimizerFactory | None) -> torch.optim.Optimizer:
         """The optimizer that is given, or SGD at the learning rate that the rules give for a network of one's own.
 
-        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a matrix
-        with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
+        Its initial weights are taken to be as long as PyTorch usually makes them, which follows from their shapes: a
+        matrix with n outputs has a norm of about sqrt(n / 3). So a run that is resumed gets the same rate.
 
         Raises:
             BadInput: it is none, or needs a closure or sparse gradients.
@@ -250,7 +250,8 @@ class Task:
         """What the model holds beside trained weights is what it was, and the curator's figures are summed up.
 
         Raises:
-            BadInput: the weights are no longer finite: steps at the learning rate `rate` were too long. The run ends here.
+            BadInput: the weights are no longer finite: steps at the learning rate `rate` were too long. The run ends
+                here.
         """
         self.watch.end_epoch()
         self.gradients.fixed.restore(thoroughly=True)
@@ -343,14 +344,14 @@ class Batch:
         session.require_open()
         if self.sample.used:
             raise SampleReused(
-                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted for "
-                "once. Take the next batch of the epoch"
+                f"a step was taken on {self} already: a batch is good for one step, because its sampling is accounted "
+                "for once. Take the next batch of the epoch"
             )
 
     def __len__(self) -> int:
         raise TypeError(
-            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected batch "
-            "size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
+            "how many examples a sampled batch has is private, as the examples are: sums are divided by the expected "
+            "batch size, plan.sampling.expected_batch_size(examples). For the curator's eyes, len(batch.sample) says it"
         )
 
     def __bool__(self) -> bool:
@@ -386,8 +387,8 @@ class Epoch:
         """Raise `BadInput` if the next epoch is asked for before all batches of this one were."""
         if not self.done:
             raise BadInput(
-                f"epoch {self.number} was left before its last batch: go through all of its batches, or end the run with "
-                "run.result()"
+                f"epoch {self.number} was left before its last batch: go through all of its batches, or end the run "
+                "with run.result()"
             )
 
     def __repr__(self) -> str:

@@ -46,8 +46,8 @@ def train(
     """Train a classifier at a target, choosing everything else by rule: as `privlearn train`, with the same weights.
 
     Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else
-    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so they
-    cost nothing, where a search would.
+    for zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so
+    they cost nothing, where a search would.
 
     Args:
         dataset: with declared classes, and bounds if there are any.

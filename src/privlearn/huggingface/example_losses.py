@@ -32,15 +32,15 @@ IGNORED = -100
 class ExampleLoss:
     """The training loss of a model of transformers, for each example by itself: a loss of (model, batch).
 
-    Tokens are summed over the example and divided by a public number, so that no example's loss depends on how many tokens
-    another has; targets of -100 count for nothing.
+    Tokens are summed over the example and divided by a public number, so that no example's loss depends on how many
+    tokens another has; targets of -100 count for nothing.
 
     Args:
         model: a `PreTrainedModel`, or one of PEFT around it: its class says what is to be computed.
         tokens: the public number that sums over tokens are divided by.
         smoothing: the share of each target that is spread over all classes.
-        own: in place of it, a function of (outputs, labels) to one value for each example, called as `Trainer` calls its
-            `compute_loss_func`.
+        own: in place of it, a function of (outputs, labels) to one value for each example, called as `Trainer` calls
+            its `compute_loss_func`.
 
     Attributes:
         made_up: changes made-up rows, as for every loss (`clipping.losses`).
@@ -57,8 +57,8 @@ class ExampleLoss:
         self.made_up: Callable[[Any], Any] | None = None
         if self.kind is None and own is None:
             raise BadInput(
-                f"{type(base).__name__} has a loss of its own, which is not known to be one value for each example: give "
-                "compute_loss_func(outputs, labels, num_items_in_batch=None) that returns one, shape (batch,)"
+                f"{type(base).__name__} has a loss of its own, which is not known to be one value for each example: "
+                "give compute_loss_func(outputs, labels, num_items_in_batch=None) that returns one, shape (batch,)"
             )
         self._targets = ("labels",) if own else _TARGETS.get(self.kind or "", ("labels",))
         self._tokens, self._smoothing = tokens, smoothing
@@ -70,8 +70,8 @@ class ExampleLoss:
         missing = [name for name in self._targets if name not in batch]
         if missing:
             raise BadInput(
-                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator that makes them, or rows "
-                "that have them"
+                f"the rows have no {missing[0]!r}, only {', '.join(batch)}: give a data_collator that makes them, or "
+                "rows that have them"
             )
         outputs = model(**{name: leaf for name, leaf in batch.items() if name not in self._targets})
         targets = [batch[name] for name in self._targets]
@@ -130,6 +130,7 @@ def _require_one_each(losses: Any, rows: int) -> Tensor:
         return losses
     given = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
     raise NotPerExample(
-        f"compute_loss_func gave {given} for {rows} examples: a mean over the batch hides what couples them. Return one value "
-        "for each example, shape (batch,), for example cross_entropy(..., reduction='none'), averaged over all but the batch"
+        f"compute_loss_func gave {given} for {rows} examples: a mean over the batch hides what couples them. Return "
+        "one value for each example, shape (batch,), for example cross_entropy(..., reduction='none'), averaged over "
+        "all but the batch"
     )

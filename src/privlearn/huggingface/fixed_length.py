@@ -63,8 +63,8 @@ class Padded:
         batch = self._collate(rows)
         if not isinstance(batch, Mapping):
             raise BadInput(
-                f"the data_collator made a {type(batch).__name__}: expected a dictionary of tensors, the names of which the "
-                "model's forward takes"
+                f"the data_collator made a {type(batch).__name__}: expected a dictionary of tensors, the names of "
+                "which the model's forward takes"
             )
         made = {name: value for name, value in sorted(batch.items()) if isinstance(value, Tensor)}
         if self._masks and "input_ids" in made and "attention_mask" not in made:
@@ -99,8 +99,8 @@ def require_one_length(dataset: Sized, padded: Padded) -> None:
         lengths.add(padded.lengths(padded([dataset[number]])))  # type: ignore[index]
         if len(lengths) > 1:
             raise BadInput(
-                "the rows have several lengths: give max_length=N, a public number of tokens, which all are padded or cut to "
-                "(for a decoder's texts max_target_length). Choose it without looking at single rows"
+                "the rows have several lengths: give max_length=N, a public number of tokens, which all are padded or "
+                "cut to (for a decoder's texts max_target_length). Choose it without looking at single rows"
             )
 
 

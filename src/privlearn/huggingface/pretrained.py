@@ -20,8 +20,8 @@ from privlearn.runs.result import Result
 def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Path:
     """Write the result of a run on a model of transformers: weights and configuration as `save_pretrained` writes them.
 
-    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it beside,
-    if it is public.
+    Of a model with adapters of PEFT the adapters alone are written. A tokenizer is not: no release covers it. Save it
+    beside, if it is public.
 
     Args:
         result: of the run.
@@ -41,7 +41,8 @@ def publish_pretrained(result: Result, out: str | Path, **arguments: Any) -> Pat
         written = {name: (Path(draft) / name).read_bytes() for name in names if (Path(draft) / name).is_file()}
     if set(written) != set(names):
         raise BadInput(
-            f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: publish it with pv.publish"
+            f"save_pretrained of {type(network).__name__} did not write {' and '.join(names)}: publish it with "
+            "pv.publish"
         )
     if adapts:
         _require_all_in(network, written[ADAPTER])
@@ -56,8 +57,8 @@ def _require_all_in(network: Any, adapter: bytes) -> None:
     saved = sum(own.numel() for own in load(adapter).values())
     if saved < trained:
         raise BadInput(
-            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in modules_to_save, or freeze "
-            "them before training"
+            f"{trained} numbers were trained, and PEFT saves {saved}: name the other layers in modules_to_save, or "
+            "freeze them before training"
         )
 
 

@@ -57,8 +57,8 @@ class Privacy(TypedDict, total=False):
         max_target_length: the same for what a decoder gives; by default `max_length`.
         tokens_per_example: the public number that a sum over an example's tokens is divided by; by default their padded
             number.
-        made_up: for models that refuse rows of random tokens: changes such a batch into one as the data are, for the checks
-            before training. It is never called with the data.
+        made_up: for models that refuse rows of random tokens: changes such a batch into one as the data are, for the
+            checks before training. It is never called with the data.
         log_private_loss: whether to log the training loss, which no guarantee covers.
         ledger, streams: as of `pv.dpsgd`.
     """
@@ -83,11 +83,12 @@ class Privacy(TypedDict, total=False):
 class PrivateTrainer(Trainer):
     """Trainer of transformers, with differential privacy: `PrivateTrainer(model, args, ..., epsilon=3, delta=1e-5)`.
 
-    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples of
-    per_device_train_batch_size x gradient_accumulation_steps examples on average, computed per_device_train_batch_size at a
-    time; an example's loss is its own (`ExampleLoss`), its gradient is clipped, the ledger is charged, and noise is added
-    before the trainer's own optimizer takes its step. Logs have `epsilon_spent`, the price of the steps so far. Not covered:
-    metrics on `eval_dataset` (which is to be public), the tokenizer, and the loss with `log_private_loss`.
+    Guarantee: that of its `plan`, for what `publish` writes and for all weights on the way. Batches are Poisson samples
+    of per_device_train_batch_size x gradient_accumulation_steps examples on average, computed
+    per_device_train_batch_size at a time; an example's loss is its own (`ExampleLoss`), its gradient is clipped, the
+    ledger is charged, and noise is added before the trainer's own optimizer takes its step. Logs have `epsilon_spent`,
+    the price of the steps so far. Not covered: metrics on `eval_dataset` (which is to be public), the tokenizer, and
+    the loss with `log_private_loss`.
 
     Args:
         model, args: as of `Trainer`; all of its other arguments are taken by name.
@@ -158,8 +159,8 @@ class PrivateTrainer(Trainer):
         path = Path(self.args.output_dir) / CHECKPOINT
         if path.exists() and not resume_from_checkpoint:
             raise BadInput(
-                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it and "
-                "begin anew (what it was charged stays charged)"
+                f"{path} holds an interrupted run: go on with it by train(resume_from_checkpoint=True), or delete it "
+                "and begin anew (what it was charged stays charged)"
             )
         if resume_from_checkpoint and not path.exists():
             raise BadInput(f"there is no interrupted run in {path}: give resume_from_checkpoint=False to begin one")
@@ -216,8 +217,8 @@ class PrivateTrainer(Trainer):
         missing = [name for key, name in trained.items() if key not in held]
         if missing:
             raise BadInput(
-                f"the optimizer does not have the trainable parameter {missing[0]!r}: give it all of them, or freeze it with "
-                "requires_grad_(False)"
+                f"the optimizer does not have the trainable parameter {missing[0]!r}: give it all of them, or freeze "
+                "it with requires_grad_(False)"
             )
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:

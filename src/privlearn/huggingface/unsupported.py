@@ -54,8 +54,8 @@ def require_arguments(args: Any) -> None:
     optimizer = str(getattr(args.optim, "value", args.optim))
     if any(name in optimizer for name in _OPTIMIZERS):
         raise BadInput(
-            f"TrainingArguments(optim={optimizer!r}) can't be used: it steps within the backward pass, before gradients are "
-            "clipped and noised. Use another, such as adamw_torch"
+            f"TrainingArguments(optim={optimizer!r}) can't be used: it steps within the backward pass, before "
+            "gradients are clipped and noised. Use another, such as adamw_torch"
         )
 
 
@@ -71,18 +71,19 @@ def require_rows(dataset: Any, evaluated: Any, collator: Any) -> None:
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
             f"train_dataset is a {type(dataset).__name__}: its rows have no numbers, so it is not known how likely "
-            "one of them is to be drawn. Give a map-style data set, for example datasets.Dataset.from_list(list(dataset))"
+            "one of them is to be drawn. Give a map-style data set, for example "
+            "datasets.Dataset.from_list(list(dataset))"
         )
     joined = evaluated.values() if isinstance(evaluated, dict) else (evaluated,)
     if any(each is dataset for each in joined):
         raise BadInput(
-            "eval_dataset is train_dataset: its metrics would be of the private rows, without noise. Give public rows, or "
-            "none"
+            "eval_dataset is train_dataset: its metrics would be of the private rows, without noise. Give public rows, "
+            "or none"
         )
     if type(collator).__name__ in _PACKING or getattr(collator, "return_flash_attn_kwargs", False):
         raise BadInput(
-            f"data_collator is a {type(collator).__name__}, which packs several rows into one: a row's gradient would depend "
-            "on the others. Use one that pads, such as DataCollatorForLanguageModeling"
+            f"data_collator is a {type(collator).__name__}, which packs several rows into one: a row's gradient would "
+            "depend on the others. Use one that pads, such as DataCollatorForLanguageModeling"
         )
 
 

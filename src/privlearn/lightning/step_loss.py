@@ -17,9 +17,9 @@ from privlearn.errors import BadInput, NotPerExample
 class StepLoss:
     """`training_step` of a LightningModule, called with batches of one example: a loss of (model, batch).
 
-    What it returns for one example is that example's loss, whatever it would do with a batch: a mean over one is the example's
-    own. So nothing has to be believed of how it averages. The engine computes all examples of a batch at once where
-    `torch.func.vmap` can follow the step, and one after the other where it can't.
+    What it returns for one example is that example's loss, whatever it would do with a batch: a mean over one is the
+    example's own. So nothing has to be believed of how it averages. The engine computes all examples of a batch at once
+    where `torch.func.vmap` can follow the step, and one after the other where it can't.
     """
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
@@ -36,8 +36,8 @@ class StepLoss:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             given = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise NotPerExample(
-                f"training_step gave {given} for a batch of one example: expected its loss, a tensor of one number, or a "
-                "dictionary with 'loss'"
+                f"training_step gave {given} for a batch of one example: expected its loss, a tensor of one number, or "
+                "a dictionary with 'loss'"
             )
         return loss.reshape(())
 
@@ -71,8 +71,8 @@ def no_metrics_in(module: nn.Module) -> Iterator[None]:
     for name, own in module.named_modules():
         if _updates(own) != counts.get(name):
             raise BadInput(
-                f"training_step updates the metric {name!r} with private rows: its figures would be logged without noise. "
-                "Update it in validation_step"
+                f"training_step updates the metric {name!r} with private rows: its figures would be logged without "
+                "noise. Update it in validation_step"
             )
 
 

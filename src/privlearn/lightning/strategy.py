@@ -34,17 +34,19 @@ class PrivateStrategy(SingleDeviceStrategy):
     """A strategy of Lightning with differential privacy: `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
 
     Guarantee: that of `plan`, for the module after the last step and after each. The module, its `training_step`,
-    `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and batches are
-    drawn from them (`pv.make_private`); `training_step` is called with one example at a time (`StepLoss`), unless `loss` is
-    given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere. Validation and test loaders are
+    `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and
+    batches are drawn from them (`pv.make_private`); `training_step` is called with one example at a time (`StepLoss`),
+    unless `loss` is given. `epsilon_spent` is logged; what `training_step` logs is private, and goes nowhere.
+    Validation and test loaders are
     used as they are: their metrics are not covered, and the rows are to be public.
 
     Args:
         device: where to compute; by default the first GPU, if there is one.
-        loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`: faster.
+        loss: a function of (module, batch) to one value for each example, shape (batch,), in place of `training_step`:
+            faster.
         log_private_loss: whether to log the training loss as `private_loss`, which no guarantee covers.
-        settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader and the epochs: epsilon,
-            delta, max_grad_norm, examples, microbatch, ...
+        settings: the arguments of `pv.make_private` but for the model, the optimizer, the loader and the epochs:
+            epsilon, delta, max_grad_norm, examples, microbatch, ...
 
     Raises:
         NotPerExample: the module or the loss couples examples; when training begins, before anything is spent.
@@ -147,8 +149,8 @@ class PrivateStrategy(SingleDeviceStrategy):
         """A checkpoint, for anything but to go on training: noise would be drawn anew for steps that were taken before."""
         if self.lightning_module.trainer.state.fn == "fit":
             raise BadInput(
-                "ckpt_path can't be used with fit: a private run can't go on from Lightning's checkpoint. Load its weights "
-                "into the module, and begin another run with the same ledger"
+                "ckpt_path can't be used with fit: a private run can't go on from Lightning's checkpoint. Load its "
+                "weights into the module, and begin another run with the same ledger"
             )
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=weights_only)
         return loaded

@@ -1,9 +1,11 @@
 """Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights and bounds on its vectors.
 
-The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and 1.41) by examples that meet
-the stated assumptions. Those here hold for any weights, and are nearly attained: tests search for the worst example.
+The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and 1.41) by examples
+that meet the stated assumptions. Those here hold for any weights, and are nearly attained: tests search for the worst
+example.
 
-Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at most `outputs`, and R_h =
+Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at most `outputs`, and
+R_h =
 |w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and g = f - u s the coefficients of an example are
 
     a = sum_h (g - z_h)^2 + k u^2 (f - z_h),    b_h = 2 [(s g - k u f) - z_h (s - k u)] z_in,
@@ -81,7 +83,8 @@ def squared(weight: Tensor, inputs: float, outputs: float) -> Sensitivities:
 def binary(weight: Tensor, inputs: float) -> Sensitivities:
     """Of an output layer with binary cross-entropy for each class, targets in [0, 1]; arguments as for `hidden`.
 
-    Here dT_h = (s - y_h) z and C_h = k z z^T / 2 with the logistic function s and its slope k, and b_h = (s - y_h - k u) z.
+    Here dT_h = (s - y_h) z and C_h = k z z^T / 2 with the logistic function s and its slope k, and b_h = (s - y_h - k
+    u) z.
     """
     radii = torch.linalg.vector_norm(weight.detach().double(), dim=1) * inputs
     s = torch.sigmoid(radii)

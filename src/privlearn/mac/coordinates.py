@@ -1,7 +1,7 @@
 """Auxiliary coordinates: for each example what its hidden layers should give, fitted to that example alone.
 
-Guarantee: an example's coordinates are a function of the released weights, of that example, and, where they are stored, of
-its own earlier ones. Losses are added up, never averaged over the batch; optimizers act number by number, and begin
+Guarantee: an example's coordinates are a function of the released weights, of that example, and, where they are stored,
+of its own earlier ones. Losses are added up, never averaged over the batch; optimizers act number by number, and begin
 afresh at each visit. So coordinates need no noise: they are never released (Harder et al. 2019, sec. 2.1).
 """
 
@@ -30,13 +30,14 @@ _SWEEP = "sweep"
 class Coordinates:
     """How auxiliary coordinates are fitted: public numbers.
 
-    By default one sweep, with which dpmac's default mu goes; the paper's way is `Coordinates(30, 0.003, "adam")` and mu 1.
+    By default one sweep, with which dpmac's default mu goes; the paper's way is `Coordinates(30, 0.003, "adam")` and mu
+    1.
 
     Attributes:
         steps: Z-steps at each visit of an example.
         rate: their learning rate; for sweeps, what share of the way each goes, at most 1.
-        optimizer: "adam" or "sgd", which act on each number by itself, or "sweep", which goes through the layers from the
-            output to the input and back (see `_sweep`): one sweep at rate 1 does what thousands of small steps do.
+        optimizer: "adam" or "sgd", which act on each number by itself, or "sweep", which goes through the layers from
+            the output to the input and back (see `_sweep`): one sweep at rate 1 does what thousands of small steps do.
         stored: whether an example's coordinates are kept for its next visit; else they start at what the network gives.
     """
 
@@ -51,7 +52,8 @@ class Coordinates:
         one_of("optimizer of the coordinates", self.optimizer, [*_OPTIMIZERS, _SWEEP])
         if self.optimizer == _SWEEP and self.rate > 1:
             raise BadInput(
-                f"the rate of the coordinates is {self.rate:g}, and a sweep at rate 1 goes all the way: expected at most 1, "
+                f"the rate of the coordinates is {self.rate:g}, and a sweep at rate 1 goes all the way: expected at "
+                "most 1, "
                 'for example pv.mac.Coordinates(steps=1, rate=1.0, optimizer="sweep")'
             )
 
@@ -150,10 +152,10 @@ def _sweep(
 
         r_K = -W_{K+1}' loss'(u) / (2 mu),    r_k = W_{k+1}' (f'(u_{k+1}) r_{k+1})
 
-    which is backpropagation, through the coordinates in place of the activations, of -loss / (2 mu). So the first pass finds
-    the residuals that belong to z as it is, and the second, from the input on, lays out a z that has them (or, at a rate
-    below 1, residuals between those and its own). Layers far from the output have residuals as large as their gradients are
-    from the first sweep on; steps along gradients move them by the rate to the power of their distance.
+    which is backpropagation, through the coordinates in place of the activations, of -loss / (2 mu). So the first pass
+    finds the residuals that belong to z as it is, and the second, from the input on, lays out a z that has them (or, at
+    a rate below 1, residuals between those and its own). Layers far from the output have residuals as large as their
+    gradients are from the first sweep on; steps along gradients move them by the rate to the power of their distance.
     """
     u = [first, *(arguments(layer, own) for layer, own in zip(layers[1:], z, strict=True))]
     residual = output.first(u[-1], y) @ layers[-1].linear.weight / (-2 * mu)

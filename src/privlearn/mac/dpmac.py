@@ -59,8 +59,8 @@ class MacOptions(TypedDict, total=False):
 
     Keys:
         weight_steps: optimizer steps on each released objective.
-        newton: for the expansion of second order: what the optimizer is given is the step to the objective's minimum, with
-            curvature per example below this damping counted as that, in place of the gradient. None: the gradient.
+        newton: for the expansion of second order: what the optimizer is given is the step to the objective's minimum,
+            with curvature per example below this damping counted as that, in place of the gradient. None: the gradient.
         activations: activation functions by their modules' classes, beside ReLU and softplus.
         private: False to train without noise, for comparison: the result can't be published.
         microbatch: examples computed at once.
@@ -97,16 +97,18 @@ def dpmac(
     objectives at the weights as they are, bounded by `plan.clip`, are released jointly: one event for a batch. Steps on
     the objective that was released follow, at no further cost.
 
-    Guarantee: as for `dpsgd`, the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and `plan.unit`, and
-    the ledger is charged exactly `plan.event()`. Coordinates and whatever is computed from them without noise are never
-    returned but as `private_diagnostics`. Targets are looked at once, for the data's curator, before anything is spent.
+    Guarantee: as for `dpsgd`, the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and
+    `plan.unit`, and the ledger is charged exactly `plan.event()`. Coordinates and whatever is computed from them
+    without noise are never returned but as `private_diagnostics`. Targets are looked at once, for the data's curator,
+    before anything is spent.
 
     Args:
         plan: what will be spent; its `clip` is `pv.mac.Derivatives` (also says the order of the expansion) or
             `pv.mac.Analytic`.
         model: an `nn.Sequential` of Linear layers with activations between them, or a function from the shape of one
             (transformed) example to one. Trained in place.
-        loss: "binary_cross_entropy" (of each class by itself, as in the paper), "cross_entropy" (softmax, first order), "mse".
+        loss: "binary_cross_entropy" (of each class by itself, as in the paper), "cross_entropy" (softmax, first order),
+            "mse".
         dataset: as for `dpsgd`; targets are labels, or numbers of shape (rows, outputs).
         optimizer: makes the optimizer from the parameters; any of torch.optim.
         learning_rate_schedule: learning rates are multiplied by its value over its value at epoch 0.
@@ -121,8 +123,8 @@ def dpmac(
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit each
-            other; before anything is spent. Or weights that are no longer finite, because steps were too long.
+        BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit
+            each other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
     require_one_process()
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
@@ -156,13 +158,14 @@ class MacSettings:
         bound = _bound(plan)
         if not isinstance(self.coordinates, Coordinates):
             raise BadInput(
-                f"coordinates is {self.coordinates!r}: expected pv.mac.Coordinates(), or pv.mac.Coordinates(30, 0.003, 'adam')"
+                f"coordinates is {self.coordinates!r}: expected pv.mac.Coordinates(), or pv.mac.Coordinates(30, 0.003, "
+                "'adam')"
             )
         count("weight_steps", self.weight_steps, most=10_000)
         if self.newton is not None and bound.order == 1:
             raise BadInput(
-                f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second derivatives, "
-                "pv.mac.Derivatives(first, second=...)"
+                f"newton is {self.newton:g}, and the expansion is of first order: Newton steps need second "
+                "derivatives, pv.mac.Derivatives(first, second=...)"
             )
         if self.newton is not None:
             positive("newton", self.newton)
@@ -331,7 +334,8 @@ def _bound(plan: Plan) -> Layerwise:
     if isinstance(plan.clip, Derivatives | Analytic):
         return plan.clip
     raise BadInput(
-        f"the plan's clip is {plan.clip!r}, for gradients: dpmac needs pv.mac.Derivatives(0.3), or pv.mac.Analytic(z_norm=...)"
+        f"the plan's clip is {plan.clip!r}, for gradients: dpmac needs pv.mac.Derivatives(0.3), or "
+        "pv.mac.Analytic(z_norm=...)"
     )
 
 
@@ -339,7 +343,8 @@ def _require_inputs(layers: Sequence[Layer], shape: tuple[int, ...]) -> None:
     given = torch.Size(shape).numel()
     if given != layers[0].linear.in_features:
         raise BadInput(
-            f"examples have {given} features (shape {shape}), and the first layer takes {layers[0].linear.in_features}: "
+            f"examples have {given} features (shape {shape}), and the first layer takes "
+            f"{layers[0].linear.in_features}: "
             "expected a network for rows of that shape"
         )
 

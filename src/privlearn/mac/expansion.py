@@ -1,8 +1,8 @@
 """Per-example Taylor coefficients of each layer's objective (Harder et al. 2019, sec. 2.2), as factors of outer products.
 
 With u = W z_in for the weights W that were released last, the objective of a hidden layer for one example is
-sum_h (z_h - f(u_h))^2. Its derivatives by row h of W are d_h z_in with d = 2 f'(u) (f(u) - z), and, halved, c_h z_in z_in^T
-with c = f'^2 + f'' (f - z). Output layers differ in d and c only.
+sum_h (z_h - f(u_h))^2. Its derivatives by row h of W are d_h z_in with d = 2 f'(u) (f(u) - z), and, halved, c_h z_in
+z_in^T with c = f'^2 + f'' (f - z). Output layers differ in d and c only.
 
 The objective of one layer that was released, as a polynomial in its weights: what is done with it is post-processing.
 """
@@ -33,7 +33,8 @@ class Output:
         name: what to call it.
         losses: (u, y) to one number for each example.
         first: (u, y) to d.
-        second: (u, y) to c; None: the second derivatives couple outputs, and only the expansion of first order is there.
+        second: (u, y) to c; None: the second derivatives couple outputs, and only the expansion of first order is
+            there.
     """
 
     name: str
@@ -86,7 +87,8 @@ def output_named(name: str, order: int) -> Output:
     output = OUTPUTS[one_of("the loss of dpmac", name, OUTPUTS)]
     if order == 2 and output.second is None:
         raise BadInput(
-            "softmax cross-entropy has second derivatives that couple the classes: use the expansion of first order, or "
+            "softmax cross-entropy has second derivatives that couple the classes: use the expansion of first order, "
+            "or "
             f"{BINARY.name}, which is that of each class by itself"
         )
     return output
@@ -98,33 +100,34 @@ def targets(output: Output, y: Tensor, outputs: int, like: Tensor) -> Tensor:
     This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee.
 
     Raises:
-        BadInput: labels that are no classes of the network, targets of another shape, or outside [0, 1] for cross-entropy.
+        BadInput: labels that are no classes of the network, targets of another shape, or outside [0, 1] for
+            cross-entropy.
     """
     if not y.is_floating_point() and y.dim() == 1 and output is not SQUARED:
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= outputs):
             raise BadInput(
-                f"there are labels from {int(y.min())} to {int(y.max())}, and the network has {outputs} outputs: expected "
-                f"labels from 0 to {outputs - 1}"
+                f"there are labels from {int(y.min())} to {int(y.max())}, and the network has {outputs} outputs: "
+                f"expected labels from 0 to {outputs - 1}"
             )
         return F.one_hot(y.long(), outputs).to(like)
     if output is SQUARED and y.dim() == 1 and not y.is_floating_point() and outputs > 1:
         raise BadInput(
-            f"targets are whole numbers of shape (rows,), and the network has {outputs} outputs: mse takes numbers of shape "
-            "(rows, outputs), not labels; for an autoencoder, the inputs themselves: (x, x.flatten(1))"
+            f"targets are whole numbers of shape (rows,), and the network has {outputs} outputs: mse takes numbers of "
+            "shape (rows, outputs), not labels; for an autoencoder, the inputs themselves: (x, x.flatten(1))"
         )
     values = y.flatten(1) if y.dim() > 1 else y[:, None]
     if values.shape[1] != outputs:
         raise BadInput(
-            f"targets have {values.shape[1]} numbers for each example and the network {outputs} outputs: expected as many, or "
-            "whole-number labels of shape (rows,)"
+            f"targets have {values.shape[1]} numbers for each example and the network {outputs} outputs: expected as "
+            "many, or whole-number labels of shape (rows,)"
         )
     values = values.to(like)
     if not values.isfinite().all():
         raise BadInput("there are targets that are not finite numbers: fill them in, or leave out such rows")
     if output is not SQUARED and len(values) and (float(values.min()) < 0 or float(values.max()) > 1):
         raise BadInput(
-            f"there are targets from {float(values.min()):.4g} to {float(values.max()):.4g}: {output.name} needs targets in "
-            "[0, 1]; scale them by public bounds, or use mse"
+            f"there are targets from {float(values.min()):.4g} to {float(values.max()):.4g}: {output.name} needs "
+            "targets in [0, 1]; scale them by public bounds, or use mse"
         )
     if output is SOFTMAX and not torch.allclose(values.sum(1), values.new_ones(len(values)), atol=1e-4):
         raise BadInput("targets of an example do not add up to 1: cross_entropy needs probabilities or labels")
@@ -170,9 +173,10 @@ class Surrogate:
     def newton(self, weight: Tensor, damping: float) -> Tensor:
         """The step from `weight`, to be subtracted, to the minimum of a convex polynomial near this one.
 
-        Noise makes C indefinite, and the polynomial unbounded below. Eigenvalues below a floor count as that: `damping`, or
-        the size that noise alone reaches, whichever is more. (The noise is a symmetric Gaussian matrix, whose eigenvalues end
-        near sqrt(2 inputs) times the standard deviation.) So no step is longer than |gradient| / (2 floor).
+        Noise makes C indefinite, and the polynomial unbounded below. Eigenvalues below a floor count as that:
+        `damping`, or the size that noise alone reaches, whichever is more. (The noise is a symmetric Gaussian matrix,
+        whose eigenvalues end near sqrt(2 inputs) times the standard deviation.) So no step is longer than |gradient| /
+        (2 floor).
         """
         gradient = self.gradient(weight)
         if self.curvature is None:

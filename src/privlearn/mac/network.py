@@ -22,8 +22,9 @@ from privlearn.runs.result import mean, with_nan, without_nan
 
 #: Beyond this argument softplus is its asymptote to the last digit of double precision.
 _FAR = 40.0
-#: Distance of the points at which suprema of softplus are tabulated, and what may lie above them in between, relatively: the
-#: functions are at least 0.25 there and have second derivatives below 2, so that it is at most 2 * _STEP^2 / 8 / 0.25.
+#: Distance of the points at which suprema of softplus are tabulated, and what may lie above them in between,
+#: relatively: the functions are at least 0.25 there and have second derivatives below 2, so that it is at most 2 *
+#: _STEP^2 / 8 / 0.25.
 _STEP = 1e-3
 _BETWEEN = 1e-6
 
@@ -64,8 +65,8 @@ class Activation:
         value: f.
         slope: f'.
         curvature: f''.
-        suprema: radii R, shape (units,), in double precision, to bounds over |u| <= R; constants will do. None: analytic
-            sensitivities are not known, and are refused.
+        suprema: radii R, shape (units,), in double precision, to bounds over |u| <= R; constants will do. None:
+            analytic sensitivities are not known, and are refused.
         lipschitz: the supremum of |f'| everywhere; with `suprema`.
     """
 
@@ -163,8 +164,9 @@ LN2 = math.log(2)
 Activations = Mapping[type[nn.Module], Activation]
 KNOWN: Activations = {nn.ReLU: RELU, nn.Softplus: SOFTPLUS, nn.Tanh: TANH}
 _EXPECTED = (
-    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU, Softplus or Tanh between them "
-    "(or an Activation of your own, in activations=), and a Linear layer last (a Flatten may come first), such as mlp:300"
+    "DP-MAC trains fully connected networks: an nn.Sequential of Linear layers with ReLU, Softplus or Tanh between "
+    "them (or an Activation of your own, in activations=), and a Linear layer last (a Flatten may come first), such as "
+    "mlp:300"
 )
 
 
@@ -255,8 +257,8 @@ def _flat(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
 def _activation(module: nn.Module, known: Activations, name: str) -> Activation:
     if isinstance(module, nn.Softplus) and (module.beta != 1 or module.threshold < 20):
         raise BadInput(
-            f"Softplus at {name!r} has beta {module.beta} and threshold {module.threshold}: expected nn.Softplus() as it "
-            "comes, or an Activation of your own in activations="
+            f"Softplus at {name!r} has beta {module.beta} and threshold {module.threshold}: expected nn.Softplus() as "
+            "it comes, or an Activation of your own in activations="
         )
     return known[type(module)]
 
@@ -290,8 +292,8 @@ def with_ones(rows: Tensor, layer: Layer) -> Tensor:
 @final
 class LayerDiagnostics:
     """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and the
-    share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such layers add
-    nothing) is `left_out`.
+    share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such layers
+    add nothing) is `left_out`.
     """
 
     def __init__(self, layers: int) -> None:

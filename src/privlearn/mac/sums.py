@@ -36,8 +36,8 @@ Observer = Callable[[Tensor, list[Tensor], Tensor], None]
 class BatchDerivatives:
     """Computes, for drawn batches, what DP-MAC releases: sums of clipped derivatives of each layer's objective.
 
-    For each example its coordinates are fitted by itself, with the weights as they are; then come its derivatives in all
-    layers, and `clipping` bounds and adds them up.
+    For each example its coordinates are fitted by itself, with the weights as they are; then come its derivatives in
+    all layers, and `clipping` bounds and adds them up.
 
     Args:
         layers: the network's; their weights are read whenever a batch is computed.
@@ -109,8 +109,8 @@ class BatchDerivatives:
         """The bounded sums over the examples that `sample` drew: for each layer its first, then its second part.
 
         First parts are the sums of dT (of b, where bounds are analytic and the expansion is of second order), of shape
-        (outputs, inputs), the bias as the last input; second parts those of C = d2T / 2, of shape (outputs, inputs, inputs).
-        T is the layer's objective as eq. 2 has it, so that of a hidden layer is mu |z_k - f(W_k z_{k-1})|^2.
+        (outputs, inputs), the bias as the last input; second parts those of C = d2T / 2, of shape (outputs, inputs,
+        inputs). T is the layer's objective as eq. 2 has it, so that of a hidden layer is mu |z_k - f(W_k z_{k-1})|^2.
 
         Args:
             sample: the batch.
@@ -247,7 +247,8 @@ class Products:
     Attributes:
         inputs: z, shape (examples, inputs), a column of ones for the bias included.
         first: d, shape (examples, outputs): the first derivatives of example n are d_n z_n^T.
-        second: c, shape (examples, outputs): those of second order, halved, are c_nh z_n z_n^T for unit h. None: not wanted.
+        second: c, shape (examples, outputs): those of second order, halved, are c_nh z_n z_n^T for unit h. None: not
+            wanted.
     """
 
     inputs: Tensor
@@ -264,10 +265,10 @@ class Products:
 class DerivativeSums:
     """Adds up clipped derivatives, layer by layer, a few examples at a time.
 
-    Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and likewise that
-    of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to that layer.
-    Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven); sums are in double
-    precision.
+    Guarantee: one example changes a layer's sum of first derivatives by at most its limit in Frobenius norm, and
+    likewise that of second ones, whatever the example holds; an example with a layer that is not finite adds nothing to
+    that layer. Limits leave room for the rounding of norms and sums (`rounding` says how much, and what is proven);
+    sums are in double precision.
 
     Args:
         shapes: (outputs, inputs) of each layer, the bias's column included.

@@ -1,11 +1,11 @@
 """Gaussian noise from a run's noise stream: floating point, or on a grid in exact arithmetic.
 
-What leaves a grid holds no trace of floating point. A value is rounded to the grid and gets a Gaussian that is rounded to the
-same grid. Because the value lies on the grid, that is the Gaussian mechanism followed by rounding: post-processing, so that
-every guarantee of the Gaussian mechanism holds as it stands, by whichever accountant. (The discrete Gaussian of Canonne,
-Kamath and Steinke 2020 has the same law up to parts in 2^24 here, but is covered by zCDP and Renyi DP only.) Rounding moves
-each of d numbers by at most half a step, so one example can change the rounded value by the sensitivity and step x sqrt(d) at
-most; the noise is scaled to that.
+What leaves a grid holds no trace of floating point. A value is rounded to the grid and gets a Gaussian that is rounded
+to the same grid. Because the value lies on the grid, that is the Gaussian mechanism followed by rounding:
+post-processing, so that every guarantee of the Gaussian mechanism holds as it stands, by whichever accountant. (The
+discrete Gaussian of Canonne, Kamath and Steinke 2020 has the same law up to parts in 2^24 here, but is covered by zCDP
+and Renyi DP only.) Rounding moves each of d numbers by at most half a step, so one example can change the rounded value
+by the sensitivity and step x sqrt(d) at most; the noise is scaled to that.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def require_noisable(values: Sequence[Tensor]) -> None:
             raise BadInput(f"noise can't be added to numbers of type {value.dtype}: expected float32 or float64")
         if not value.is_contiguous():
             raise BadInput(
-                f"noise can't be added to a tensor of shape {tuple(value.shape)} and strides {value.stride()}: expected a "
-                "contiguous one; give value.contiguous()"
+                f"noise can't be added to a tensor of shape {tuple(value.shape)} and strides {value.stride()}: "
+                "expected a contiguous one; give value.contiguous()"
             )
 
 
@@ -67,10 +67,10 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
     """`count` independent N(0, 1) draws, of type float64 or else float32, four at a time.
 
     Four draws are a radius times a uniform direction on the sphere in four dimensions. The squared radius is -2 ln(u v)
-    for uniform u and v, half as many logarithms as Box and Muller's method takes; it is split at a uniform point between
-    two pairs, each of which gets an angle. Radii come from 53 bits and double precision, so that tails reach beyond 8.6
-    standard deviations (further out there are 1e-17 of the normal distribution); split and angles from 53 bits, or from
-    32 for float32.
+    for uniform u and v, half as many logarithms as Box and Muller's method takes; it is split at a uniform point
+    between two pairs, each of which gets an angle. Radii come from 53 bits and double precision, so that tails reach
+    beyond 8.6 standard deviations (further out there are 1e-17 of the normal distribution); split and angles from 53
+    bits, or from 32 for float32.
     """
     fours = (count + 3) // 4
     wide = dtype == torch.float64
@@ -114,8 +114,8 @@ def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
 
 #: Rounding may raise the sensitivity by this share.
 _ROOM = 2.0**-10
-#: The error of Box and Muller's method in double precision, relative to the radius: eight times what it can be with functions
-#: that are good to one unit in the last place.
+#: The error of Box and Muller's method in double precision, relative to the radius: eight times what it can be with
+#: functions that are good to one unit in the last place.
 _ERROR = 2.0**-46
 _BLOCK_ON_GRID = 1 << 16
 _MORE = 4  # further words of 64 bits where the first do not decide
@@ -124,9 +124,9 @@ _MORE = 4  # further words of 64 bits where the first do not decide
 def add_on_grid(values: Sequence[Tensor], noise_multiplier: float, sensitivity: float, stream: NoiseStream) -> None:
     """Round `values` to a grid and add Gaussian noise that is rounded to it, in place.
 
-    Guarantee: that of a Gaussian release with `noise_multiplier`, if one example changes `values` by at most `sensitivity` in
-    L2 norm together. Sums and noise are added up exactly, in whole multiples of the step; only the result is rounded to
-    the type of `values`.
+    Guarantee: that of a Gaussian release with `noise_multiplier`, if one example changes `values` by at most
+    `sensitivity` in L2 norm together. Sums and noise are added up exactly, in whole multiples of the step; only the
+    result is rounded to the type of `values`.
     """
     numbers = sum(value.numel() for value in values)
     step = 2.0 ** math.floor(math.log2(sensitivity * _ROOM / math.sqrt(max(numbers, 1))))
@@ -152,7 +152,8 @@ def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:
     angles = torch.from_numpy(words[pairs:]).double().mul_(math.pi * 2.0**-63)
     radii = uniform.log().mul_(-2.0).sqrt_()
     exact = torch.stack([radii * angles.cos(), radii * angles.sin()]).mul_(scale)
-    # The uniform number is known to 2^-52 or better, which moves the radius by at most twice that over (uniform x radius).
+    # The uniform number is known to 2^-52 or better, which moves the radius by at most twice that over (uniform x
+    # radius).
     error = (radii * _ERROR + 2.0**-51 / (uniform * radii)).mul_(scale)
     whole = exact.round()
     undecided = ~((exact - whole).abs_() + error < 0.5).all(0)

@@ -29,7 +29,8 @@ def release(
 
     Guarantee: the event that the sample makes of Gaussian(noise_multiplier), for the adjacency of the parts. It is
     charged first; if the ledger refuses, nothing is drawn. With m parts, part i gets noise of standard deviation
-    noise_multiplier x sqrt(m) x its sensitivity, so that together they are one release of sensitivity 1 (DP-MAC, sec. 2.3).
+    noise_multiplier x sqrt(m) x its sensitivity, so that together they are one release of sensitivity 1 (DP-MAC, sec.
+    2.3).
     Any other public split of that unit will do: with `shares` whose squares add up to at most 1, part i gets noise of
     noise_multiplier x its sensitivity / its share.
 
@@ -44,8 +45,8 @@ def release(
         For each part its tensors, to which noise has been added in place; free to use from here on.
 
     Raises:
-        BadInput: values bounded in L1 or that noise can't be added to, or shares that are more than the whole; nothing is
-            charged.
+        BadInput: values bounded in L1 or that noise can't be added to, or shares that are more than the whole; nothing
+            is charged.
         SampleReused: the sample was released before, or the parts come from different samples.
         BudgetExceeded, AdjacencyMismatch, UnsupportedEvent: by the ledger.
     """
@@ -77,8 +78,8 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
     whole = math.fsum(share**2 for share in numbers)
     if len(numbers) != parts or whole > 1 + 1e-9:
         raise BadInput(
-            f"there are {len(numbers)} shares for {parts} parts, and their squares add up to {whole:.6g}: expected one for "
-            "each, with squares that add up to at most 1"
+            f"there are {len(numbers)} shares for {parts} parts, and their squares add up to {whole:.6g}: expected one "
+            "for each, with squares that add up to at most 1"
         )
     return [math.sqrt(max(whole, 1.0)) / share for share in numbers]
 

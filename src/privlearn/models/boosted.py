@@ -20,7 +20,8 @@ class Boosted(nn.Module):
     """Bins each column of a row, looks its scores up in one table for each block, and adds them up.
 
     A block's cell is made of the groups that some columns' bins fall into. Everything is a buffer, so a published model
-    needs nothing but its weights. A number that is missing (NaN) is in bin 0, and so is a category that is not declared.
+    needs nothing but its weights. A number that is missing (NaN) is in bin 0, and so is a category that is not
+    declared.
 
     Args:
         columns: how many there are.

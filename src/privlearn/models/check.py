@@ -28,8 +28,8 @@ def require_shaped(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise BadInput(
-                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model once on "
-                "made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
+                f"{name!r} has no shape yet: a lazy module takes it from the first rows that it sees. Run the model "
+                "once on made-up rows, for example model(torch.zeros(1, *shape)), or use modules that are not lazy"
             )
 
 
@@ -41,7 +41,8 @@ def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
                 raise NotPerExample(f"{type(module).__name__} at {name or 'the top'!r} {reason}", module=name)
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and not fixed:
             raise NotPerExample(
-                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set track_running_stats=False",
+                f"{type(module).__name__} at {name!r} keeps running statistics of the data: set "
+                "track_running_stats=False",
                 module=name,
             )
 
@@ -51,13 +52,14 @@ def require_per_example(
 ) -> None:
     """Check that the output for one example depends on that example alone, and that nothing is remembered.
 
-    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape and
+    Known offenders are refused by name. Then a copy of the model, in training mode, runs on made-up rows of the shape
+    and
     type of `inputs`, of several scales: each row of small and larger batches must come out as it does by itself (for a
-    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is looked at
-    in double precision; in the model's own where it can't run in that.
+    model that draws random numbers: as it does beside other rows), and no buffer or parameter may change. That is
+    looked at in double precision; in the model's own where it can't run in that.
 
-    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with running
-    statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
+    With `fixed` the model is never trained and always in evaluation mode, and is checked in that: there norms with
+    running statistics are fixed affine maps. `what` is checked, in messages: a model, or "the loss" that calls one.
 
     Raises:
         NotPerExample: with the module's name and what to use in its place.
@@ -92,8 +94,8 @@ def require_per_example(
     for name, value in twin.state_dict().items():
         if not torch.equal(value, before[name]):
             raise NotPerExample(
-                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, or "
-                "keep it fixed",
+                f"{name!r} changes when the model runs: it would carry the data into the published model. Remove it, "
+                "or keep it fixed",
                 state=name,
             )
 

@@ -34,9 +34,9 @@ def build(spec: str, input_shape: Sequence[int], classes: int, rng: np.random.Ge
     """Build the network that `spec` names, with initial weights drawn from `rng`.
 
     Args:
-        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or `unet:16,32,64` (channels, for maps of
-            classes), or `package.module:function`, a factory that is called with `input_shape=` and `classes=` and returns
-            an nn.Module.
+        spec: `linear`, `mlp:100` or `mlp:10,20,10` (hidden widths), `cnn`, `unet` or `unet:16,32,64` (channels, for
+            maps of classes), or `package.module:function`, a factory that is called with `input_shape=` and `classes=`
+            and returns an nn.Module.
         input_shape: the shape of one example.
         classes: the number of outputs.
         rng: the initialisation stream.
@@ -95,8 +95,8 @@ def _builder(spec: str) -> Callable[..., Any]:
         widths = _widths(rest)
         if min(widths) < 1 or len(widths) > _DEEPEST:
             raise BadInput(
-                f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, for example mlp:100 or "
-                "mlp:10,20,10"
+                f"model {spec[:60]!r} cannot be read: expected at most {_DEEPEST} hidden widths, for example mlp:100 "
+                "or mlp:10,20,10"
             )
         return lambda **shapes: _mlp(widths, **shapes)
     if rest and rest.isidentifier():
@@ -151,8 +151,8 @@ def _cnn(*, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         return _cnn_on_maps(input_shape, classes)
     if len(input_shape) not in (2, 3) or min(input_shape[-2:]) < 16:
         raise BadInput(
-            f"model 'cnn' needs images of shape (height, width) or (channels, height, width), 16 x 16 or larger, or {_MAPS} "
-            f"maps of features or more: the inputs have shape {tuple(input_shape)}. Use mlp:100 or your own "
+            "model 'cnn' needs images of shape (height, width) or (channels, height, width), 16 x 16 or larger, or "
+            f"{_MAPS} maps of features or more: the inputs have shape {tuple(input_shape)}. Use mlp:100 or your own "
             "package.module:function"
         )
     body = [
@@ -213,9 +213,9 @@ def unet(channels: Sequence[int] = CHANNELS, *, input_shape: tuple[int, ...], cl
     sizes, halvings = input_shape[1:], len(channels) - 1
     if len(input_shape) not in (3, 4) or any(size % 2**halvings for size in sizes):
         raise BadInput(
-            f"a U-Net of {len(channels)} levels needs volumes of shape (channels, height, width) or (channels, depth, height, "
-            f"width), sizes in multiples of {2**halvings}: the inputs have shape {tuple(input_shape)}. Pad them, or use fewer "
-            "levels, such as unet:16,32"
+            f"a U-Net of {len(channels)} levels needs volumes of shape (channels, height, width) or (channels, depth, "
+            f"height, width), sizes in multiples of {2**halvings}: the inputs have shape {tuple(input_shape)}. Pad "
+            "them, or use fewer levels, such as unet:16,32"
         )
     network: nn.Module = UNet(
         spatial_dims=len(sizes), in_channels=input_shape[0], out_channels=classes, channels=tuple(channels),
@@ -230,8 +230,8 @@ def require_channels(channels: Sequence[int]) -> None:
         width < _GROUPS or width % _GROUPS or width > _MOST_CHANNELS for width in channels
     ):
         raise BadInput(
-            f"a U-Net can't have levels of {', '.join(map(str, channels))} channels: expected 2 to {_MOST_LEVELS} numbers, "
-            f"multiples of {_GROUPS} up to {_MOST_CHANNELS}, for example unet:16,32,64"
+            f"a U-Net can't have levels of {', '.join(map(str, channels))} channels: expected 2 to {_MOST_LEVELS} "
+            f"numbers, multiples of {_GROUPS} up to {_MOST_CHANNELS}, for example unet:16,32,64"
         )
 
 
@@ -265,7 +265,8 @@ def volume_decoder(shape: Sequence[int], size: int, width: int = 4, middle: Tens
         shape: as for `volume_encoder`.
         size: numbers in a code.
         width: as for `volume_encoder`.
-        middle: public probabilities, of shape `shape`, that outputs start from, so that a rare class is not lost at first.
+        middle: public probabilities, of shape `shape`, that outputs start from, so that a rare class is not lost at
+            first.
     """
     classes, *sizes = _by_four(shape)
     inner = [side // 4 for side in sizes]
@@ -293,6 +294,7 @@ class _Beginning(nn.Module):
 def _by_four(shape: Sequence[int]) -> tuple[int, ...]:
     if len(shape) != 4 or any(side % 4 for side in shape[1:]):
         raise BadInput(
-            f"the autoencoder takes maps of shape (classes, depth, height, width), sizes in multiples of 4: not {tuple(shape)}"
+            "the autoencoder takes maps of shape (classes, depth, height, width), sizes in multiples of 4: not "
+            f"{tuple(shape)}"
         )
     return tuple(shape)

@@ -44,8 +44,9 @@ def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | 
 
     Args:
         model: its other modules stay as they are.
-        frozen: declare the running statistics public, as those of a network that was trained on public data are, and keep
-            them fixed. The network computes what it computed in evaluation mode. Statistics of private rows would be
+        frozen: declare the running statistics public, as those of a network that was trained on public data are, and
+            keep them fixed. The network computes what it computed in evaluation mode. Statistics of private rows would
+            be
             published without noise: no release covers them.
         groups: normalise each example over so many groups of channels; of public weights, weight and bias are kept.
 
@@ -57,8 +58,8 @@ def replace_batch_norm(model: nn.Module, *, frozen: bool = False, groups: int | 
     """
     if frozen == (groups is not None):
         raise BadInput(
-            "expected one of frozen=True, which declares the running statistics public and keeps them, and groups=N, which "
-            "normalises each example by itself: give one"
+            "expected one of frozen=True, which declares the running statistics public and keeps them, and groups=N, "
+            "which normalises each example by itself: give one"
         )
 
     def replaced(norm: nn.modules.batchnorm._BatchNorm, name: str) -> nn.Module:
@@ -81,8 +82,8 @@ def _grouped(norm: nn.modules.batchnorm._BatchNorm, groups: int, name: str) -> n
     channels = norm.num_features
     if channels % groups:
         raise BadInput(
-            f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: give a number that divides "
-            "those of all norms, such as their greatest common divisor"
+            f"groups={groups} does not divide the {channels} channels of {name or 'the norm'!r}: give a number that "
+            "divides those of all norms, such as their greatest common divisor"
         )
     made = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
     if norm.affine:

@@ -30,10 +30,10 @@ _MODES = ("hooks", "functorch", "ew", "ghost")
 class PrivacyEngine:
     """Takes a model, an optimizer and a loader, and returns them with differential privacy, by the calls of Opacus's engine.
 
-    Guarantee: that of `descent.dpsgd.Run`, for the model after each step. The script keeps its form: `zero_grad`, the model
-    on a batch of the loader, the loss, `backward`, `step`. Its loss is taken apart into one value for each example
-    (`script_loss`), whose gradients are clipped, charged and noised in `optimizer.step()`. What the script sees of a batch,
-    its loss included, is private.
+    Guarantee: that of `descent.dpsgd.Run`, for the model after each step. The script keeps its form: `zero_grad`, the
+    model on a batch of the loader, the loss, `backward`, `step`. Its loss is taken apart into one value for each
+    example (`script_loss`), whose gradients are clipped, charged and noised in `optimizer.step()`. What the script sees
+    of a batch, its loss included, is private.
 
     Args:
         accountant: one of Opacus's names. The price is that of privlearn's accountant, whichever it is.
@@ -59,21 +59,21 @@ class PrivacyEngine:
             noise_multiplier: of each step.
             max_grad_norm: the clipping norm, or with clipping="per_layer" that of each layer.
             epochs: how many passes over the loader there are at most: what a certificate claims.
-            options: `criterion`, `batch_first`, `loss_reduction`, `poisson_sampling`, `clipping` and `grad_sample_mode` as of
-                Opacus; all others as of `pv.make_private` (`examples`, `microbatch`, `ledger`, `streams`, ...).
+            options: `criterion`, `batch_first`, `loss_reduction`, `poisson_sampling`, `clipping` and `grad_sample_mode`
+                as of Opacus; all others as of `pv.make_private` (`examples`, `microbatch`, `ledger`, `streams`, ...).
 
         Raises:
             BadInput, NotPerExample: what can't be private, before anything is spent; of the loss with the first step.
         """
         if not noise_multiplier:
             raise BadInput(
-                "noise_multiplier is 0, which is no privacy: expected a number above 0. To train without privacy use the "
-                "module, the optimizer and the loader as they are"
+                "noise_multiplier is 0, which is no privacy: expected a number above 0. To train without privacy use "
+                "the module, the optimizer and the loader as they are"
             )
         if epochs is None:
             warnings.warn(
-                f"make_private was given no epochs=: the run has at most {_MOST_EPOCHS}, and a certificate claims as much, "
-                "however early it is left. Give epochs=, the number of passes over the loader",
+                f"make_private was given no epochs=: the run has at most {_MOST_EPOCHS}, and a certificate claims as "
+                "much, however early it is left. Give epochs=, the number of passes over the loader",
                 stacklevel=2,
             )
         given = {"noise_multiplier": noise_multiplier, "epochs": epochs or _MOST_EPOCHS}
@@ -92,8 +92,8 @@ class PrivacyEngine:
     ) -> tuple[Any, ...]:
         if self._run is not None:
             raise BadInput(
-                "this engine has a run already: make another PrivacyEngine for another module. Runs on one data set belong on "
-                "one ledger, ledger=pv.Ledger(budget)"
+                "this engine has a run already: make another PrivacyEngine for another module. Runs on one data set "
+                "belong on one ledger, ledger=pv.Ledger(budget)"
             )
         own = {
             "criterion": None, "batch_first": True, "loss_reduction": "mean", "poisson_sampling": True, "clipping": "flat",
@@ -164,8 +164,9 @@ class PrivacyEngine:
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Refused, as `load_checkpoint` is: a step that is taken again with new noise is a second release."""
         raise BadInput(
-            "a run that goes on from a checkpoint of weights would release steps a second time and count them once. Use "
-            "torch.save(module.state_dict(), FILE) to keep the model; to go on with a run use pv.make_private(checkpoint=FILE)"
+            "a run that goes on from a checkpoint of weights would release steps a second time and count them once. "
+            "Use torch.save(module.state_dict(), FILE) to keep the model; to go on with a run use "
+            "pv.make_private(checkpoint=FILE)"
         )
 
     load_checkpoint = save_checkpoint
@@ -175,13 +176,13 @@ def _require_known(asked: dict[str, Any]) -> None:
     """Refuse what a run of privlearn has no answer to, by name."""
     if asked["grad_sample_mode"] not in _MODES:
         raise BadInput(
-            f"grad_sample_mode is {asked['grad_sample_mode']!r}: expected one of {', '.join(_MODES)}. The run chooses by "
-            "itself how gradients are computed, in one process; leave it out"
+            f"grad_sample_mode is {asked['grad_sample_mode']!r}: expected one of {', '.join(_MODES)}. The run chooses "
+            "by itself how gradients are computed, in one process; leave it out"
         )
     if asked["loss_reduction"] != "mean":
         raise BadInput(
-            f"loss_reduction is {asked['loss_reduction']!r}: expected 'mean'. Use a loss with reduction='mean', and multiply "
-            "the learning rate by the batch size"
+            f"loss_reduction is {asked['loss_reduction']!r}: expected 'mean'. Use a loss with reduction='mean', and "
+            "multiply the learning rate by the batch size"
         )
     if asked["noise_generator"] is not None:
         raise BadInput(
@@ -190,8 +191,8 @@ def _require_known(asked: dict[str, Any]) -> None:
         )
     if not asked["wrap_model"]:
         raise BadInput(
-            "wrap_model is False: expected True, since the loss is told by what the wrapped model computes. Leave it out, and "
-            "train the module that make_private returns"
+            "wrap_model is False: expected True, since the loss is told by what the wrapped model computes. Leave it "
+            "out, and train the module that make_private returns"
         )
 
 
@@ -201,8 +202,8 @@ def _clip(clipping: str, norm: Any) -> Clip:
     if len(norms) == 1 and clipping in ("flat", "per_layer"):
         return (Flat if clipping == "flat" else PerLayer)(float(norms.pop()))
     raise BadInput(
-        f"clipping is {clipping!r} with max_grad_norm {str(norm)[:40]}: expected 'flat' with one norm, or 'per_layer' with "
-        "one norm for all layers. For adaptive clipping give clip= to pv.make_private"
+        f"clipping is {clipping!r} with max_grad_norm {str(norm)[:40]}: expected 'flat' with one norm, or 'per_layer' "
+        "with one norm for all layers. For adaptive clipping give clip= to pv.make_private"
     )
 
 

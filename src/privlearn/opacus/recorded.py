@@ -1,6 +1,7 @@
 """What a script computes from a batch, noted while it computes, so that it can be computed again for each example.
 
-A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The tensors that it is handed are
+A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The tensors that it is
+handed are
 `Recorded`: they hold the batch's values, and each operation on them becomes an entry on the tape of their `Turn`.
 """
 
@@ -149,8 +150,8 @@ class Recorded(Tensor):
             return _backward(*args, **kwargs)
         if func is torch.autograd.grad:
             raise BadInput(
-                "torch.autograd.grad was called of a batch: expected loss.backward(), whose gradients are clipped for each "
-                "example. Gradients of inputs belong into a loss of pv.make_private"
+                "torch.autograd.grad was called of a batch: expected loss.backward(), whose gradients are clipped for "
+                "each example. Gradients of inputs belong into a loss of pv.make_private"
             )
         return computed(func, args, kwargs, func)
 

@@ -1,7 +1,8 @@
 """The loss of a script, taken apart: from one number for a batch to one value for each example.
 
-A mean hides what couples rows: one with class weights, or over tokens, divides by a number that other rows decide. So means
-are recognised by name, and what they are means of is computed for each example, and averaged over its own values alone.
+A mean hides what couples rows: one with class weights, or over tokens, divides by a number that other rows decide. So
+means are recognised by name, and what they are means of is computed for each example, and averaged over its own values
+alone.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _SIGNS = {"add": (1, 1), "sub": (1, -1), "subtract": (1, -1), "rsub": (-1, 1), "
 _MULTIPLY, _DIVIDE = {"mul", "multiply"}, {"div", "true_divide", "divide"}
 _SAME = {"clone", "contiguous", "squeeze", "float", "double"}
 _FIX = (
-    "Write loss = criterion(output, target) with one of PyTorch's, such as nn.CrossEntropyLoss(), or one value for each "
-    "example and .mean()"
+    "Write loss = criterion(output, target) with one of PyTorch's, such as nn.CrossEntropyLoss(), or one value for "
+    "each example and .mean()"
 )
 
 
@@ -122,20 +123,22 @@ def _require_of_rows(tape: list[Entry]) -> None:
     """Refuse what is computed from anything but the batch, the model's output and constants."""
     if not any(entry.function is None for entry in tape):
         raise NotPerExample(
-            "the loss does not depend on the model's output for a batch of the loader: copies in numpy and outputs made under "
+            "the loss does not depend on the model's output for a batch of the loader: copies in numpy and outputs "
+            "made under "
             f"no_grad are cut off. {_FIX}"
         )
     for entry in tape:
         for value in entry.values:
             if isinstance(value, Mark) and value is not Mark.ROWS:
                 raise NotPerExample(
-                    f"the loss holds {value.value} ({entry.name}): its values can't be computed again for each example. "
-                    "Compute all of the loss anew from the batch, without writing into tensors"
+                    f"the loss holds {value.value} ({entry.name}): its values can't be computed again for each "
+                    "example. Compute all of the loss anew from the batch, without writing into tensors"
                 )
             if isinstance(value, Tensor) and value.requires_grad:
                 raise NotPerExample(
-                    f"the loss holds parameters beside the model's output ({entry.name}), such as a norm of the weights: its "
-                    "gradient is no example's. Use the optimizer's weight_decay=, and call the model as a whole"
+                    f"the loss holds parameters beside the model's output ({entry.name}), such as a norm of the "
+                    "weights: its gradient is no example's. Use the optimizer's weight_decay=, and call the model as a "
+                    "whole"
                 )
 
 
@@ -172,15 +175,15 @@ def _terms(tape: list[Entry], ref: Ref, factor: float) -> Iterator[Term]:
 
 def _sum() -> NotPerExample:
     return NotPerExample(
-        "the loss is a sum over the batch: expected a mean, of which the learning rate does not depend on the batch size. Use "
-        "reduction='mean', or .mean() in place of .sum() / len(batch), whose divisor depends on who was drawn"
+        "the loss is a sum over the batch: expected a mean, of which the learning rate does not depend on the batch "
+        "size. Use reduction='mean', or .mean() in place of .sum() / len(batch), whose divisor depends on who was drawn"
     )
 
 
 def _unknown(name: str) -> NotPerExample:
     return NotPerExample(
-        f"the loss is one number, made by {name or 'an operation'}, which does not say whose part is what: a mean may hide "
-        f"what couples examples. {_FIX}",
+        f"the loss is one number, made by {name or 'an operation'}, which does not say whose part is what: a mean may "
+        f"hide what couples examples. {_FIX}",
         operation=name,
     )
 

@@ -103,8 +103,9 @@ class ScriptRun:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Recorded)]
         if any(leaf.turn.is_open and leaf.turn is not turn for leaf in given):
             raise BadInput(
-                "the model was called with a batch of another loader, or an old one: expected the batch of its own loader "
-                "on which the next step is taken. For several models that learn from one batch use pv.make_private"
+                "the model was called with a batch of another loader, or an old one: expected the batch of its own "
+                "loader on which the next step is taken. For several models that learn from one batch use "
+                "pv.make_private"
             )
         try:
             return computed(model, args, kwargs, None)
@@ -115,14 +116,14 @@ class ScriptRun:
     def _on_backward(self, turn: Turn, loss: Recorded, gradient: Any) -> None:
         if turn is not self._turn:
             raise BadInput(
-                "backward() was called for a batch on which the step was taken already: a batch is good for one step. Compute "
-                "the loss of the next batch"
+                "backward() was called for a batch on which the step was taken already: a batch is good for one step. "
+                "Compute the loss of the next batch"
             )
         if turn.loss is not None:
             raise BadInput(
-                "backward() was called twice for one batch: each example's gradient is clipped once, for all that it adds. "
-                "Add the losses up and call (loss1 + loss2).backward(); gradients of several batches can't be accumulated, "
-                "take a larger batch_size"
+                "backward() was called twice for one batch: each example's gradient is clipped once, for all that it "
+                "adds. Add the losses up and call (loss1 + loss2).backward(); gradients of several batches can't be "
+                "accumulated, take a larger batch_size"
             )
         turn.loss = taken_apart(turn, loss, gradient)
 
@@ -131,8 +132,8 @@ class ScriptRun:
         turn, batch = self._turn, self._batch
         if turn is None or batch is None or turn.loss is None:
             raise BadInput(
-                "optimizer.step() was called without a loss of the batch: a batch of the loader is good for one step, and "
-                "loss.backward() has to come before it, of a loss of the private model's output for this batch"
+                "optimizer.step() was called without a loss of the batch: a batch of the loader is good for one step, "
+                "and loss.backward() has to come before it, of a loss of the private model's output for this batch"
             )
         loss: ScriptLoss = turn.loss
         if self._loss is None or not loss.same_as(self._loss):
@@ -148,15 +149,15 @@ class ScriptRun:
         """Refuse a loss whose form or numbers may follow from rows that the script has seen."""
         if self._loss is not None and loss.same_as(self._loss, numbers=False):
             raise BadInput(
-                "a number or a tensor in the loss is another than for the batch before: it may follow from the batch's rows, "
-                "and would couple them. Compute it from the batch with PyTorch's operations; for one that changes with time "
-                "use pv.make_private"
+                "a number or a tensor in the loss is another than for the batch before: it may follow from the batch's "
+                "rows, and would couple them. Compute it from the batch with PyTorch's operations; for one that "
+                "changes with time use pv.make_private"
             )
         if loss.late:
             raise BadInput(
-                "the loss was made after a number was read out of a batch (item(), print, numpy, no_grad), from which it "
-                "could follow. For the first batch compute the loss first, and read numbers then; for a loss that changes use "
-                "pv.make_private"
+                "the loss was made after a number was read out of a batch (item(), print, numpy, no_grad), from which "
+                "it could follow. For the first batch compute the loss first, and read numbers then; for a loss that "
+                "changes use pv.make_private"
             )
 
     def compute_at_once(self, rows: int) -> None:
@@ -176,8 +177,8 @@ class ScriptRun:
 
 def _without_step() -> BadInput:
     return BadInput(
-        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, too. Call "
-        "loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
+        "no optimizer.step() was taken on the batch before: each batch that is drawn needs one, an empty one, too. "
+        "Call loss.backward() and optimizer.step() for every batch; to save memory give microbatch="
     )
 
 

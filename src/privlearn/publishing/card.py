@@ -45,8 +45,8 @@ def _protected(unit: PrivacyUnit) -> str:
 
 
 _SCALED = (
-    "Scores add up to 1. They were divided by a temperature that was fitted to the training data, as a release of its own, so "
-    "that they are estimates of probabilities."
+    "Scores add up to 1. They were divided by a temperature that was fitted to the training data, as a release of its "
+    "own, so that they are estimates of probabilities."
 )
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
 
@@ -114,8 +114,8 @@ def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str
         "## What is guaranteed",
         "",
         f"Two training sets are neighbours if {_neighbours(guarantee)}. For any such pair, the "
-        f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, plus "
-        f"{guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
+        f"probability of any outcome of the training differs by at most a factor e^{rounded_up(guarantee.epsilon)}, "
+        f"plus {guarantee.delta:g}. What is protected is {_protected(guarantee.unit)}",
         "",
         f"{attack} This holds for attackers who know all other training data.",
         "",
@@ -123,15 +123,15 @@ def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str
         "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
         "that the run described is the run that was made: that is the publisher's word.",
         "",
-        "The guarantee covers the weights and the transforms stored with them. It does not cover choices made by looking "
-        "at the data or at earlier private results, nor figures from test data.",
+        "The guarantee covers the weights and the transforms stored with them. It does not cover choices made by "
+        "looking at the data or at earlier private results, nor figures from test data.",
         "",
     ]
     lines += certificate.card_lines(others) if others else []
     if seeded:
         lines += [
-            "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not rely on "
-            "the guarantee for data that matter.",
+            "> **This run used a fixed seed.** Anyone who knows the seed can take the noise off the weights. Do not "
+            "rely on the guarantee for data that matter.",
             "",
         ]
     return lines
@@ -144,10 +144,10 @@ def _signature(signed_by: str | None) -> list[str]:
     return [
         "## Who says so",
         "",
-        f"The certificate is signed with the Ed25519 key `{signed_by}`. The holder of that key says that this was the run, "
-        "and no one else has edited the certificate, the weights, the configuration or this card since. That it is the "
-        "publisher's key can only be learnt from the publisher, not from this folder: get it from them, and give it to "
-        "`privlearn verify --key`. A signature does not prove that the statement is true.",
+        f"The certificate is signed with the Ed25519 key `{signed_by}`. The holder of that key says that this was the "
+        "run, and no one else has edited the certificate, the weights, the configuration or this card since. That it "
+        "is the publisher's key can only be learnt from the publisher, not from this folder: get it from them, and "
+        "give it to `privlearn verify --key`. A signature does not prove that the statement is true.",
         "",
     ]
 
@@ -237,8 +237,8 @@ def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[t
 def _coordinates(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield (
         "objective",
-        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at rate {stated['rate']:g} "
-        f"({stated['optimizer']})",
+        f"{facts['objective']}, mu {facts['mu']}, {stated['steps']} steps on the coordinates at rate "
+        f"{stated['rate']:g} ({stated['optimizer']})",
     )
 
 

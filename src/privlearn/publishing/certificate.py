@@ -213,10 +213,10 @@ def card_lines(said: dict[str, Any]) -> list[str]:
     other = "The ledger behind this model also holds other runs on the same data"
     texts = {
         FIXED: f"{other}, all fixed before the first release: the guarantee is for all of them together. {own}",
-        ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is the limit that the ledger "
-        f"was begun with, for all of them together, whatever was spent of it. {own}",
-        ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. The guarantee is for this "
-        "run alone; there is none for all of them together.",
+        ADAPTIVE: f"{other}, and runs may have been chosen after earlier results. The guarantee is the limit that the "
+        f"ledger was begun with, for all of them together, whatever was spent of it. {own}",
+        ALONE: f"{other}, which may have been chosen after earlier results, and it has no budget. The guarantee is for "
+        "this run alone; there is none for all of them together.",
     }
     return [texts[said["runs"]], ""]
 

@@ -1,7 +1,7 @@
 """Ed25519 keys in files: made, read, and named by their fingerprint.
 
-A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH `.pub`. Fingerprints are
-OpenSSH's, so `ssh-keygen -l` prints the same for the same key.
+A private key is PEM (PKCS #8) or an OpenSSH file, a public key PEM or the one line of an OpenSSH `.pub`. Fingerprints
+are OpenSSH's, so `ssh-keygen -l` prints the same for the same key.
 
 Signatures on certificates: who says that this was the run, and that it was not edited since.
 
@@ -58,8 +58,8 @@ class PublicKey:
         height = int.from_bytes(self.raw, "little") & ((1 << 255) - 1)
         if len(self.raw) != 32 or height >= _PRIME or height in _SMALL_ORDER:
             raise BadInput(
-                f"the public key is no usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a point of "
-                "large order, as `privlearn key` makes"
+                f"the public key is no usable Ed25519 key ({len(self.raw)} bytes): expected 32 bytes that encode a "
+                "point of large order, as `privlearn key` makes"
             )
 
     def __repr__(self) -> str:
@@ -195,8 +195,8 @@ def _unlocked(path: Path, content: bytes, load: Any) -> object:
         ) from error
     except UnsupportedAlgorithm as error:
         raise BadInput(
-            f"{path} is a key of an unknown kind, or encrypted in a way that cannot be undone here (OpenSSH's needs the "
-            "package bcrypt): expected Ed25519. `privlearn key` makes one"
+            f"{path} is a key of an unknown kind, or encrypted in a way that cannot be undone here (OpenSSH's needs "
+            "the package bcrypt): expected Ed25519. `privlearn key` makes one"
         ) from error
 
 
@@ -290,8 +290,8 @@ def signer_of(certificate: dict[str, Any]) -> PublicKey | None:
     value = decoded(signature["value"], 64, "the signature's value")
     if not key.fits(value, _message(certificate, {name: signature[name] for name in ("algorithm", "public_key")})):
         raise BadInput(
-            "the signature does not fit: certificate or signature were changed after signing, or the signature belongs to "
-            "another certificate. Get an unchanged copy"
+            "the signature does not fit: certificate or signature were changed after signing, or the signature belongs "
+            "to another certificate. Get an unchanged copy"
         )
     return key
 

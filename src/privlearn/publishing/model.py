@@ -1,8 +1,8 @@
 """A published model's configuration and its use: config.json describes the network, which is built from it and its weights.
 
 The publisher chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
-without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are the very
-bytes that were checked, from a folder that verifies.
+without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are
+the very bytes that were checked, from a folder that verifies.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def _require_transform(part: Any) -> None:
     kind = kinds().get(str(part.get("kind"))) if isinstance(part, dict) else None
     if kind is None or set(part) != {"kind", *kind.stated}:
         raise BadInput(
-            f"a transform in {CONFIG} is {str(part)[:60]}: expected one of {', '.join(sorted(kinds()))}, and its shape or spec"
+            f"a transform in {CONFIG} is {str(part)[:60]}: expected one of {', '.join(sorted(kinds()))}, and its shape "
+            "or spec"
         )
     for name in _SHAPES & kind.stated:
         _require_shape(f"a transform's {name} in {CONFIG}", part[name])
@@ -117,8 +118,8 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
     if wanted != shapes:
         odd = sorted(name for name in {*wanted, *shapes} if wanted.get(name) != shapes.get(name))[0]
         raise BadInput(
-            f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and should "
-            f"have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model="
+            f"{WEIGHTS} does not fit the model {called}: {str(odd)[:60]!r} has shape {shapes.get(odd, 'nowhere')}, and "
+            f"should have {wanted.get(odd, 'no place')}. Give the model that it was trained with, model="
         )
     if known:
         model = model.to_empty(device="cpu")
@@ -240,12 +241,13 @@ class PublishedModel(Described, nn.Sequential):
         A model with one output predicts a value: that is given as it is.
 
         Args:
-            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers. Where the model was
+            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers. Where the model
+                was
                 trained on a table: a data frame (pandas, polars, Arrow) with its columns, in any order.
 
         Returns:
-            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a data
-            frame an array of the classes' names.
+            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a
+            data frame an array of the classes' names.
 
         Raises:
             BadInput: rows of another shape, or a data frame whose columns or cells do not suit the schema.
@@ -286,7 +288,8 @@ class PublishedModel(Described, nn.Sequential):
         """The features of a data frame, by the schema that the model was trained with."""
         if self.schema is None:
             raise BadInput(
-                f"the model was trained on rows of shape {self.input_shape}, not on a table with a schema: give an array"
+                f"the model was trained on rows of shape {self.input_shape}, not on a table with a schema: give an "
+                "array"
             )
         return load_features(frame, self.schema).x
 
@@ -312,13 +315,13 @@ def load_model(
 ) -> PublishedModel:
     """Load a published model, after checking that its files are the certified ones.
 
-    What is loaded are the very bytes that were checked. No code runs that the folder chooses: built-in networks are built by
-    name, and everything else is named by the caller.
+    What is loaded are the very bytes that were checked. No code runs that the folder chooses: built-in networks are
+    built by name, and everything else is named by the caller.
 
     Args:
         where: the folder that `publish` wrote.
-        model: the network, where it was not built by name: a module like the one that was trained (its weights are not used),
-            a function from the shape of one (transformed) example to one, or the name of a factory,
+        model: the network, where it was not built by name: a module like the one that was trained (its weights are not
+            used), a function from the shape of one (transformed) example to one, or the name of a factory,
             `package.module:function`, that is called with input_shape= and classes=.
         trusted: the publisher's public key, a file: the certificate must be signed with it. See `verify`.
         features: the user's own public encoder `package.module:function`, of a model that has one.
@@ -343,8 +346,9 @@ def load_model(
     if model is None and not networks.is_built_in(config["model"]):
         # A folder must not choose the code that runs here.
         raise BadInput(
-            f"the network in {where} was built by {config['model'] or 'code that it does not name'}: if you trust that code "
-            "and have it, give it yourself with model='package.module:function' (in Python also the network itself)"
+            f"the network in {where} was built by {config['model'] or 'code that it does not name'}: if you trust that "
+            "code and have it, give it yourself with model='package.module:function' (in Python also the network "
+            "itself)"
         )
     if model is not None and not isinstance(model, str) and not callable(model):
         raise BadInput(

@@ -54,13 +54,14 @@ def publish(
         test_metrics: figures from test data, for the card, as `evaluate(...).figures`; never private diagnostics.
         test_rows: how many rows those figures are from, for the card; None: it does not say.
         data: what to say of the data in the card.
-        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the result
-            says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
-        classes: how many classes the model tells apart, for whom it is loaded by; needed with `model_spec`. None: as the
-            result says.
-        sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with it.
-        weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a model
-            or of an adapter (`publishing.folder`). A `config.json` among them is completed.
+        model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the
+            result says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
+        classes: how many classes the model tells apart, for whom it is loaded by; needed with `model_spec`. None: as
+            the result says.
+        sign: the file of a private key (`privlearn key` makes one), or the key itself: the certificate is signed with
+            it.
+        weights: the files of another library's form of the model, by name, in place of `model.safetensors`: those of a
+            model or of an adapter (`publishing.folder`). A `config.json` among them is completed.
 
     Raises:
         BadInput: `out` is taken, private diagnostics were passed, no delta is known, or the key cannot be read.
@@ -118,8 +119,8 @@ def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str
     """Files of another library's form, and in its configuration what privlearn's own says."""
     if {*weights, CONFIG, CARD} not in (MODEL_FILES, ADAPTER_FILES):
         raise BadInput(
-            f"weights has the files {', '.join(sorted(weights))}: expected those of a model, {WEIGHTS} and {CONFIG}, or of an "
-            f"adapter, {ADAPTER} and {ADAPTER_CONFIG}"
+            f"weights has the files {', '.join(sorted(weights))}: expected those of a model, {WEIGHTS} and {CONFIG}, "
+            f"or of an adapter, {ADAPTER} and {ADAPTER_CONFIG}"
         )
     theirs = json.loads(weights[CONFIG]) if CONFIG in weights else {}
     taken = sorted(set(theirs) & set(config))

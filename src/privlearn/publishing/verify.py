@@ -278,8 +278,8 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     warnings = []
     if certificate.get("randomness") == "seeded":
         warnings.append(
-            "the run used a fixed seed: anyone who knows the seed can take the noise off the weights, and then nothing is "
-            "protected"
+            "the run used a fixed seed: anyone who knows the seed can take the noise off the weights, and then nothing "
+            "is protected"
         )
     facts, claim = certificate.get("facts"), certificate.get("claim")
     if not isinstance(facts, dict) or not isinstance(claim, dict) or guarantee is None:
@@ -293,6 +293,7 @@ def _warnings(certificate: dict[str, Any], guarantee: Guarantee | None) -> list[
     examples = (tuning if isinstance(tuning, dict) and "examples" in tuning else facts).get("examples")
     if isinstance(examples, int) and guarantee.delta * examples >= 1:
         warnings.append(
-            f"delta {guarantee.delta:g} is not below one over the {examples} examples: that allows giving away a whole example"
+            f"delta {guarantee.delta:g} is not below one over the {examples} examples: that allows giving away a whole "
+            "example"
         )
     return warnings

@@ -79,8 +79,8 @@ class Checkpoint:
         body = content[start:]
         if content[:start] != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
             raise BadInput(
-                f"{self.path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete it; what "
-                "the run was charged stays charged"
+                f"{self.path} is no checkpoint of this version of privlearn, or it is damaged. To begin anew, delete "
+                "it; what the run was charged stays charged"
             )
         try:
             tensors = load_tensors(body)
@@ -113,8 +113,8 @@ class Checkpoint:
             lock.acquire()
         except Timeout as error:
             raise BadInput(
-                f"the run in {self.path} is under way, in another process or in a run of this one that was not closed: let "
-                "it end, or close it (`with pv.Run(...) as run:` does)"
+                f"the run in {self.path} is under way, in another process or in a run of this one that was not closed: "
+                "let it end, or close it (`with pv.Run(...) as run:` does)"
             ) from error
         except OSError as error:
             raise BadInput(f"{self._lock} cannot be written: {error.strerror or error}") from error
@@ -138,8 +138,8 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise BadInput(
-                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take the noise "
-                "off"
+                f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "
+                "the noise off"
             ) from error
 
 
@@ -194,8 +194,8 @@ def require_same_run(saved: Saved, now: dict[str, str]) -> None:
             for name in differ
         )
         raise BadInput(
-            f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began with, or "
-            "delete it and begin anew (what it was charged stays charged)"
+            f"the checkpoint is of another run: {differences or 'it has other settings'}. Go on with what it began "
+            "with, or delete it and begin anew (what it was charged stays charged)"
         )
 
 

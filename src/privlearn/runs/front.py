@@ -61,8 +61,8 @@ def public_modules(front: Iterable[Transform], row: Tensor) -> tuple[list[RowTra
         if isinstance(module, ExternalModule):
             if len(leading(modules)) < len(modules):
                 raise BadInput(
-                    f"features {module.spec!r} stand behind a release, where what the user's code does could tell of private "
-                    "rows after they were released: put them in front of it"
+                    f"features {module.spec!r} stand behind a release, where what the user's code does could tell of "
+                    "private rows after they were released: put them in front of it"
                 )
             module.require_per_example(row)
             with torch.no_grad():

@@ -1,7 +1,7 @@
 """What a run may be given: rows, in memory or fetched by index, and how it is to compute.
 
-What is refused before anything is spent, and the one message that a run may end with. `require_usable` looks at the data: for
-the data's curator, outside the guarantee.
+What is refused before anything is spent, and the one message that a run may end with. `require_usable` looks at the
+data: for the data's curator, outside the guarantee.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def require_loss(loss: Any) -> None:
     """Raise `BadInput` where the whole run has no loss."""
     if loss is None:
         raise BadInput(
-            "the run was given no loss: give a function of (outputs, targets) or of (model, batch) that returns one value for "
-            "each example (reduction='none')"
+            "the run was given no loss: give a function of (outputs, targets) or of (model, batch) that returns one "
+            "value for each example (reduction='none')"
         )
 
 
@@ -134,8 +134,8 @@ def require_public_numbers(examples: int, rates: Schedule) -> None:
     start = rates(0)
     if not 0 < start < math.inf:
         raise BadInput(
-            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones are "
-            "relative to"
+            f"the learning rate schedule is {start:g} at epoch 0: expected a finite number above 0, which later ones "
+            "are relative to"
         )
 
 
@@ -153,8 +153,8 @@ def require_labels_to_select(plan: Plan, y: Tensor) -> None:
 def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     """Run the model and the loss on the smallest and the largest whole numbers there are in each column.
 
-    This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee. From there on,
-    an example that can't be computed adds nothing, and nothing is said about it.
+    This looks at the data: it is for the data's curator, before anything is spent, and outside the guarantee. From
+    there on, an example that can't be computed adds nothing, and nothing is said about it.
 
     Raises:
         BadInput: they fail, for example on a label beyond the last class.
@@ -165,16 +165,17 @@ def require_usable(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None
             loss(network(_ends(x).to(where)), _ends(y).to(where))
     except Exception as error:
         raise BadInput(
-            "the model or the loss fails on rows of the data's type, of the smallest and the largest whole numbers in it: "
-            f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below the "
-            "number of outputs, and tokens below the size of the embedding"
+            "the model or the loss fails on rows of the data's type, of the smallest and the largest whole numbers in "
+            "it: "
+            f"{type(error).__name__}: {first_line(error)}. Expected inputs of the type of the parameters, labels below "
+            "the number of outputs, and tokens below the size of the embedding"
         ) from error
 
 
 #: What `warn_of_absent` says: nothing of how many rows there are, or which.
 ABSENT = (
-    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts as absent, and from here on "
-    "nothing is said about it. Fill or drop such rows by a rule that looks at no other row; "
+    "there are rows with NaN or infinity in them: an example whose gradient is not finite counts as absent, and from "
+    "here on nothing is said about it. Fill or drop such rows by a rule that looks at no other row; "
     "privlearn.data.torch_rows.check_rows names them. This warning follows from private rows, and is for their curator"
 )
 
@@ -208,8 +209,8 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
         raise
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters alone, "
-            "for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
+            f"optimizer can't be made: {type(error).__name__}: {first_line(error)}. Expected a function of parameters "
+            "alone, for example lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
         ) from error
     unfit = (torch.optim.LBFGS, torch.optim.SparseAdam)
     if not callable(optimizer) or not isinstance(made, torch.optim.Optimizer) or isinstance(made, unfit):
@@ -224,7 +225,8 @@ def optimizer_from(optimizer: OptimizerFactory, parameters: list[nn.Parameter]) 
 def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
     """Refuse an optimizer that was made from other parameters than those that the model trains.
 
-    A parameter that it lacks would get noise and never move, and one that is not the model's would never get a gradient.
+    A parameter that it lacks would get noise and never move, and one that is not the model's would never get a
+    gradient.
 
     Raises:
         BadInput: naming one.
@@ -239,13 +241,15 @@ def require_optimizer_of(optimizer: Any, model: nn.Module) -> None:
     lacking = [name for key, (name, parameter) in own.items() if parameter.requires_grad and key not in held]
     if held - own.keys():
         raise BadInput(
-            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: they would get no gradient. "
-            "Make it from model.parameters(), and put whatever else is trained (in a loss, say) into the model"
+            f"the optimizer holds {len(held - own.keys())} parameters that are not the model's: they would get no "
+            "gradient. Make it from model.parameters(), and put whatever else is trained (in a loss, say) into the "
+            "model"
         )
     if lacking:
         raise BadInput(
-            f"{lacking[0]!r} and {len(lacking) - 1} more parameters are trained (requires_grad) and not in the optimizer: "
-            "they would never move. Freeze them with requires_grad_(False), or make the optimizer from them, too"
+            f"{lacking[0]!r} and {len(lacking) - 1} more parameters are trained (requires_grad) and not in the "
+            "optimizer: they would never move. Freeze them with requires_grad_(False), or make the optimizer from "
+            "them, too"
         )
 
 
@@ -271,8 +275,9 @@ def require_finite(parameters: Iterable[Tensor], rate: float, when: str) -> None
     """Stop where steps were too long. The weights follow from what was released, so that this tells nothing more."""
     if not all(bool(parameter.isfinite().all()) for parameter in parameters):
         raise BadInput(
-            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller learning "
-            f"rate than {rate:g}. What was released up to there is spent: another run on the same data adds to it",
+            f"the weights are no longer finite numbers after {when}: the steps were too long. Expected a smaller "
+            f"learning rate than {rate:g}. What was released up to there is spent: another run on the same data adds "
+            "to it",
             learning_rate=rate,
         )
 
@@ -281,8 +286,8 @@ def require_changeable(augmentation: Augmentation | None, plan: Plan, x: Tensor,
     """Refuse copies of rows that are not what an augmentation is for: before features are made, which takes long.
 
     Raises:
-        BadInput: there are public features in front of the network, or flips and shifts would have to move targets, too, or
-            are of no images.
+        BadInput: there are public features in front of the network, or flips and shifts would have to move targets,
+            too, or are of no images.
     """
     if augmentation is None:
         return
@@ -305,8 +310,8 @@ def require_no_features(augmentation: Augmentation | None, spec: str | None) -> 
     """
     if augmentation is not None and spec is not None:
         raise BadInput(
-            f"copies of examples (augmentation=) are made of what the network is given, the public features {spec}, and "
-            "those of a moved image are others. Give the rows as they are (features='raw') and a network for them "
+            f"copies of examples (augmentation=) are made of what the network is given, the public features {spec}, "
+            "and those of a moved image are others. Give the rows as they are (features='raw') and a network for them "
             "(model='cnn'), or leave the copies out"
         )
 
@@ -315,20 +320,21 @@ def require_same_examples(plan: Plan, data: Dataset) -> None:
     """Raise `BadInput` unless the plan and the data agree on whether an example is a row or a person."""
     if plan.rows_per_person is None and data.groups is not None:
         raise BadInput(
-            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person are used "
-            "with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
+            "the data carry person ids (groups), and the plan protects single rows: say how many rows of each person "
+            "are used with Plan(rows_per_person=K), or give data without them (an .npz without groups, a schema "
             "without person), with group_size=K if a person has up to K rows"
         )
     if plan.rows_per_person is not None and data.groups is None:
         raise BadInput(
-            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they are: "
-            "give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id for each row"
+            f"the plan uses up to {plan.rows_per_person} rows of each person, and the data do not say whose rows they "
+            "are: give `person = COLUMN` in a table's schema, groups in an .npz, or Dataset(groups=ids), a person's id "
+            "for each row"
         )
 
 
-#: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each example;
-#: or a map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader` only the rows
-#: are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
+#: Rows to learn from: a `Dataset`, a pair (inputs, targets) or any nest of arrays or tensors with one row for each
+#: example; or a map-style `torch.utils.data.Dataset`, whose rows are fetched by index (`data.rows`). Of a `DataLoader`
+#: only the rows are used; it must shuffle, and the plan's sampling be `pv.Shuffle` with its batch size.
 Given = Dataset | Rows | tuple[Any, Any] | TorchDataset[Any] | DataLoader[Any]
 
 
@@ -376,8 +382,8 @@ def rows(given: Given, sampling: Sampler) -> Dataset:
 def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
     """The data set of a loader.
 
-    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it shuffles,
-    which is `Shuffle` with its batch size, and is not amplified.
+    The plan's sampler draws the batches, whatever was given. So a loader must be one that `sampling` describes: it
+    shuffles, which is `Shuffle` with its batch size, and is not amplified.
 
     Raises:
         BadInput: it draws other batches than the plan.
@@ -396,8 +402,8 @@ def dataset_of(loader: DataLoader[Any], sampling: Sampler) -> TorchDataset[Any]:
 def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     """What was given, as rows in memory or as rows that are fetched by index: one of the two.
 
-    Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a validation
-    that is charged computes on all rows.
+    Memory-mapped arrays and map-style data sets are fetched by index, but where a release before training or a
+    validation that is charged computes on all rows.
     """
     whole, workers = bool(plan.releases) or plan.reacts, 0
     if isinstance(given, DataLoader):
@@ -408,8 +414,8 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     if isinstance(given, TensorRows | DatasetRows | TransformedRows):
         if whole:
             raise BadInput(
-                "a release before training, or a validation schedule, computes on all rows, and these are fetched by index: "
-                "give a privlearn Dataset or a pair of arrays, or leave it out"
+                "a release before training, or a validation schedule, computes on all rows, and these are fetched by "
+                "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):

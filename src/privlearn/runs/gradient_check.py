@@ -23,8 +23,8 @@ _AGREE = 1e-3
 def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
     """Compare the clipped sum on made-up rows with autograd's, one example at a time, for every trainable parameter.
 
-    That weights moved in training proves nothing: the noise moves them all. Nothing private is looked at, and no release is
-    made.
+    That weights moved in training proves nothing: the noise moves them all. Nothing private is looked at, and no
+    release is made.
 
     Args:
         model: as it is to be trained; it is left as it was.
@@ -54,8 +54,8 @@ def require_gradients(model: nn.Module, loss: Loss | None, rows: Rows) -> None:
     for name, value in zip(gradients.parameters, own.values, strict=True):
         if float((value - true.pop(name)).norm()) > _AGREE * norm:
             raise NotPerExample(
-                f"the clipped sum of {name!r} differs from autograd's on made-up rows: its gradient is not that of the loss. "
-                "Freeze it with requires_grad_(False), or report the model",
+                f"the clipped sum of {name!r} differs from autograd's on made-up rows: its gradient is not that of the "
+                "loss. Freeze it with requires_grad_(False), or report the model",
                 parameter=name,
             )
     if true:
@@ -78,16 +78,16 @@ def _by_autograd(model: nn.Module, loss: Loss, made_up: Leaves, shape: BatchShap
             raise
         except Exception as error:
             raise BadInput(
-                f"the model or the loss fails on made-up rows: {type(error).__name__}: {first_line(error)}. If rows must hold "
-                "certain values, give made_up, which changes such a batch into one as the data are"
+                f"the model or the loss fails on made-up rows: {type(error).__name__}: {first_line(error)}. If rows "
+                "must hold certain values, give made_up, which changes such a batch into one as the data are"
             ) from error
         gradients = dict(zip(trained, torch.autograd.grad(own, list(trained.values()), allow_unused=True), strict=True))
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise BadInput(
-                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. Freeze it "
-                "with requires_grad_(False), or use it in the loss",
+                f"no gradient flows to {missing[0]!r}{more}, and it is to be trained: noise alone would move it. "
+                "Freeze it with requires_grad_(False), or use it in the loss",
                 parameters=missing,
             )
         norms.append(sum(float(gradient.square().sum()) for gradient in gradients.values()) ** 0.5)

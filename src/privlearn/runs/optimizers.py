@@ -16,11 +16,12 @@ from privlearn.schedules import Constant, Schedule
 class MeanWeights:
     """The mean of the weights after each step, the later the heavier (polynomial-decay averaging, Shamir and Zhang 2013).
 
-    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as old, on the average, as what
-    the plain mean over the last `share` of the steps averages; for share 1 it is the plain mean over all. One copy of the
-    weights is all that is kept, and it is right whenever the run ends: the plain mean over the last steps would have to know
-    that beforehand, which a run that follows validations can't, and an exponential moving average has a length in steps of
-    its own.
+    Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as old, on the average, as
+    what the plain mean over the last `share` of the steps averages; for share 1 it is the plain mean over all. One copy
+    of the
+    weights is all that is kept, and it is right whenever the run ends: the plain mean over the last steps would have to
+    know that beforehand, which a run that follows validations can't, and an exponential moving average has a length in
+    steps of its own.
 
     Guarantee: post-processing of what was released, it costs nothing.
 

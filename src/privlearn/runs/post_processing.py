@@ -1,7 +1,7 @@
 """What may be done with released weights, at no cost to privacy: a table, of which a row is an argument, an option and a fact.
 
-A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`, the option of `privlearn
-train`, the fact in the certificate, and the line of the card. Plans and `verify` read it without torch.
+A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`, the option of
+`privlearn train`, the fact in the certificate, and the line of the card. Plans and `verify` read it without torch.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ ROWS = {
         make=_mean_weights,
         check=lambda share: between("average", share, 0.001, 1.0),  # less is hardly more than the last step
         metavar="F",
-        help="for dpsgd: publish the mean of the weights over about this last share of the steps (default: the last step's)",
+        help="for dpsgd: publish the mean of the weights over about this last share of the steps (default: the last "
+        "step's)",
         read=float,
         label="published weights",
         text=lambda share: f"a mean over about the last {share:g} of the steps",

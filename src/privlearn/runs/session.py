@@ -1,7 +1,8 @@
 """A training session: what is charged, what is drawn, and where it stopped.
 
-Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A checkpoint
-is the state of all parts at one step. A session that is resumed charges again what was released before, and draws the same
+Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A
+checkpoint is the state of all parts at one step. A session that is resumed charges again what was released before, and
+draws the same
 noise for the rest: it ends bit for bit where it would have ended.
 """
 
@@ -46,7 +47,8 @@ class Session:
         plan: what will be spent, and how.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
-        charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private, by a
+        charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private,
+            by a
             charge that has no price: only sessions of training take that.
 
     Raises:
@@ -84,8 +86,8 @@ class TrainingSession(Session):
 
     Args:
         plan, ledger, streams, charged: as of `Session`.
-        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and ends
-            bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
+        checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and
+            ends bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
         world: the processes that share the run.
 
     Attributes:
@@ -191,8 +193,8 @@ class TrainingSession(Session):
     def generators(self) -> Iterator[None]:
         """A block in which PyTorch's own generators are the run's; then they are where they were.
 
-        What an optimizer or functions of the caller's draw in the block follows from a seed of the initialisation stream.
-        Dropout and augmentations do not draw from them (`clipping.randomness`).
+        What an optimizer or functions of the caller's draw in the block follows from a seed of the initialisation
+        stream. Dropout and augmentations do not draw from them (`clipping.randomness`).
         """
         held = _generators()
         if self._generators is None:

@@ -3,9 +3,9 @@
 The teachers are asked what the plan says, one release for each query, charged before its noise is drawn. Answers that
 are kept: what was charged is neither lost nor charged twice when a run is interrupted.
 
-The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is killed
-from there on draws the same noise for the same sums again, and is as secret as the records until then. Afterwards it
-holds what was released and nothing else.
+The file has two states. Before anything is drawn it holds the teachers' sums and the random streams: a run that is
+killed from there on draws the same noise for the same sums again, and is as secret as the records until then.
+Afterwards it holds what was released and nothing else.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Answers:
     """What a student learns from: public inputs, and what was released for some of them; charged once, for all students.
 
     Attributes:
-        inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the first
-            ones were asked about.
+        inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the
+            first ones were asked about.
         targets: what was recovered for each query, in order: targets of shape (queries, *shape) in float32, or classes
             (queries,) in int64.
         answered: which queries have an answer, bool, shape (queries,); the targets of the others mean nothing.
-        scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0 where there is no answer;
-            None for other targets.
+        scores: for votes the noisy counts that were released, float64, shape (queries, classes), 0 where there is no
+            answer; None for other targets.
         expected: for votes the number of teachers over the noise's variance: what tells how far counts can be believed.
         plan: what was asked.
         pool: the public inputs as they were given.
@@ -129,7 +129,8 @@ class Answers:
         kind = "targets" if self.scores is None else f"one of {self.classes} classes"
         return (
             f"Answers({int(self.answered.sum())} of {len(self.targets)} queries, {kind} of shape "
-            f"{tuple(self.targets.shape[1:])}, {len(self.inputs)} public inputs of shape {tuple(self.inputs.shape[1:])})"
+            f"{tuple(self.targets.shape[1:])}, {len(self.inputs)} public inputs of shape "
+            f"{tuple(self.inputs.shape[1:])})"
         )
 
 
@@ -157,8 +158,8 @@ class Pool:
         """
         if isinstance(given, Dataset) and not given.public:
             raise BadInput(
-                "the inputs that teachers are asked about are not protected: give public ones, pv.Dataset(x, y, public=True), "
-                "or an array of them"
+                "the inputs that teachers are asked about are not protected: give public ones, pv.Dataset(x, y, "
+                "public=True), or an array of them"
             )
         bounded = isinstance(given, Dataset) and given.low is not None
         raw = as_tensor(given.x, whole_is_float=bounded) if isinstance(given, Dataset) else as_tensor(given)
@@ -199,13 +200,14 @@ def sum_answers(
         progress: called with (teachers done, teachers in all).
 
     Raises:
-        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is; recipes or
-            files that are refused. What teachers say that were trained here is never refused: it follows from their records.
+        BadInput: another number of teachers than the plan's, a reducer where none is needed or none where one is;
+            recipes or files that are refused. What teachers say that were trained here is never refused: it follows
+            from their records.
     """
     if teachers.count != plan.teachers:
         raise BadInput(
-            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that number, "
-            "so both have to agree. Nothing was charged"
+            f"there are {teachers.count} teachers, and the plan is for {plan.teachers}: the noise follows from that "
+            "number, so both have to agree. Nothing was charged"
         )
     teachers.require_covered(plan.adjacency, plan.unit)
     sums = empty(plan, reducer)
@@ -220,8 +222,8 @@ def release_answers(
 ) -> Noisy:
     """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
 
-    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number that is
-    returned follows from what was released.
+    Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number
+    that is returned follows from what was released.
     """
     if isinstance(sums, CodeSums):
         assert reducer is not None
@@ -316,8 +318,8 @@ def keep_answers(
 ) -> Answers:
     """The answers to the plan's queries: released and kept in `file`, or taken from there.
 
-    Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to the same run before an
-    interruption, no second time.
+    Guarantee: `ledger` is charged `plan.event()`; a ledger in a file, on which that was charged to the same run before
+    an interruption, no second time.
 
     Args:
         plan: what is asked.

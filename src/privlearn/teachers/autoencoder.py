@@ -36,8 +36,9 @@ class Autoencoder(Reducer):
     Args:
         encoder: from targets (rows, *shape) to (rows, size + 1) numbers, which the unit ball's activation takes.
         decoder: from codes (rows, size) to outputs (rows, *shape).
-        loss: "mse", "binary_cross_entropy" (targets in [0, 1]) or "cross_entropy" (targets are probabilities of classes, along
-            the first dimension of their shape): what it was trained for, and how an output becomes a target.
+        loss: "mse", "binary_cross_entropy" (targets in [0, 1]) or "cross_entropy" (targets are probabilities of
+            classes, along the first dimension of their shape): what it was trained for, and how an output becomes a
+            target.
         centre: the public target that stands in for one that can't be used.
     """
 
@@ -170,6 +171,6 @@ def _require_fit(encoder: nn.Module, decoder: nn.Module, targets: Tensor, size: 
         ) from error
     if shapes != ((2, size + 1), tuple(targets.shape)):
         raise BadInput(
-            f"two targets become {shapes[0]} and then {shapes[1]}: expected (2, {size + 1}), one more than a code has, and "
-            f"{tuple(targets.shape)}"
+            f"two targets become {shapes[0]} and then {shapes[1]}: expected (2, {size + 1}), one more than a code has, "
+            f"and {tuple(targets.shape)}"
         )

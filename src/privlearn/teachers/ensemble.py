@@ -58,7 +58,8 @@ class Teachers:
             inputs: public inputs, shape (queries, ...).
             streams: assign records to teachers and seed what those draw.
             progress: called with (teachers done, teachers in all).
-            shapes: what the shape of one answer must be among, for what is known without a look at records to be refused by;
+            shapes: what the shape of one answer must be among, for what is known without a look at records to be
+                refused by;
                 None: any.
         """
 
@@ -110,14 +111,15 @@ class Given(Teachers):
         Unusable files are refused, for the data's curator, before anything is charged.
 
         Raises:
-            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another shape.
+            BadInput: a file that can't be read, or answers to more or fewer queries than are asked, or of another
+                shape.
         """
         for number, path in enumerate(self._paths):
             said = _read(path)
             if said.dim() < 1 or len(said) != len(inputs):
                 raise BadInput(
-                    f"{path} answers {len(said) if said.dim() else 'no'} queries, and the plan asks {len(inputs)}: expected "
-                    "a row for each query of the plan, in their order. Nothing was charged"
+                    f"{path} answers {len(said) if said.dim() else 'no'} queries, and the plan asks {len(inputs)}: "
+                    "expected a row for each query of the plan, in their order. Nothing was charged"
                 )
             if shapes is not None and tuple(said.shape[1:]) not in [tuple(shape) for shape in shapes]:
                 raise BadInput(
@@ -138,8 +140,8 @@ def _read(path: Path) -> Tensor:
     values = read_inputs(path, "predictions")
     if values.dtype.kind not in "fiub" or math.prod(values.shape) == 0:
         raise BadInput(
-            f"the predictions in {path} are {values.dtype} values of shape {values.shape}: expected numbers, a row for each "
-            "query"
+            f"the predictions in {path} are {values.dtype} values of shape {values.shape}: expected numbers, a row for "
+            "each query"
         )
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numbers that overflow

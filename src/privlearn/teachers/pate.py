@@ -1,8 +1,8 @@
 """PATE: teachers on disjoint records answer public queries, noisily; a student learns from the answers.
 
-For targets of many numbers as Fay et al. (2020) do it, with codes that are clipped; for labels by the Gaussian noisy max
-(Papernot et al. 2018), accounted for without a look at the votes. Asking is what costs; teaching is free, and may be
-done as often as one likes.
+For targets of many numbers as Fay et al. (2020) do it, with codes that are clipped; for labels by the Gaussian noisy
+max (Papernot et al. 2018), accounted for without a look at the votes. Asking is what costs; teaching is free, and may
+be done as often as one likes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def pate(
             use `pv.teachers.Answers.made_up` for that, and `keep`, so that it can fail without loss.
 
     Raises:
-        BudgetExceeded, BadInput: as `ask_teachers`; a student that fails on made-up answers, before anything is charged. Or a
-            student that is none.
+        BudgetExceeded, BadInput: as `ask_teachers`; a student that fails on made-up answers, before anything is
+            charged. Or a student that is none.
     """
     require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
@@ -99,20 +99,20 @@ def ask_teachers(
         plan: how many queries, of how many teachers, and what noise.
         teachers: `pv.teachers.Trained(...)` or `pv.teachers.Given(...)`.
         reducer: from `pv.teachers`, fitted on public data; None for votes.
-        public_inputs: inputs that are public, a row for each, or a `Dataset(..., public=True)`, of which the targets are not
-            looked at. The first `plan.queries` are asked about; a student may learn from all.
+        public_inputs: inputs that are public, a row for each, or a `Dataset(..., public=True)`, of which the targets
+            are not looked at. The first `plan.queries` are asked about; a student may learn from all.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         progress: called with (teachers done, teachers in all).
-        keep: a file in which answers are kept, in a folder that is there. If it holds some of the same plan, pool, teachers
-            and reducer, no teacher is asked and no noise is drawn. A ledger in a file that was charged for them is not charged
-            again; one in memory is, so it has to be a new one. While the teachers are asked the file is as secret as the
-            records; when it has the answers it holds what was released, and nothing else.
+        keep: a file in which answers are kept, in a folder that is there. If it holds some of the same plan, pool,
+            teachers and reducer, no teacher is asked and no noise is drawn. A ledger in a file that was charged for
+            them is not charged again; one in memory is, so it has to be a new one. While the teachers are asked the
+            file is as secret as the records; when it has the answers it holds what was released, and nothing else.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any teacher is asked.
-        BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a recipe that
-            fails on made-up rows; before anything is charged. Or a file of another run.
+        BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a
+            recipe that fails on made-up rows; before anything is charged. Or a file of another run.
     """
     require_one_process()
     _require_kinds(plan, teachers, ledger, streams, progress)
@@ -188,9 +188,9 @@ def _warn_of_noise(plan: PatePlan, reducer: Reducer | None) -> None:
     """Say where components lie below the noise: from public numbers."""
     if isinstance(reducer, PublicPCA) and reducer.best(plan.noise_std) < reducer.size:
         warnings.warn(
-            f"{reducer.size - reducer.best(plan.noise_std)} of the {reducer.size} components have a variance below that of "
-            f"the noise, and bring more error than they take away: pca.for_noise({plan.noise_std:.4g}), which is "
-            "pca.for_noise(plan.noise_std), leaves them out",
+            f"{reducer.size - reducer.best(plan.noise_std)} of the {reducer.size} components have a variance below "
+            f"that of the noise, and bring more error than they take away: pca.for_noise({plan.noise_std:.4g}), which "
+            "is pca.for_noise(plan.noise_std), leaves them out",
             stacklevel=3,
         )
 

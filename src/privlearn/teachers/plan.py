@@ -2,9 +2,10 @@
 
 What an ensemble of teachers is asked for: frozen, public numbers, each with the most that one teacher can move it.
 
-A record is with one teacher, and may change everything about it: what it learned, its random numbers, whether it works at
-all. So one record moves the sum over teachers from any answer of one teacher to any other: by the diameter of what answers
-are clipped to. That holds for every kind of neighbour (maths: Fay et al. 2020, Props 1 and 2, for answers that are clipped).
+A record is with one teacher, and may change everything about it: what it learned, its random numbers, whether it works
+at all. So one record moves the sum over teachers from any answer of one teacher to any other: by the diameter of what
+answers are clipped to. That holds for every kind of neighbour (maths: Fay et al. 2020, Props 1 and 2, for answers that
+are clipped).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _NOISE = (1e-6, 1e12)
 class PatePlan(AbstractPlan):
     """Questions to an ensemble of teachers (PATE), as public numbers.
 
-    Guarantee: whatever is released is `guarantee(delta)`-DP for `adjacency` and `unit`, if every record (for `persons` all of
-    a person's together) is with one teacher, to which it was assigned independently of all other records. The bound does not
-    look at the votes, so it is no secret itself.
+    Guarantee: whatever is released is `guarantee(delta)`-DP for `adjacency` and `unit`, if every record (for `persons`
+    all of a person's together) is with one teacher, to which it was assigned independently of all other records. The
+    bound does not look at the votes, so it is no secret itself.
 
     Attributes:
         queries: public inputs that the teachers are asked about; each is charged, whatever becomes of its answer.
@@ -52,11 +53,12 @@ class PatePlan(AbstractPlan):
         aggregate: what is asked for: `Ball`, `Box`, `Votes` or `ConfidentVotes`.
         noise_multiplier: noise standard deviation over sensitivity; None until `calibrate` sets it.
         adjacency: the kind of neighbour. The price is the same for all.
-        group_size: the declared, public number of records that one person has at most: targets and guarantees are then for
-            all of them together.
+        group_size: the declared, public number of records that one person has at most: targets and guarantees are then
+            for all of them together.
         budget: what the plan was calibrated to; the limit of the ledger.
         persons: whether the guarantee is for a person with all their rows, however many. A person who comes, goes or
-            changes moves one teacher, so it costs nothing. It needs records with person ids (`pv.Dataset(..., groups=ids)`).
+            changes moves one teacher, so it costs nothing. It needs records with person ids (`pv.Dataset(...,
+            groups=ids)`).
 
     Raises:
         BadInput: a number out of range.
@@ -83,7 +85,8 @@ class PatePlan(AbstractPlan):
             )
         if isinstance(self.aggregate, ConfidentVotes) and self.aggregate.answers > self.queries:
             raise BadInput(
-                f"{self.aggregate.answers} answers are wanted of {self.queries} queries: expected at most as many as are asked"
+                f"{self.aggregate.answers} answers are wanted of {self.queries} queries: expected at most as many as "
+                "are asked"
             )
         if self.noise_multiplier is not None:
             between("noise_multiplier", self.noise_multiplier, *_NOISE)
@@ -178,8 +181,8 @@ class PatePlan(AbstractPlan):
             epsilon: the target, at `delta`.
             delta: where epsilon is stated.
             rho: the target in zCDP, in place of epsilon.
-            formula: "exact", by which Gaussian releases compose to one; or "paper", that of Fay et al. (2020, eq. 15), which
-                adds more noise than the target asks for.
+            formula: "exact", by which Gaussian releases compose to one; or "paper", that of Fay et al. (2020, eq. 15),
+                which adds more noise than the target asks for.
 
         Raises:
             BadInput: a target out of range, or the paper's formula for what it does not speak of.
@@ -254,8 +257,8 @@ class PatePlan(AbstractPlan):
             )
         elif not self.persons and teacher.get("assigned_by") != "row":
             problems.append(
-                "records were assigned to teachers by person, or it is not said how: a record that is replaced by one of "
-                "another person changes two teachers, and the certificate counts one"
+                "records were assigned to teachers by person, or it is not said how: a record that is replaced by one "
+                "of another person changes two teachers, and the certificate counts one"
             )
         return problems
 
@@ -348,8 +351,8 @@ class Ball:
 class Box:
     """Each teacher's target is clipped to [0, 1] in each of `dimensions` numbers, then encoded by a linear map of norm 1.
 
-    The sum over teachers moves by at most sqrt(dimensions) (Fay et al. 2020, Prop 1): far more than a ball's for targets of
-    many numbers.
+    The sum over teachers moves by at most sqrt(dimensions) (Fay et al. 2020, Prop 1): far more than a ball's for
+    targets of many numbers.
     """
 
     dimensions: int

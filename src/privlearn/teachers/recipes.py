@@ -6,7 +6,8 @@ printed; and one that fails has no answers.
 
 Label spreading over public inputs (Zhou et al. 2004): few labels, or noisy ones, reach all inputs that resemble theirs.
 
-How teachers are made, in public words: what is compared before a run is gone on with, and what a certificate says of them.
+How teachers are made, in public words: what is compared before a run is gone on with, and what a certificate says of
+    them.
 
 Only the recipe is described, which is the caller's code and its parameters; nothing here meets a record.
 """
@@ -90,7 +91,8 @@ class Estimator:
         """Raise `BadInput` if two teachers would be one object."""
         if self.make() is self.make():
             raise BadInput(
-                "make gives the same estimator twice: teachers would go on where others ended. Make a new one at each call"
+                "make gives the same estimator twice: teachers would go on where others ended. Make a new one at each "
+                "call"
             )
 
 
@@ -137,7 +139,8 @@ class Network:
         ]
         if one is two or places[0] & places[1]:
             raise BadInput(
-                "make gives modules that share parameters: teachers would go on where others ended. Make new ones at each call"
+                "make gives modules that share parameters: teachers would go on where others ended. Make new ones at "
+                "each call"
             )
 
 
@@ -185,16 +188,18 @@ def rehearse(recipe: Recipe, x: Tensor, y: Tensor, inputs: Tensor, shapes: Shape
             answers = as_tensor(recipe(made_up, targets)(asked))
         except Exception as error:
             raise BadInput(
-                f"the teachers' recipe fails on {_REHEARSED} made-up rows of the data's shape and type: {type(error).__name__}"
-                f": {first_line(error)}. Expected a function recipe(x, y) that gives a function predict(inputs)"
+                f"the teachers' recipe fails on {_REHEARSED} made-up rows of the data's shape and type: "
+                f"{type(error).__name__}: {first_line(error)}. Expected a function recipe(x, y) that gives a function "
+                "predict(inputs)"
             ) from error
     if len(answers.shape) < 1 or len(answers) != 6:
         raise BadInput(f"a teacher turns 6 inputs into shape {tuple(answers.shape)}: expected a row for each input")
     if shapes is not None and tuple(answers.shape[1:]) not in [tuple(shape) for shape in shapes]:
         raise BadInput(
-            f"a teacher that learned from made-up rows of two classes turns 6 inputs into shape {tuple(answers.shape)}: "
-            f"expected {' or '.join(str((6, *shape)) for shape in shapes)}, whatever the records hold. (predict_proba has a "
-            "column for each class that a teacher met: pv.teachers.Estimator(make, classes=K) puts them in their places.)"
+            "a teacher that learned from made-up rows of two classes turns 6 inputs into shape "
+            f"{tuple(answers.shape)}: expected {' or '.join(str((6, *shape)) for shape in shapes)}, whatever the "
+            "records hold. (predict_proba has a column for each class that a teacher met: pv.teachers.Estimator(make, "
+            "classes=K) puts them in their places.)"
         )
 
 
@@ -266,7 +271,8 @@ class Spreading:
     A record gives its label to the public inputs that are nearest to it; spread from there, they answer.
 
     Attributes:
-        public: public inputs to spread over, a `Dataset(..., public=True)` of the records' form; its targets are not used.
+        public: public inputs to spread over, a `Dataset(..., public=True)` of the records' form; its targets are not
+            used.
         classes: how many there are.
         alpha: how much of its label an input takes from its neighbours.
         components: principal components of the public inputs that distances are taken in.

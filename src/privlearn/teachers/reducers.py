@@ -4,8 +4,8 @@ Linear reducers: principal components, a random projection, and none.
 
 The bottleneck of the autoencoder: an activation that fills the unit ball (Fay et al. 2020, appendix).
 
-For standard normal inputs the direction is uniform on the sphere, exactly, and the radius to the power of the dimension is
-uniform on [0, 1] up to 0.0177, which is how far the logistic function is from the normal distribution's.
+For standard normal inputs the direction is uniform on the sphere, exactly, and the radius to the power of the dimension
+is uniform on [0, 1] up to 0.0177, which is how far the logistic function is from the normal distribution's.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def public_targets(public: Dataset) -> Tensor:
     """
     if not isinstance(public, Dataset) or not public.public:
         raise BadInput(
-            "a reducer is fitted on data that are declared public, pv.Dataset(x, y, public=True): fitted on private targets "
-            "it would give them away, unpaid. Those of the teachers' records are private"
+            "a reducer is fitted on data that are declared public, pv.Dataset(x, y, public=True): fitted on private "
+            "targets it would give them away, unpaid. Those of the teachers' records are private"
         )
     _, targets = public.tensors()
     if targets.dim() < 2 or len(targets) < 2 or math.prod(targets.shape[1:]) < 1:
         raise BadInput(
-            f"the public targets have shape {tuple(targets.shape)}: expected at least two rows, each a target of one or more "
-            "dimensions. For labels ask for votes, pv.teachers.Votes(classes), which need no reducer"
+            f"the public targets have shape {tuple(targets.shape)}: expected at least two rows, each a target of one "
+            "or more dimensions. For labels ask for votes, pv.teachers.Votes(classes), which need no reducer"
         )
     targets = targets if targets.is_floating_point() else targets.float()
     if not bool(targets.isfinite().all()):
@@ -127,8 +127,8 @@ class PublicPCA(Reducer):
         target_shape: the shape of one target.
         mean: the public targets' mean, shape (numbers in a target,).
         components: the kept directions, orthonormal rows: shape (size, numbers in a target).
-        eigenvalues: variances along all directions that were found, the largest first. The rest, where there are fewer rows
-            than numbers in a target, are 0.
+        eigenvalues: variances along all directions that were found, the largest first. The rest, where there are fewer
+            rows than numbers in a target, are 0.
     """
 
     target_shape: tuple[int, ...]
@@ -203,16 +203,16 @@ class PublicPCA(Reducer):
         if not best:
             raise BadInput(
                 f"no component has a variance above the noise's, {noise_std**2:.4g}: the largest has "
-                f"{float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than answers: use more teachers, "
-                "fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
+                f"{float(self.eigenvalues[0]):.4g}. Then the public mean alone is better than answers: use more "
+                "teachers, fewer queries, a larger epsilon or a smaller radius (or kept(1), to go on anyway)"
             )
         return self.kept(best)
 
     def loss(self, noise_std: float, components: int | None = None) -> float:
         """The expected squared error of a target that was encoded, got noise and was decoded (Fay et al. 2020, sec. Utility).
 
-        The variance along the directions that were left out, plus one noise variance for each that was kept; clipping left
-        aside.
+        The variance along the directions that were left out, plus one noise variance for each that was kept; clipping
+        left aside.
 
         Args:
             noise_std: standard deviation of the noise on each number of the code: `plan.noise_std`.
@@ -257,7 +257,8 @@ class RandomProjection(Reducer):
         object.__setattr__(self, "target_shape", _shape(self.target_shape))
         if count("codes", self.codes) > math.prod(self.target_shape):
             raise BadInput(
-                f"codes of {self.codes} numbers are wanted of targets of {math.prod(self.target_shape)}: choose at most that"
+                f"codes of {self.codes} numbers are wanted of targets of {math.prod(self.target_shape)}: choose at "
+                "most that"
             )
         count("seed", self.seed, least=0, most=2**63 - 1)
         generator = torch.Generator().manual_seed(self.seed)
@@ -366,9 +367,9 @@ _SLOPE = math.sqrt(8 / math.pi)
 def unit_ball(o: Tensor) -> Tensor:
     """Map `o`, shape (rows, l + 1), into the unit ball in l dimensions: shape (rows, l).
 
-    The first number says how far from the origin, logistic(o_0 sqrt(8 / pi)) ^ (1 / l), the others in which direction. It is
-    computed as exp(-softplus(-o_0 sqrt(8 / pi)) / l), which has no overflow at either end. The last step is a hard clip, so
-    that no rounding leaves the ball.
+    The first number says how far from the origin, logistic(o_0 sqrt(8 / pi)) ^ (1 / l), the others in which direction.
+    It is computed as exp(-softplus(-o_0 sqrt(8 / pi)) / l), which has no overflow at either end. The last step is a
+    hard clip, so that no rounding leaves the ball.
     """
     size = o.shape[1] - 1
     radius = torch.exp(-F.softplus(-_SLOPE * o[:, :1]) / size)

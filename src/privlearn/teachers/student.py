@@ -75,10 +75,10 @@ class Student:
 
     Attributes:
         make: makes the module from the shape of one input; initial weights follow from `seed`.
-        loss: "cross_entropy" (classes, or soft targets along the first dimension of a target), "binary_cross_entropy" (soft
-            targets, outputs are logits) or "mse" (targets of any kind); or a function of outputs and targets, such as
-            CrossEntropyLoss(reduction="none"), of whose values the mean is taken. None: "cross_entropy" for votes, "mse" for
-            decoded targets.
+        loss: "cross_entropy" (classes, or soft targets along the first dimension of a target), "binary_cross_entropy"
+            (soft targets, outputs are logits) or "mse" (targets of any kind); or a function of outputs and targets,
+            such as CrossEntropyLoss(reduction="none"), of whose values the mean is taken. None: "cross_entropy" for
+            votes, "mse" for decoded targets.
         epochs: times that each input is seen.
         batch_size: inputs in a step of Adam.
         learning_rate: of Adam.
@@ -116,8 +116,8 @@ class Student:
         ready = self.settled(answers)
         if not bool(answers.answered.any()):
             raise BadInput(
-                "no query was answered, so there is nothing to learn from; what was asked is spent. Use a lower threshold, "
-                "more teachers or less noise"
+                "no query was answered, so there is nothing to learn from; what was asked is spent. Use a lower "
+                "threshold, more teachers or less noise"
             )
         inputs, targets = ready._lesson(answers)
         module = ready._made(inputs)
@@ -140,8 +140,8 @@ class Student:
     def rehearsed(self, answers: Answers) -> Student:
         """Itself, with the network that it is going to train, after a copy of that learned from made-up answers.
 
-        So mistakes show before anything is spent. Global generators are afterwards what they were, and what it learns later
-        is to the last bit what it would have learned without.
+        So mistakes show before anything is spent. Global generators are afterwards what they were, and what it learns
+        later is to the last bit what it would have learned without.
 
         Args:
             answers: made up, of a few queries.
@@ -164,15 +164,16 @@ class Student:
             raise
         except Exception as error:
             raise BadInput(
-                f"the student fails on {len(answers.targets)} made-up answers of the right shape: {type(error).__name__}: "
-                f"{first_line(error)}. Nothing was charged; expected a network of inputs of shape "
-                f"{tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_wanted(answers)}"
+                f"the student fails on {len(answers.targets)} made-up answers of the right shape: "
+                f"{type(error).__name__}: {first_line(error)}. Nothing was charged; expected a network of inputs of "
+                f"shape {tuple(answers.inputs.shape[1:])}, and a loss of its outputs and {_wanted(answers)}"
             ) from error
         expected = (len(inputs), answers.classes) if answers.classes else tuple(targets.shape)
         if not isinstance(outputs, Tensor) or (isinstance(ready.loss, str) and tuple(outputs.shape) != expected):
             shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise BadInput(
-                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for {_wanted(answers)}. "
+                f"the student turns {len(inputs)} inputs into shape {shape}: expected {expected}, for "
+                f"{_wanted(answers)}. "
                 "Nothing was charged"
             )
         return replace(ready, make=lambda shape: module)

@@ -1,8 +1,8 @@
 """Sums over teachers of clipped codes, and counts of their votes, with the most that one teacher can change them.
 
-Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or none at
-all, counts there as one whose code is the public centre of codes (for votes: as none), and nothing says so: what a teacher
-says, its shape and its type included, follows from its records.
+Teachers are added one by one, so memory does not grow with their number. One that has no usable answer to a query, or
+none at all, counts there as one whose code is the public centre of codes (for votes: as none), and nothing says so:
+what a teacher says, its shape and its type included, follows from its records.
 """
 
 from __future__ import annotations
@@ -203,7 +203,8 @@ class VoteCounts:
     def add(self, predictions: Any) -> bool:
         """Add one teacher's votes: classes (queries,), or scores (queries, classes), of which the largest wins.
 
-        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote. Anything else
+        A class that there isn't, a number that is no whole one and scores that are not all finite are no vote. Anything
+        else
         is none either, silently: which classes a teacher knows follows from its records.
 
         Returns:
@@ -244,8 +245,8 @@ def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
 def box_sensitivity(matrix: Tensor | None, dimensions: int) -> float:
     """An upper bound on |A s| over all s in [-1, 1]^d: the most that one target in [0, 1]^d moves its code.
 
-    The least of sqrt(d) |A|, of the sum of the columns' norms, and, for small d, of the root of the sum of |A^T A|. (The exact
-    maximum takes 2^d trials; what a search finds is no bound.)
+    The least of sqrt(d) |A|, of the sum of the columns' norms, and, for small d, of the root of the sum of |A^T A|.
+    (The exact maximum takes 2^d trials; what a search finds is no bound.)
 
     Args:
         matrix: A, shape (numbers in a code, d); None for the identity.
@@ -270,6 +271,6 @@ def _require_box(aggregate: Box, encoder: Encoder) -> None:
     numbers = math.prod(encoder.shape)
     if numbers != aggregate.dimensions:
         raise BadInput(
-            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have {numbers} "
-            f"numbers: give pv.teachers.Box(dimensions={numbers})"
+            f"the box has {aggregate.dimensions} dimensions, and targets of shape {tuple(encoder.shape)} have "
+            f"{numbers} numbers: give pv.teachers.Box(dimensions={numbers})"
         )

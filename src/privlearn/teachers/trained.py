@@ -40,8 +40,8 @@ TEACHERS = "teachers.json"
 class Trained(Teachers):
     """Teachers that are trained here, one after another or several at once; each is forgotten when it has answered.
 
-    Guarantee: one record is with one teacher, and reaches nothing but that teacher's answers. A teacher that can't be trained,
-    or whose shard is empty, has no answers, and nothing says so.
+    Guarantee: one record is with one teacher, and reaches nothing but that teacher's answers. A teacher that can't be
+    trained, or whose shard is empty, has no answers, and nothing says so.
 
     Args:
         data: the private records.
@@ -97,8 +97,8 @@ class Trained(Teachers):
         A record can be replaced by one of another site, or of another person, which is with another teacher.
 
         Raises:
-            BadInput: replace-one neighbours, and sites, or person ids where single rows are protected; or a plan that protects
-                persons, and no person ids.
+            BadInput: replace-one neighbours, and sites, or person ids where single rows are protected; or a plan that
+                protects persons, and no person ids.
         """
         replaced = adjacency is Adjacency.REPLACE_ONE
         if self._sites and replaced:
@@ -108,14 +108,14 @@ class Trained(Teachers):
             )
         if self._data.groups is not None and unit.rows_per_person is None and replaced:
             raise BadInput(
-                "records are assigned by person, so one that is replaced by a record of another person changes two teachers, "
-                "and the plan is for one: use add_remove or zero_out neighbours, or protect persons (persons=True, which is "
-                "the default without group_size=)"
+                "records are assigned by person, so one that is replaced by a record of another person changes two "
+                "teachers, and the plan is for one: use add_remove or zero_out neighbours, or protect persons "
+                "(persons=True, which is the default without group_size=)"
             )
         if unit.rows_per_person is not None and self._data.groups is None:
             raise BadInput(
-                "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., groups=ids), a "
-                "person's id for each row, or a plan without persons=True"
+                "the plan protects persons, and the data do not say whose rows they are: give pv.Dataset(..., "
+                "groups=ids), a person's id for each row, or a plan without persons=True"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -140,8 +140,8 @@ class Trained(Teachers):
         """Train each teacher and ask it.
 
         Raises:
-            BadInput: a recipe that fails on made-up rows or makes answers of another shape of them, or a folder that belongs
-                to something else.
+            BadInput: a recipe that fails on made-up rows or makes answers of another shape of them, or a folder that
+                belongs to something else.
         """
         x, y, asked = self._scaled(inputs)
         rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
@@ -193,13 +193,14 @@ class Trained(Teachers):
             raise BadInput(f"{self._folder / TEACHERS} can't be read: {error}. Give another folder") from error
         if not same or (self._place is not None and not np.array_equal(place, self._place)):
             raise BadInput(
-                f"{self._folder} holds the teachers of other records, other queries or another number of teachers: give "
-                "another folder, or the same data"
+                f"{self._folder} holds the teachers of other records, other queries or another number of teachers: "
+                "give another folder, or the same data"
             )
         recipe = described(self._recipe)
         if then != recipe:
             raise BadInput(
-                f"{self._folder} holds teachers of another recipe: theirs is {_in_words(then)}, and {_in_words(recipe)} was "
+                f"{self._folder} holds teachers of another recipe: theirs is {_in_words(then)}, and "
+                f"{_in_words(recipe)} was "
                 "given. Go on with theirs, or give another folder"
             )
         return place, seeds
@@ -334,8 +335,8 @@ def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
     given = np.asarray(sites)
     if given.shape != (len(data.x),) or given.dtype.kind not in "iuUSb":
         raise BadInput(
-            f"sites have the shape {given.shape} and type {given.dtype}, for {len(data.x)} rows: expected the id of a site, a "
-            "whole number or a text, for each row"
+            f"sites have the shape {given.shape} and type {given.dtype}, for {len(data.x)} rows: expected the id of a "
+            "site, a whole number or a text, for each row"
         )
     names, place = np.unique(given, return_inverse=True)
     shards = place.reshape(-1).astype(np.int64)
@@ -361,8 +362,8 @@ def by_rows(data: Dataset, shards: Sequence[Any]) -> tuple[Places, int]:
             )
         if len(np.unique(rows)) < len(rows) or bool((assigned[rows] >= 0).any()):
             raise BadInput(
-                f"shard {number} holds a row that another one holds too, or holds one twice: shards overlap, and one record "
-                "would move two teachers. Give each row to one teacher",
+                f"shard {number} holds a row that another one holds too, or holds one twice: shards overlap, and one "
+                "record would move two teachers. Give each row to one teacher",
                 shard=number,
             )
         assigned[rows] = number
@@ -379,6 +380,6 @@ def _require_persons_apart(data: Dataset, place: Places) -> None:
     pairs = np.unique(np.stack([person[used], place[used]]), axis=1)
     if len(np.unique(pairs[0])) < pairs.shape[1]:
         raise BadInput(
-            "a person's rows are with two teachers: shards overlap, and one person would move both. Give all rows of a person "
-            "to one teacher, or leave out groups to protect single rows"
+            "a person's rows are with two teachers: shards overlap, and one person would move both. Give all rows of a "
+            "person to one teacher, or leave out groups to protect single rows"
         )

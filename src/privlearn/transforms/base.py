@@ -30,8 +30,8 @@ _HOMES = ("moments", "pca", "select", "sources", "specs")
 class Transform(ABC):
     """A transform of rows in front of a network: a frozen value, which is all that a plan knows of it.
 
-    It makes a module that treats each row by itself and is never trained. It is either public, or made by a release on the
-    private rows, which its `event` prices; nothing else tells the two apart.
+    It makes a module that treats each row by itself and is never trained. It is either public, or made by a release on
+    the private rows, which its `event` prices; nothing else tells the two apart.
 
     Subclasses are frozen dataclasses of plain values, with a `kind` in their class body by which files name them.
 

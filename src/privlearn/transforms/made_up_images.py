@@ -32,8 +32,8 @@ _COLOURS = 3
 def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     """Random images in [0, 1], always the same ones.
 
-    Of three channels, which are colours: overlapping shapes of more or less colour and contrast, with a texture whose spectrum
-    falls as that of photographs. Of another number: half of them strokes on black, half overlapping shapes.
+    Of three channels, which are colours: overlapping shapes of more or less colour and contrast, with a texture whose
+    spectrum falls as that of photographs. Of another number: half of them strokes on black, half overlapping shapes.
 
     Args:
         shape: of one image, (height, width) or (channels, height, width).
@@ -183,8 +183,8 @@ def learned(
 def directions(features: Callable[[Tensor], Tensor], shape: Sequence[int], kept: int) -> dict[str, Tensor]:
     """`mean` (features,) of features of made-up images, and `components` (features, kept): their principal directions.
 
-    Each is over a power of its variance. That is most of whitening: directions in which features hardly differ count for more,
-    and not for as much as the others. No data have a part in it.
+    Each is over a power of its variance. That is most of whitening: directions in which features hardly differ count
+    for more, and not for as much as the others. No data have a part in it.
 
     Args:
         features: images (rows, *shape) to features (rows, ...).

@@ -155,8 +155,8 @@ class ClipRows(RowTransform):
 class Normalised(RowTransform):
     """Numbers raised to a power (negative ones count as 0), then each example brought to mean 0 and variance 1.
 
-    The root tames the few large numbers in which networks' features differ most; all rows then have the same norm, so that
-    clipping treats them alike and the noise in a score is known beforehand.
+    The root tames the few large numbers in which networks' features differ most; all rows then have the same norm, so
+    that clipping treats them alike and the noise in a score is known beforehand.
 
     Args:
         power: 0.5 is the root; 1 leaves numbers as they are, negative ones too.
@@ -201,8 +201,8 @@ class ExternalModule(RowTransform):
     Naming it declares that it was made without the private rows. Its weights are not part of the published model: its
     name and a digest of them are, and the same are needed to predict.
 
-    It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of: batch norm then is a
-    fixed affine map by its running statistics.
+    It is frozen and always in evaluation mode, whatever the mode of the model that it is a part of: batch norm then is
+    a fixed affine map by its running statistics.
 
     Attributes:
         name: `package.module:function`.
@@ -223,8 +223,9 @@ class ExternalModule(RowTransform):
         # To predict, the function is called again, in another process.
         if _digest(_made(spec, seed=1)) != self.digest:
             raise BadInput(
-                f"features {spec!r} made other weights when the function was called a second time: expected the same ones, "
-                "or it could not be used to predict. Fix the seed in it (torch.manual_seed(0)), or load saved weights"
+                f"features {spec!r} made other weights when the function was called a second time: expected the same "
+                "ones, or it could not be used to predict. Fix the seed in it (torch.manual_seed(0)), or load saved "
+                "weights"
             )
 
     @property
@@ -281,8 +282,8 @@ class ExternalModule(RowTransform):
         if always:
             whose, what = "a made-up row, too", "mend it: are its weights finite?"
         raise BadInput(
-            f"features {self.name!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In the "
-            f"encoder, {what}"
+            f"features {self.name!r} are not finite (NaN or infinity) of {whose}: expected numbers for every row. In "
+            f"the encoder, {what}"
         )
 
 
@@ -303,7 +304,8 @@ def _made(spec: str, seed: int) -> nn.Module:
             encoder = make()
     except Exception as error:
         raise BadInput(
-            f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function is called without arguments"
+            f"features {spec!r} failed: {type(error).__name__}: {first_line(error)}. The function is called without "
+            "arguments"
         ) from error
     if not isinstance(encoder, nn.Module):
         raise BadInput(

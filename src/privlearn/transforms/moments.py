@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from privlearn.transforms.modules import Standardise
 
-#: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean square
-#: is sqrt(features) times that in a mean.
+#: How rho is divided among the count of rows, their sums and their squares. Over a feature's own size, noise in a mean
+#: square is sqrt(features) times that in a mean.
 _SPLIT = (0.01, 0.19, 0.80)
 #: The floor under variances, as a part of what a feature's would be if rows were as long as their bound and all alike.
 _LEAST_VARIANCE = 1e-3
@@ -58,8 +58,9 @@ def share_of(spec: str, name: str = "normalise") -> float | None:
 class Moments(PrivateTransform):
     """A release of each feature's mean and variance, to stand in a plan's `before`: rows are then standardised by them.
 
-    One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a declared
-    norm. What is done with them is free: rows are clipped to that norm, standardised, and each brought to norm sqrt(features).
+    One Gaussian release of the number of rows, their sums and their squares, number by number, over rows clipped to a
+    declared norm. What is done with them is free: rows are clipped to that norm, standardised, and each brought to norm
+    sqrt(features).
 
     Attributes:
         features: how many numbers a row has; public.
@@ -81,8 +82,8 @@ class Moments(PrivateTransform):
     def text(self) -> str:
         """What a card says of it."""
         return (
-            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise multiplier "
-            f"{self.noise_multiplier:.4g})"
+            f"means and variances of {self.features} features of rows clipped to norm {self.row_norm:.4g} (noise "
+            f"multiplier {self.noise_multiplier:.4g})"
         )
 
     def event(self) -> Event:
@@ -118,8 +119,8 @@ class Moments(PrivateTransform):
     ) -> Standardise:
         """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
 
-        `labels` are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in them, so a
-        feature that hardly varies is not blown up.
+        `labels` are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in
+        them, so a feature that hardly varies is not blown up.
 
         Raises:
             BadInput: another number of features, or rows of persons.

@@ -94,8 +94,8 @@ class PrivatePCA(PrivateTransform):
     ) -> Project:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
-        `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what each adds
-        is then the mean over its rows. `labels` are not looked at.
+        `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what
+        each adds is then the mean over its rows. `labels` are not looked at.
 
         Each direction is divided by the square root of its noisy eigenvalue, which was released with it: features of
         like size train better under noise. Eigenvalues below the noise's own standard deviation count as that.

@@ -61,8 +61,8 @@ class FeatureFolder:
         unknown = sorted(set(about) - {"encoder", "shape", "sha256", "normalise", "rows"})
         if unknown or not {"encoder", "shape"} <= set(about):
             raise BadInput(
-                f"{folder / ABOUT} has the fields {', '.join(sorted(map(str, about)))[:200]}: expected encoder and shape, and "
-                "perhaps sha256, normalise and rows"
+                f"{folder / ABOUT} has the fields {', '.join(sorted(map(str, about)))[:200]}: expected encoder and "
+                "shape, and perhaps sha256, normalise and rows"
             )
         shape, normalise, rows = about["shape"], about.get("normalise", True), about.get("rows", {})
         if not isinstance(shape, list) or not shape:
@@ -93,8 +93,8 @@ class FeatureFolder:
         values = _read(files[0])
         if values.dtype.kind != "f" or values.ndim < 2 or values.shape[1:] != self.shape:
             raise BadInput(
-                f"{files[0]} holds {values.dtype} values of shape {values.shape}: expected floating-point numbers, and rows "
-                f"of shape {self.shape}, as {ABOUT} says"
+                f"{files[0]} holds {values.dtype} values of shape {values.shape}: expected floating-point numbers, and "
+                f"rows of shape {self.shape}, as {ABOUT} says"
             )
         for start in range(0, len(values), _ROWS_AT_ONCE):
             require_finite(
@@ -122,8 +122,8 @@ class FeatureFolder:
             remarks.append(f"{self.path} has no features of the test rows: there will be no test figures")
         if "train" not in self.rows or (test is not None and "test" not in self.rows):
             remarks.append(
-                f"{self.path} does not say which rows its features were made of, so their order is not checked: only their "
-                "number is. Save them with pv.transforms.save_features(..., of=data)"
+                f"{self.path} does not say which rows its features were made of, so their order is not checked: only "
+                "their number is. Save them with pv.transforms.save_features(..., of=data)"
             )
         return replace(
             data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema=None,
@@ -134,13 +134,13 @@ class FeatureFolder:
         """Refuse features of other rows than `x`, by number and, where the folder has one, by digest."""
         if len(features) != len(x):
             raise BadInput(
-                f"{self.path} has features of {len(features)} {part} rows, and the data have {len(x)}: expected one for each, "
-                "in the data's order"
+                f"{self.path} has features of {len(features)} {part} rows, and the data have {len(x)}: expected one "
+                "for each, in the data's order"
             )
         if part in self.rows and self.rows[part].lower() != rows_digest(x):
             raise BadInput(
-                f"the features in {self.path} were made of other {part} rows than these, or of these in another order: their "
-                f"SHA-256 is not the one in {ABOUT}. Make them anew"
+                f"the features in {self.path} were made of other {part} rows than these, or of these in another order: "
+                f"their SHA-256 is not the one in {ABOUT}. Make them anew"
             )
 
 
@@ -163,8 +163,8 @@ def save_features(
         encoder: what made them, in words; public, and published. You declare that no private row had a part in it.
         sha256: of the encoder's weights, to be published with its name.
         normalise: whether each row is brought to mean 0 and variance 1 before it is learned from.
-        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is noticed. Without
-            it only their number is checked.
+        of: the data that they were made from: the SHA-256 of its rows is kept, so that another order is noticed.
+            Without it only their number is checked.
 
     Raises:
         BadInput: numbers that are none, rows that do not match, or a folder that can't be written.
@@ -178,7 +178,8 @@ def save_features(
         rows = None if of is None else {"train": of.x, "test": of.x_test}[name]
         if part.dtype.kind != "f":
             raise BadInput(
-                f"{name} features are {part.dtype} values: expected floating-point numbers, for example by .astype(np.float32)"
+                f"{name} features are {part.dtype} values: expected floating-point numbers, for example by "
+                ".astype(np.float32)"
             )
         if part.ndim < 2 or part.shape[1:] != shape:
             wanted = f", of shape {shape} as those of train" if len(shape) else ""
@@ -223,7 +224,8 @@ def _about(folder: Path) -> dict[str, Any]:
             about = loads(opened.read(_LARGEST))
     except OSError as error:
         raise BadInput(
-            f"{file} cannot be read: {error.strerror or error}. A folder of features has one, which says by which encoder "
+            f"{file} cannot be read: {error.strerror or error}. A folder of features has one, which says by which "
+            "encoder "
             'they were made and of which shape a row is: {"encoder": "...", "shape": [384]}'
         ) from error
     except ValueError as error:
@@ -237,7 +239,8 @@ def _read(file: Path) -> NDArray[Any]:
     """The one array in a file; nothing is unpickled."""
     try:
         if file.suffix == ".npy":
-            # Pages are read as they are needed. "c": what is written stays in memory ("r" makes tensors that must not be).
+            # Pages are read as they are needed. "c": what is written stays in memory ("r" makes tensors that must not
+            # be).
             return np.asanyarray(np.load(file, mmap_mode="c", allow_pickle=False))
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:

@@ -28,11 +28,13 @@ _GROUPS = 32
 class Scattering(RowTransform):
     """Second-order scattering with 8 angles, then each example's groups of channels brought to mean 0 and variance 1.
 
-    No private row has a part in it, and none in another's features. So it is as public as a change of units, and clipping,
-    which comes after it, bounds what an example can do all the same. With a linear model on top: Tramèr and Boneh (2021).
+    No private row has a part in it, and none in another's features. So it is as public as a change of units, and
+    clipping, which comes after it, bounds what an example can do all the same. With a linear model on top: Tramèr and
+    Boneh (2021).
 
-    With `mean` and `components` features are then projected on directions that matter in made-up images, and each example
-    brought to norm sqrt(kept): noise grows with the number of weights, and most features say what others say. Random
+    With `mean` and `components` features are then projected on directions that matter in made-up images, and each
+    example brought to norm sqrt(kept): noise grows with the number of weights, and most features say what others say.
+    Random
     processes as a source of public priors: Baradad et al. (2021), Tang et al. (2023).
 
     Args:
@@ -128,8 +130,8 @@ def _transform(scale: int, height: int, width: int, device: torch.device) -> Any
         from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
     except ImportError as error:
         raise BadInput(
-            "scattering needs kymatio, which is not installed: pip install 'privlearn[scattering]'. Or use other features, "
-            "such as norm:power=0.5 or raw"
+            "scattering needs kymatio, which is not installed: pip install 'privlearn[scattering]'. Or use other "
+            "features, such as norm:power=0.5 or raw"
         ) from error
 
     return cast(nn.Module, ScatteringTorch2D(J=scale, shape=(height, width))).to(device)
@@ -150,9 +152,9 @@ class RandomUnits(RowTransform):
     """Logarithms of scattering coefficients, half whitened at each place, and how much random units make of them.
 
     A unit answers with max(0, its product with the coefficients at a place); answers are averaged over a grid of 4 x 4,
-    added to those of the mirror image where that is wanted, and projected on the directions that matter in made-up images.
-    Whitening and units, which are coefficients at random places, come from made-up images, too: no data have a part in any of
-    it. Dictionaries of random patches in front of a linear model: Coates and Ng (2011).
+    added to those of the mirror image where that is wanted, and projected on the directions that matter in made-up
+    images. Whitening and units, which are coefficients at random places, come from made-up images, too: no data have a
+    part in any of it. Dictionaries of random patches in front of a linear model: Coates and Ng (2011).
 
     Args:
         scale: of scattering (J).
@@ -248,7 +250,8 @@ class RandomUnits(RowTransform):
     def describe(self) -> dict[str, Any]:
         """What the certificate says of it."""
         return {
-            "kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": "of each example",
+            "kind": self.kind, "spec": self.spec, "scale": self.scale, "angles": ANGLES, "normalisation": "of each "
+                                                                                                          "example",
             "units": f"{self.local[1]}, drawn from made-up images",
             "directions": f"{self.kept}, learned from made-up images", "mirrored": self.mirrored,
         }  # fmt: skip

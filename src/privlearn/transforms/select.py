@@ -2,8 +2,8 @@
 
 How a choice of features is stated: as plain values for certificates, and as lines for cards and screens; never torch.
 
-Only what was released is stated: which features were chosen, in their order, and, where statistics of them were released, the
-criterion by these with the standard deviation of the noise in it.
+Only what was released is stated: which features were chosen, in their order, and, where statistics of them were
+released, the criterion by these with the standard deviation of the noise in it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Statistics:
     Attributes:
         counts: shape (classes,).
         sums: shape (classes, features).
-        moments: sums of squares over all classes, shape (features,), or over each, shape (classes, features); None if they
-            were not asked for.
+        moments: sums of squares over all classes, shape (features,), or over each, shape (classes, features); None if
+            they were not asked for.
         sum_std: of the noise in a sum.
         moment_std: of the noise in a moment.
     """
@@ -174,10 +174,10 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
     """What features are ranked by, and the standard deviation of the noise in it, each of shape (features,): free.
 
     `distance`: the largest distance between two class means. `t`: the largest of |mean - mean'| over
-    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. `welch`: the largest of |mean - mean'| over
-    sqrt(S^2 / n + S'^2 / n'), with the variance of each class by itself (Welch 1947; as in Shen et al. 2021). The noise
-    is that in the sums of the two classes; counts and variances are taken as they are. Scores of features that were chosen by
-    them are too high by what chose them.
+    sqrt(S^2 (1 / n + 1 / n')), with the variance S^2 within classes, pooled. `welch`: the largest of |mean - mean'|
+    over sqrt(S^2 / n + S'^2 / n'), with the variance of each class by itself (Welch 1947; as in Shen et al. 2021). The
+    noise is that in the sums of the two classes; counts and variances are taken as they are. Scores of features that
+    were chosen by them are too high by what chose them.
     """
     means = statistics.means(least_count)
     inverse = 1 / statistics.counts.clamp(min=least_count)
@@ -205,12 +205,13 @@ def scored(statistics: Statistics, criterion: str, least_count: float = LEAST_CO
 class SelectFeatures(PrivateTransform):
     """A private choice of features, to stand in a plan's `before`: training then sees these alone.
 
-    All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2 noise_multiplier^2):
+    All in it is public. Rows are clipped, never scaled by private statistics. It costs rho = 1 / (2
+    noise_multiplier^2):
 
-    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments, for `welch` those of each class),
-      of which the best features are taken for free;
-    - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances of means of numbers clipped
-      to [-coordinate_bound, coordinate_bound], with the released counts as denominators. For `distance` alone.
+    - by `means`, one Gaussian release of counts and class sums (for `t` also second moments, for `welch` those of each
+      class), of which the best features are taken for free;
+    - by `gumbel`, a Gaussian release of the counts, and `keep` selections at once by the distances of means of numbers
+      clipped to [-coordinate_bound, coordinate_bound], with the released counts as denominators. For `distance` alone.
 
     Attributes:
         keep: how many features.
@@ -252,8 +253,8 @@ class SelectFeatures(PrivateTransform):
             between("coordinate_bound", self.coordinate_bound, *SIZES)
         if self.way == "gumbel" and (self.coordinate_bound is None or self.criterion != "distance"):
             raise BadInput(
-                "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are divided by "
-                "variances, so that nothing bounds them. Give both, or way='means'"
+                "selection by gumbel needs a public coordinate_bound, and criterion='distance': t statistics are "
+                "divided by variances, so that nothing bounds them. Give both, or way='means'"
             )
 
     @property
@@ -261,8 +262,8 @@ class SelectFeatures(PrivateTransform):
         """Whether single numbers' bound makes for less noise than the rows' norm; from public numbers alone."""
         if self.coordinate_bound is None or self.criterion != "distance" or self.way == "means":
             return False
-        # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases alone
-        # compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
+        # At one price the noise in a distance is 0.9 bound sqrt(keep) / norm times that by means; but Gaussian releases
+        # alone compose exactly, and with Gumbel noise among them the whole needs about a twelfth more.
         return self.way == "gumbel" or _IN_FAVOUR * self.coordinate_bound * math.sqrt(self.keep) < self.row_norm
 
     @property
@@ -381,12 +382,13 @@ def require_classes(y: Any, classes: int) -> None:
     labels = np.asarray(y)
     if labels.dtype.kind not in "iub" or labels.ndim != 1:
         raise BadInput(
-            f"the targets are {labels.dtype} values of shape {labels.shape}: expected one whole number for each row, its class"
+            f"the targets are {labels.dtype} values of shape {labels.shape}: expected one whole number for each row, "
+            "its class"
         )
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise BadInput(
-            f"there are labels from {labels.min()} to {labels.max()}: expected whole numbers from 0 to {classes - 1}, the "
-            f"{classes} declared classes"
+            f"there are labels from {labels.min()} to {labels.max()}: expected whole numbers from 0 to {classes - 1}, "
+            f"the {classes} declared classes"
         )
 
 

@@ -111,7 +111,8 @@ class Precomputed(PublicTransform):
             or printable(self.name) != self.name
         ):
             raise BadInput(
-                f"the encoder is {str(self.name)[:60]!r}: expected what made the features, in at most {_LONGEST} characters"
+                f"the encoder is {str(self.name)[:60]!r}: expected what made the features, in at most {_LONGEST} "
+                "characters"
             )
         if self.digest and not is_digest(self.digest):
             raise BadInput(

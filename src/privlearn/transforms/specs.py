@@ -31,7 +31,8 @@ _LARGE = 512
 _LARGEST_IMAGE = 64
 #: Images of three channels are taken for photographs in colour.
 _COLOURS = 3
-#: How many directions are kept, of grey images and of those in colour, and of both where examples times epsilon are few.
+#: How many directions are kept, of grey images and of those in colour, and of both where examples times epsilon are
+#: few.
 _DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 
 
@@ -40,7 +41,8 @@ _DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 class Rescale(PublicTransform):
     """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or into [-1, 1] where it reaches below 0.
 
-    `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else; this is for what has none.
+    `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else; this is for what has
+    none.
 
     Attributes:
         low: the lower end.
@@ -330,7 +332,8 @@ def parse(spec: str) -> PublicTransform | None:
     if name and rest.isidentifier():
         return External(spec)
     raise BadInput(
-        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, {ScatterRandom().spec}, "
+        f"features {spec[:60]!r} are unknown: expected raw, scatter:J=2, scatter:J=2,kept=1000, "
+        f"{ScatterRandom().spec}, "
         "norm:power=0.5, pca:L (a release), package.module:function, or a folder",
         spec=spec,
     )
@@ -359,8 +362,8 @@ def require_images(scale: int, shape: Shape) -> None:
     least = max(_SMALLEST, 1 << scale)
     if len(shape) not in (2, 3) or not all(least <= size <= _LARGEST for size in shape[-2:]):
         raise BadInput(
-            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, width) "
-            f"of {least} to {_LARGEST} pixels. Give features='raw', or others that fit these data"
+            f"examples of shape {shape} can't be scattered: expected images, (height, width) or (channels, height, "
+            f"width) of {least} to {_LARGEST} pixels. Give features='raw', or others that fit these data"
         )
 
 

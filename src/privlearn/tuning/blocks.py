@@ -32,15 +32,15 @@ from privlearn.tuning.stopping import (
 class Blocks(AbstractPlan):
     """k candidates on k + 1 blocks: each is trained on its own block, and judged on the last one.
 
-    Examples fall into blocks independently and uniformly, so one example meets one block: the whole costs the maximum over the
-    trainings and the selection. The candidate is drawn by the exponential mechanism on error counts. With `retrain` the
-    chosen one is then trained on all the data, which costs on top.
+    Examples fall into blocks independently and uniformly, so one example meets one block: the whole costs the maximum
+    over the trainings and the selection. The candidate is drawn by the exponential mechanism on error counts. With
+    `retrain` the chosen one is then trained on all the data, which costs on top.
 
     Attributes:
-        candidates: what to choose among. Rates and batches of their plans are relative to a block; the number of examples that
-            they declare is that of all, of which each block gets its share.
-        selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for by `calibrate`, so that the
-            selection costs what the trainings cost.
+        candidates: what to choose among. Rates and batches of their plans are relative to a block; the number of
+            examples that they declare is that of all, of which each block gets its share.
+        selection_epsilon: the range of the exponential mechanism's privacy loss; None: solved for by `calibrate`, so
+            that the selection costs what the trainings cost.
         retrain: whether the chosen candidate is trained again, on all the data.
         share: with `retrain`, how much of the budget goes into choosing.
         budget: what the plan was calibrated to; the limit of the ledger.
@@ -70,9 +70,9 @@ class Blocks(AbstractPlan):
             for plan in (candidate.plan, candidate.again or candidate.plan):
                 if plan.examples != self.examples:
                     raise BadInput(
-                        f"candidate {candidate.name!r} declares {plan.examples} examples, and {self.candidates[0].name!r} "
-                        f"{self.examples}: all learn from blocks of the same data. Give all plans examples=N, the number of "
-                        "all examples, or none"
+                        f"candidate {candidate.name!r} declares {plan.examples} examples, and "
+                        f"{self.candidates[0].name!r} {self.examples}: all learn from blocks of the same data. Give "
+                        "all plans examples=N, the number of all examples, or none"
                     )
         require_adjacency(Parallel((Selection(1.0),)), self.neighbours)
 
@@ -177,8 +177,8 @@ class Blocks(AbstractPlan):
         """What a card says of how the parameters were chosen."""
         again = "It was then trained again on all the data." if self.retrain else "It is published as it is."
         return (
-            f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one was "
-            "drawn by the exponential mechanism on their errors on a further block (privacy loss of range "
+            f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one "
+            "was drawn by the exponential mechanism on their errors on a further block (privacy loss of range "
             f"{self.selection_epsilon:.4g}). {again}"
         )
 

@@ -35,16 +35,16 @@ _SHARE = 0.05
 class RandomStopping(AbstractPlan):
     """A random number of runs, of which the best is kept. The others are dropped, and not even their number is recorded.
 
-    Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the examples that
-    it gets right. The whole costs about two to three times one run, however many runs are expected.
+    Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the
+    examples that it gets right. The whole costs about two to three times one run, however many runs are expected.
 
     Attributes:
         candidates: what to draw from.
         mean: how many runs are expected, at least 1.
-        shape: of their number's law, truncated negative binomial: 0 logarithmic, 1 geometric, infinity Poisson (under which
-            there may be no run, and then nothing is published).
-        score_noise: noise multiplier of the count, one example being the sensitivity; None: solved for by `calibrate`, a
-            twentieth of the budget.
+        shape: of their number's law, truncated negative binomial: 0 logarithmic, 1 geometric, infinity Poisson (under
+            which there may be no run, and then nothing is published).
+        score_noise: noise multiplier of the count, one example being the sensitivity; None: solved for by `calibrate`,
+            a twentieth of the budget.
         budget: what the plan was calibrated to; the limit of the ledger.
 
     Raises:
@@ -87,8 +87,8 @@ class RandomStopping(AbstractPlan):
         """What is done, as one mechanism."""
         if self.score_noise is None:
             raise BadInput(
-                "nothing says how noisy scores are: give score_noise, or a target with calibrate(epsilon=, delta=), which "
-                "solves for it"
+                "nothing says how noisy scores are: give score_noise, or a target with calibrate(epsilon=, delta=), "
+                "which solves for it"
             )
         trainings = [candidate.plan.event() for candidate in self.candidates]
         return stopping(trainings, self.score_noise, self.mean, self.shape)
@@ -142,8 +142,8 @@ class RandomStopping(AbstractPlan):
     def summary(self) -> str:
         """What a card says of how the parameters were chosen."""
         return (
-            f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn from "
-            f"{len(self.candidates)} and released a noisy count of its right predictions (noise multiplier "
+            f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn "
+            f"from {len(self.candidates)} and released a noisy count of its right predictions (noise multiplier "
             f"{self.score_noise:.4g}). The best run is published; how many there were is nowhere recorded."
         )
 
@@ -179,8 +179,10 @@ class Candidate:
     Attributes:
         name: tells it from the others; for the card.
         plan: how it is trained to be judged. Its noise is a shape until the whole is calibrated.
-        again: how it is trained on all the data if it is chosen and trained again; None: by `plan`, with noise of its own.
-        settings: what else the training callable sets for it (a learning rate, say), by name: numbers and texts, for the card.
+        again: how it is trained on all the data if it is chosen and trained again; None: by `plan`, with noise of its
+            own.
+        settings: what else the training callable sets for it (a learning rate, say), by name: numbers and texts, for
+            the card.
 
     Raises:
         BadInput: a name that can't be printed, a schedule that reacts, or settings that are no plain values.
@@ -205,8 +207,8 @@ class Candidate:
                 )
             if plan.reacts:
                 raise BadInput(
-                    f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates need "
-                    "schedules that are, such as exp:k=0.01"
+                    f"candidate {name!r} has a validation schedule, whose noise is not known beforehand: candidates "
+                    "need schedules that are, such as exp:k=0.01"
                 )
         if not isinstance(self.settings, Mapping):
             raise BadInput(f"settings of candidate {name!r} are a {type(self.settings).__name__}: expected a mapping")
@@ -259,8 +261,8 @@ def require_candidates(candidates: Sequence[Candidate]) -> None:
             require_same(first.neighbours, plan.neighbours, f"candidate {candidate.name!r}")
             if plan.unit != first.unit:
                 raise BadInput(
-                    f"candidate {candidate.name!r} protects {plan.unit}, and {candidates[0].name!r} {first.unit}: give all "
-                    "candidates one group_size and one rows_per_person"
+                    f"candidate {candidate.name!r} protects {plan.unit}, and {candidates[0].name!r} {first.unit}: give "
+                    "all candidates one group_size and one rows_per_person"
                 )
 
 
@@ -269,8 +271,8 @@ def require_room(budget: Budget, fixed: Event, adjacency: Adjacency, what: str, 
     spent = budget.spent(fixed, adjacency)
     if not budget.covers(spent):
         raise BadInput(
-            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out {name}, so that it is solved "
-            "for, or raise the budget"
+            f"{what} alone cost {budget.figure(spent)}, and the budget is {budget}: leave out {name}, so that it is "
+            "solved for, or raise the budget"
         )
 
 

@@ -1,7 +1,8 @@
 """Private parameter selection: train several candidates, publish one, and drop the others.
 
-The whole is charged before the first candidate sees a row. Each candidate then runs on a ledger of its own that takes exactly
-what was charged for it. Scores, error counts, losing models and the number of runs are kept in local variables only.
+The whole is charged before the first candidate sees a row. Each candidate then runs on a ledger of its own that takes
+exactly what was charged for it. Scores, error counts, losing models and the number of runs are kept in local variables
+only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
 from privlearn.world import require_one_process
 
-#: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random streams that it is given.
+#: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random streams that it is
+#: given.
 Train = Callable[[Candidate, Dataset, Ledger, Streams], Result]
 
 #: What says that a training callable departs from its plan, not that a training went badly.
@@ -55,35 +57,36 @@ def tune(
 ) -> Result:
     """Choose one of the plan's candidates, and return it trained.
 
-    Guarantee: which candidate was chosen and its model are together `plan.guarantee(delta)`-DP, for the plan's adjacency and
-    unit, if each call of `train` is what its candidate's plan says: private training that charges each release to the ledger
-    that it is given. The caller's ledger is charged exactly `plan.event()`. How long it took is not covered: with random
-    stopping that tells how many runs there were, which must stay secret.
+    Guarantee: which candidate was chosen and its model are together `plan.guarantee(delta)`-DP, for the plan's
+    adjacency and unit, if each call of `train` is what its candidate's plan says: private training that charges each
+    release to the ledger that it is given. The caller's ledger is charged exactly `plan.event()`. How long it took is
+    not covered: with random stopping that tells how many runs there were, which must stay secret.
 
-    A candidate that raises after it has spent something counts as the worst there is, silently: that its training failed
-    (its weights became infinite, say) is covered by what was charged, as long as it follows from what was released. What it
-    raises before it spends anything is raised to the data's curator, as in `dpsgd`. The whole stays charged either way.
+    A candidate that raises after it has spent something counts as the worst there is, silently: that its training
+    failed (its weights became infinite, say) is covered by what was charged, as long as it follows from what was
+    released. What it raises before it spends anything is raised to the data's curator, as in `dpsgd`. The whole stays
+    charged either way.
 
     Args:
         plan: the candidates, and how to choose.
-        train: called as train(candidate, dataset, ledger, streams); returns a `Result` on that ledger, of a new model. What it
-            does must follow from its arguments alone, never from earlier calls. `candidate.plan` is the plan to train by,
-            its noise and its number of examples settled. A model, module or trained parameter of an earlier call is refused.
-            What can't be seen is the callable's own word: copies of earlier weights, an optimizer's state, models of calls
-            that failed or that were trained beside the one that is returned.
+        train: called as train(candidate, dataset, ledger, streams); returns a `Result` on that ledger, of a new model.
+            What it does must follow from its arguments alone, never from earlier calls. `candidate.plan` is the plan to
+            train by, its noise and its number of examples settled. A model, module or trained parameter of an earlier
+            call is refused. What can't be seen is the callable's own word: copies of earlier weights, an optimizer's
+            state, models of calls that failed or that were trained beside the one that is returned.
         dataset: as for `dpsgd`, with classes as targets; no loaders.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         progress: called with (candidates trained, candidates in all) for `Blocks`; never for `RandomStopping`.
 
     Returns:
-        The chosen candidate's result on `ledger`, with this plan. `facts["tuning"]["chosen"]` is the candidate's place in the
-        list.
+        The chosen candidate's result on `ledger`, with this plan. `facts["tuning"]["chosen"]` is the candidate's place
+        in the list.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: data that can't be used; or the chosen run failed, or there was none: then nothing is left to publish, and
-            what was charged stays charged.
+        BadInput: data that can't be used; or the chosen run failed, or there was none: then nothing is left to publish,
+            and what was charged stays charged.
         PrivlearnError: a training callable that departs from its plan or its ledger.
     """
     require_one_process()
@@ -197,8 +200,8 @@ class _Trainer:
             )
         if result.ledger is not own or own.event != candidate.plan.event():
             raise PrivlearnError(
-                f"the training of candidate {candidate.name!r} did not charge its ledger what its plan says: expected a "
-                "result on the ledger that the training callable was given, charged exactly candidate.plan.event()",
+                f"the training of candidate {candidate.name!r} did not charge its ledger what its plan says: expected "
+                "a result on the ledger that the training callable was given, charged exactly candidate.plan.event()",
                 expected=candidate.plan.event(),
                 charged=own.event,
             )
@@ -206,9 +209,9 @@ class _Trainer:
         parts = [*result.model.modules(), *(parameter.untyped_storage() for parameter in parameters)]
         if any(part in self._seen for part in parts):
             raise PrivlearnError(
-                f"the training of candidate {candidate.name!r} went on with a model that was trained before, or with its "
-                "parameters: then what is published would depend on runs that were not chosen. Make a new model in each call "
-                "of the training callable"
+                f"the training of candidate {candidate.name!r} went on with a model that was trained before, or with "
+                "its parameters: then what is published would depend on runs that were not chosen. Make a new model in "
+                "each call of the training callable"
             )
         self._seen.update(result.model.modules())
         self._seen.update(parameter.untyped_storage() for parameter in parameters if parameter.requires_grad)
@@ -218,8 +221,9 @@ class _Trainer:
 def _finished(result: Result | None) -> Result:
     if result is None:
         raise BadInput(
-            "no model came out of it: the training that was chosen failed on the way (a learning rate that is too large, for "
-            "example), or random stopping made no run at all. What was charged stays charged. Choose tamer candidates"
+            "no model came out of it: the training that was chosen failed on the way (a learning rate that is too "
+            "large, for example), or random stopping made no run at all. What was charged stays charged. Choose tamer "
+            "candidates"
         )
     return result
 

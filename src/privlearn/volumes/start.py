@@ -1,8 +1,8 @@
 """A public network that all begins with: teachers go on from it, and answer with corrections of what it says.
 
-What is known without any teacher is taken off their answers before these are clipped. A public network's own predictions for
-the queries are such a reference. Teachers mostly agree with it, so what they say beyond it is short, is clipped to a small
-ball, and gets little noise. A reference is public: it changes no sensitivity.
+What is known without any teacher is taken off their answers before these are clipped. A public network's own
+predictions for the queries are such a reference. Teachers mostly agree with it, so what they say beyond it is short, is
+clipped to a small ball, and gets little noise. A reference is public: it changes no sensitivity.
 
 Students of maps: a copy of a network that learns from released answers, and from public maps beside them.
 """
@@ -47,8 +47,8 @@ class Seen(Teachers):
 
     Args:
         teachers: the ensemble.
-        through: from one teacher's answers, a row for each query, to what is asked for, a row for each query; public, and
-            without memory.
+        through: from one teacher's answers, a row for each query, to what is asked for, a row for each query; public,
+            and without memory.
         what: public words that tell this function from others, for certificates and interrupted runs.
     """
 
@@ -93,10 +93,10 @@ class Seen(Teachers):
 class Corrections:
     """Short codes of what probabilities say beyond a public reference, in a few smooth directions for each query.
 
-    A direction raises the score of one class by a slow wave over the volume: a product of cosines, of `order` half waves in
-    all. It moves the reference most where that is unsure, at the borders of its segments, and hardly elsewhere. Codes are
-    in an orthonormal basis of these directions, the one nearest to them, so a code's L2 norm is that of the change of the
-    maps, and numbers mean the same in all queries.
+    A direction raises the score of one class by a slow wave over the volume: a product of cosines, of `order` half
+    waves in all. It moves the reference most where that is unsure, at the borders of its segments, and hardly
+    elsewhere. Codes are in an orthonormal basis of these directions, the one nearest to them, so a code's L2 norm is
+    that of the change of the maps, and numbers mean the same in all queries.
 
     Args:
         reference: public probabilities for each query, shape (queries, classes, *size).
@@ -147,8 +147,8 @@ class Corrections:
     def recovered(self, codes: Tensor, noise_std: float) -> Tensor:
         """As `decode`, with the noise held back: each number goes towards what all queries have in common.
 
-        Empirical Bayes, after the release: how far numbers differ between queries, beyond the noise, tells how much of a
-        difference can be believed; their mean is held back likewise, towards no correction.
+        Empirical Bayes, after the release: how far numbers differ between queries, beyond the noise, tells how much of
+        a difference can be believed; their mean is held back likewise, towards no correction.
         """
         rows, noise = len(codes), noise_std**2
         middle = codes.mean(0)
@@ -261,8 +261,8 @@ class Start:
     ) -> Start:
         """Train `network` on public volumes, and look at what it says about the pool.
 
-        Stand-ins for teachers go on from it with half of the public volumes each: how far they come from it tells the radius.
-        (Teachers, whose volumes are new to it, come about twice as far.)
+        Stand-ins for teachers go on from it with half of the public volumes each: how far they come from it tells the
+        radius. (Teachers, whose volumes are new to it, come about twice as far.)
 
         Args:
             labelled: volumes with maps of classes, declared public.
@@ -375,8 +375,8 @@ class MapStudent:
         maps = self.recover(released)
         if maps.dim() != volumes.dim() or maps.shape[2:] != volumes.shape[2:]:
             raise BadInput(
-                f"answers become {tuple(maps.shape)} for volumes of shape {tuple(volumes.shape)}: expected a probability "
-                "for each class and voxel"
+                f"answers become {tuple(maps.shape)} for volumes of shape {tuple(volumes.shape)}: expected a "
+                "probability for each class and voxel"
             )
         if self.labelled is not None:
             known, truth = public_maps(self.labelled, maps.shape[1])

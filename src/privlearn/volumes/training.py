@@ -61,8 +61,8 @@ class Warp:
         """
         if volumes.dim() != 5 or maps.shape[2:] != volumes.shape[2:]:
             raise BadInput(
-                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} can't be moved: expected three "
-                "dimensions behind rows and channels, the same for both"
+                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} can't be moved: expected "
+                "three dimensions behind rows and channels, the same for both"
             )
         grid = F.affine_grid(self._matrices(len(volumes)), [len(volumes), 1, *volumes.shape[2:]], align_corners=False)
         moved = F.grid_sample(volumes, grid, align_corners=False)
@@ -139,8 +139,8 @@ class Training:
         volumes, maps = as_tensor(volumes, "volumes", whole_is_float=True), as_tensor(maps, "maps", whole_is_float=True)
         if len(volumes) != len(maps) or volumes.shape[2:] != maps.shape[2:]:
             raise BadInput(
-                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} don't go together: expected as "
-                "many, of the same size, and maps with a probability for each class and voxel, as maps_of gives them"
+                f"volumes of shape {tuple(volumes.shape)} and maps of {tuple(maps.shape)} don't go together: expected "
+                "as many, of the same size, and maps with a probability for each class and voxel, as maps_of gives them"
             )
         descent = torch.optim.Adam(network.parameters(), self.learning_rate)
         rates = torch.optim.lr_scheduler.OneCycleLR(descent, self.learning_rate, total_steps=max(self.steps, 2))
@@ -202,7 +202,8 @@ def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes
     predicted, truth = as_tensor(predicted, "predicted maps"), as_tensor(truth, "true maps")
     if predicted.shape != truth.shape or len(predicted) == 0:
         raise BadInput(
-            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: expected the same, not empty"
+            f"maps of shape {tuple(predicted.shape)} and {tuple(truth.shape)} can't be compared: expected the same, "
+            "not empty"
         )
     values = []
     for label in range(1, classes):
@@ -218,10 +219,11 @@ class Pairs:
     """What DP-SGD needs to learn from moved volumes: an augmentation changes inputs alone, so the maps ride along in these.
 
         pairs = Pairs(classes=3)
-        pv.dpsgd(plan, pairs.network(unet), pairs.losses, pairs.rows(volumes, masks), augmentation=pairs.moved(Warp(), 2))
+        pv.dpsgd(plan, pairs.network(unet), pairs.losses, pairs.rows(volumes, masks), augmentation=pairs.moved(Warp(),
+        2))
 
-    trains `unet` in place. A row is a volume with its map, and its copies are one example: the mean of their gradients is
-    clipped as one, so that the sensitivity and the price are those without copies.
+    trains `unet` in place. A row is a volume with its map, and its copies are one example: the mean of their gradients
+    is clipped as one, so that the sensitivity and the price are those without copies.
 
     Attributes:
         classes: how many there are in a map, the background included.

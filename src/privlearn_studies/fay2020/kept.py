@@ -18,8 +18,8 @@ from privlearn.teachers.sums import Shapes
 class Kept(Teachers):
     """An ensemble whose answers are known already, to the first queries as many as are asked.
 
-    Each release of them is priced by itself, as if it were the only one. A study prints several; a publisher is charged for
-    them all.
+    Each release of them is priced by itself, as if it were the only one. A study prints several; a publisher is charged
+    for them all.
 
     Args:
         answers: of each teacher, a row for each query; None for one that has none.

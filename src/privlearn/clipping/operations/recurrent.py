@@ -70,7 +70,8 @@ class _LSTM:
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         (dh, dc), width = last, states.shape[2]
         i, f, n, o = self._gates.chunk(4, 2)
-        # Each gate's slope times what it is worth: to a cell, for the first three, or to a state. For all steps at once.
+        # Each gate's slope times what it is worth: to a cell, for the first three, or to a state. For all steps at
+        # once.
         empty = self._kernels.scratch.empty
         d = torch.addcmul(self._gates, self._gates, self._gates, value=-1, out=empty(self._gates.shape, g))
         d[..., :width] *= n
