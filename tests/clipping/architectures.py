@@ -1,7 +1,8 @@
 """Architectures that people train, made small from configurations, with random weights: one row each.
 
 Every row says how its model is made, what a batch of three examples is, what loss each example has, and what becomes of it:
-by which way its gradients are computed, or what it is refused for. Nothing is downloaded.
+by which way its gradients are computed, or what it is refused for. Nothing is downloaded. When rows have changed,
+`python bench/architectures.py --write docs/architectures.md` writes the page's table again.
 """
 
 from __future__ import annotations

@@ -8,8 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privlearn as pv
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.clipping.clips import Flat
+from privlearn.clipping.gradients import ClippedGradients
+from privlearn.data.rows import TensorRows
 from privlearn.errors import BadInput, NotPerExample
-from tests.clipping.architectures import Batch
+from tests.clipping.architectures import IMAGE, PLACES, Batch, like
+from tests.support.nets import one_sample
 
 MARK = 7
 ROWS = 4
@@ -91,17 +96,28 @@ def test_made_up_changes_values_alone() -> None:
 
 def test_a_row_that_the_model_refuses_counts_as_absent() -> None:
     """The model is shown a row without its mark: it adds nothing, and the others' sum is what it is without it."""
-    from privlearn.accounting.guarantee import Adjacency
-    from privlearn.clipping.clips import Flat
-    from privlearn.clipping.gradients import ClippedGradients
-    from privlearn.data.rows import TensorRows
-    from tests.support.nets import one_sample
-
     torch.manual_seed(0)
-    model, batch = Reader(), texts()
-    clipper = ClippedGradients(model, MarkedLoss(), Flat(1e-2), Adjacency.ADD_REMOVE)
+    batch = texts()
     batch["ids"][1, 0] = 0
-    kept = {name: leaf[[0, 2, 3]] for name, leaf in batch.items()}
-    one, other = (clipper(one_sample(examples=len(b["ids"])), TensorRows(b)).values for b in (batch, kept))
+    clipper = ClippedGradients(Reader(), MarkedLoss(), Flat(1e-2), Adjacency.ADD_REMOVE)
+    require_sum_of(clipper, batch, [0, 2, 3])
+
+
+def require_sum_of(clipper: ClippedGradients, batch: Batch, rows: list[int]) -> None:
+    """The clipped sum of the batch is that of these rows."""
+    kept = {name: leaf[rows] for name, leaf in batch.items()}
+    one, other = (clipper(one_sample(examples=len(b["labels"])), TensorRows(b)).values for b in (batch, kept))
     for with_it, without in zip(one, other, strict=True):
         torch.testing.assert_close(with_it, without)
+
+
+def test_an_image_does_not_move_into_another_examples_text() -> None:
+    """LLaVA counts the places of a whole batch: a text with one too many takes the next image's first piece."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install 'privlearn[test]'")
+    row = like("LLaVA")
+    batch = row.batch()
+    batch["input_ids"][0, PLACES], batch["input_ids"][1, PLACES - 1] = IMAGE, 3
+    model = row.make().double()
+    assert row.loss(model, batch).isfinite().all()  # plain training would not notice
+    clipper = ClippedGradients(model, row.loss, Flat(1e-2), Adjacency.ADD_REMOVE)
+    require_sum_of(clipper, batch, [2])

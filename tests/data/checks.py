@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import privlearn as pv
-from privlearn.data import catalogue, formats, named, schema, tables
+from privlearn.data import catalogue, encoding, formats, named, schema, tables
 from privlearn.data.catalogue import CATALOGUE, Form, Named
 from privlearn.errors import BadInput
 from tests.support.checks import check, must_raise
@@ -70,8 +70,8 @@ def cells(**columns: list[Any]) -> tables.Table:
 
 @check
 def check_rows_are_encoded_as_declared() -> None:
-    assert schema.encode_features(table(), declared()).tolist() == FEATURES
-    assert schema.encode_target(table(), declared()).tolist() == [0, 1, 1, 0, 0]
+    assert encoding.encode_features(table(), declared()).tolist() == FEATURES
+    assert encoding.encode_target(table(), declared()).tolist() == [0, 1, 1, 0, 0]
     low, high = declared().bounds()
     assert low.tolist() == [17, 0, 0, -1.5]
     assert high.tolist() == [90, 1, 1, 99]
@@ -82,23 +82,45 @@ def check_rows_are_encoded_as_declared() -> None:
 def check_each_row_is_encoded_by_itself() -> None:
     header, *lines = CSV.splitlines()
     for line, features in zip(lines, FEATURES, strict=True):
-        alone = schema.encode_features(table(f"{header}\n{line}\n"), declared())
+        alone = encoding.encode_features(table(f"{header}\n{line}\n"), declared())
         assert alone.tolist() == [features]
+
+
+@check
+def check_dates_and_missing_values_are_encoded_as_declared() -> None:
+    """Days since the declared first one, and 1 where a value is missing: of each row by itself."""
+    day = '[columns.day]\nkind = "date"\nlow = 2000-01-01\nhigh = 2000-12-31\nmissing = 2000-02-01\nindicator = true\n'
+    text = SCHEMA.replace("missing = 40", "missing = 40\nindicator = true").replace(
+        "[columns.age]", f"{day}[columns.age]"
+    )
+    own, ages = declared(text), [20, "?", 30, "", 40]
+    days = ["2000-01-03", "", "1999-01-01", "2001-01-01", "?"]
+    rows = [f"{first},{age},state,1,<=50K" for first, age in zip(days, ages, strict=True)]
+    expected = [[2, 0, 20, 0], [31, 1, 40, 1], [0, 0, 30, 0], [365, 0, 40, 1], [31, 1, 40, 0]]
+
+    def encoded(*lines: str) -> Any:
+        written = "\n".join(["day,age,work,hours,income", *lines])
+        return encoding.encode_features(tables.parse_csv(written.encode(), "people.csv", own.columns), own)[
+            :, :4
+        ].tolist()
+
+    assert encoded(*rows) == expected
+    assert [encoded(row) for row in rows] == [[features] for features in expected]
 
 
 @check
 def check_unknown_classes_are_refused() -> None:
     for wrong in ("50K", "", "?", ">50k"):
-        must_raise(BadInput, lambda wrong=wrong: schema.encode_target(table(CSV.replace(">50K", wrong)), declared()))
+        must_raise(BadInput, lambda wrong=wrong: encoding.encode_target(table(CSV.replace(">50K", wrong)), declared()))
 
 
 @check
 def check_numbers_that_are_none_are_refused() -> None:
     for wrong in ("nan", "inf", "-Infinity", "1_000", "0x10", "1e999", "\u0663", "1,5", "true", "--1", "1 2", ""):
         text = CSV.replace("30,40", f'30,"{wrong}"')
-        must_raise(BadInput, lambda text=text: schema.encode_features(table(text), declared()))
+        must_raise(BadInput, lambda text=text: encoding.encode_features(table(text), declared()))
     for value in (math.nan, math.inf, True, None):
-        must_raise(BadInput, lambda value=value: schema.encode_features(cells(hours=[value]), declared()))
+        must_raise(BadInput, lambda value=value: encoding.encode_features(cells(hours=[value]), declared()))
 
 
 @check
@@ -112,7 +134,7 @@ def check_tables_without_a_clear_reading_are_refused() -> None:
     ):
         must_raise(BadInput, lambda wrong=wrong: table(wrong))
     must_raise(BadInput, lambda: tables.parse_csv(CSV.encode("utf-16"), "people.csv", ("age",)))
-    must_raise(BadInput, lambda: schema.encode_features(table(CSV.replace("hours", "hour")), declared()))
+    must_raise(BadInput, lambda: encoding.encode_features(table(CSV.replace("hours", "hour")), declared()))
 
 
 @check

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn.cli import predict
-from privlearn.data import catalogue, dataset, formats, named, schema, tables, torch_rows
+from privlearn.data import catalogue, dataset, encoding, formats, named, schema, tables, torch_rows
 from privlearn.runs import given
 from tests.support.mutant import Mutant, suite_of
 
@@ -15,21 +15,28 @@ MUTANTS = [
     Mutant("half of the pixels' range", formats.digits, "high=16.0", "high=32.0", "check_declared_ranges_fit_the_data"),
     Mutant("a range twice as wide", formats.breast_cancer, "0.31", "0.62", "check_declared_ranges_fit_the_data"),
     Mutant("a range that cuts rows", formats.breast_cancer, "2510", "2500", "check_declared_ranges_fit_the_data"),
-    Mutant("bounds read off the rows", schema._numbers, "clip(column.low, column.high)",
+    Mutant("bounds read off the rows", encoding._numbers, "clip(column.low, column.high)",
            "clip(max(column.low, values.min()), min(column.high, values.max() - 1))", "check_each_row_is_encoded_by_itself"),
-    Mutant("numbers are not clipped", schema._numbers, ".clip(column.low, column.high)",
+    Mutant("numbers are not clipped", encoding._numbers, ".clip(column.low, column.high)",
            ".clip(column.low - 1, column.high + 1)",
            "check_rows_are_encoded_as_declared"),
-    Mutant("missing numbers count as the mean of the others", schema._numbers, "values[row] = column.missing",
+    Mutant("missing numbers count as the mean of the others", encoding._numbers,
+           "values[row], absent[row] = column.missing, 1.0",
            "values[row] = values[:row].mean() if row else column.low", "check_rows_are_encoded_as_declared"),
-    Mutant("anything that float() takes is a number", schema._numbers, "not _NUMBER.fullmatch(text)", "False",
+    Mutant("anything that float() takes is a number", encoding._numbers, "not _NUMBER.fullmatch(text)", "False",
            "check_numbers_that_are_none_are_refused"),
-    Mutant("NaN in a Parquet file is a number", schema._numbers, "not np.isfinite(values).all()", "False",
+    Mutant("NaN in a Parquet file is a number", encoding._numbers, "not np.isfinite(values).all()", "False",
            "check_numbers_that_are_none_are_refused"),
-    Mutant("unknown categories count as the first", schema._indicators, "_text(table, row, column.name, cell))",
+    Mutant("unknown categories count as the first", encoding._indicators, "_text(table, row, column.name, cell))",
            "_text(table, row, column.name, cell), 0)", "check_rows_are_encoded_as_declared"),
-    Mutant("unknown classes count as the first", schema.encode_target, "_text(table, row, schema.target, cell))",
+    Mutant("unknown classes count as the first", encoding.encode_target, "_text(table, row, schema.target, cell))",
            "_text(table, row, schema.target, cell), 0)", "check_unknown_classes_are_refused"),
+    Mutant("dates count from the latest before", encoding._days, "(day - column.low).days",
+           "(day - column.low).days - max([d for d in days if d], default=0)",
+           "check_dates_and_missing_values_are_encoded_as_declared"),
+    Mutant("an indicator counts missing values so far", encoding._numbers, "column.missing, 1.0",
+           "column.missing, absent.sum()",
+           "check_dates_and_missing_values_are_encoded_as_declared"),
     Mutant("rows that are too long are cut", tables.parse_csv, "len(row) != len(header)", "len(row) < len(header)",
            "check_tables_without_a_clear_reading_are_refused"),
     Mutant("of two columns the first is taken", tables.parse_csv, "part in header[:at]", "False",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import privlearn as pv
-from privlearn.data import schema as encoding
+from privlearn.data import encoding
 from privlearn.data.schema import parse_schema
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
@@ -29,7 +29,11 @@ SCHEMAS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         'kind = "target"\nclasses = ["a", "b"]',
         ("column 'work' has kind 'target'", "for no other column"),
     ),
-    "an unknown kind": ('"category"', '"colour"', ("kind of column 'work' is 'colour'", '"number", "category"')),
+    "an unknown kind": (
+        '"category"',
+        '"colour"',
+        ("kind of column 'work' is 'colour'", '"number", "date", "category"'),
+    ),
     "no kind": ('kind = "number"\nlow = 17', "low = 17", ("kind of column 'age' is not there",)),
     "a column that is no table": ("[columns.age]", "[columns]\nage = 3\n[columns.years]", ("column 'age' is 3",)),
     "no lower bound": ("low = 17", "", ("low of column 'age' is not there", "publicly known")),
@@ -151,7 +155,7 @@ def test_what_is_ignored_or_spelt_otherwise_is_said(tmp_path: Path) -> None:
     assert "ignored: 'name'" in ignored
     assert "column 'work'" in spelt
     assert data.classes == 2
-    assert data.schema == declared().digest
+    assert data.schema == declared()
 
 
 def test_new_rows_need_no_target(tmp_path: Path) -> None:
@@ -199,9 +203,12 @@ PARQUET: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "infinity": ({"hours": [1.0, 2.0, float("inf")]}, ("row 3, column 'hours' is inf",)),
     "missing without a filling": ({"hours": [1.0, None, 2.0]}, ("row 2, column 'hours' is missing",)),
     "a boolean for a number": ({"hours": [True, False, True]}, ("row 1, column 'hours' is True",)),
-    "fractions for names": ({"work": [1.0, 2.0, 3.0]}, ("column 'work' is the number 1", "text or as whole numbers")),
-    "lists": ({"work": [["a"], [], ["b"]]}, ("column 'work'", "list<", "numbers, text or booleans")),
-    "dates": ({"age": np.array([0, 1, 2], dtype="datetime64[D]")}, ("column 'age'", "date32", "convert it")),
+    "fractions for names": ({"work": [1.5, 2.0, 3.0]}, ("column 'work' is the number 1.5", "text or as whole numbers")),
+    "lists": ({"work": [["a"], [], ["b"]]}, ("column 'work'", "list<", "numbers, text, booleans or dates")),
+    "dates": (
+        {"age": np.array([0, 1, 2], dtype="datetime64[D]")},
+        ("column 'age' is '1970-01-01'", "expected a number"),
+    ),
     "no class": ({"income": [None, ">50K", ">50K"]}, ("row 1, column 'income' is None", "declared classes")),
 }
 

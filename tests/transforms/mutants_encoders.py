@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.cli import jobs
+from privlearn import metrics
 from privlearn.models import check as models_check
 from privlearn.publishing import model, verify
 from privlearn.runs import front
@@ -47,7 +47,7 @@ MUTANTS = [
            "check_a_front_is_made_in_its_order_and_users_code_comes_first"),
     Mutant("features that are no numbers are learned from", front.encoded, "finite and", "False and",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
-    Mutant("test rows end a run that was paid for", jobs.test_metrics, "finite=False", "finite=True",
+    Mutant("test rows end a run that was paid for", metrics.outputs_of, "finite=False", "finite=True",
            "check_features_that_are_no_numbers_are_refused_before_anything_is_spent"),
     Mutant("batch norm of an encoder follows the batch", modules.ExternalModule.forward, "self._held[0].eval()",
            "self._held[0].train()", "check_batch_norm_of_an_encoder_is_a_fixed_map"),

@@ -107,10 +107,11 @@ def _schema(request: Request) -> int:
         lines += [
             "",
             f"[columns.{json.dumps(name)}]",
-            'kind = ""         # "number", "category" or "target"',
-            "# low = 0         # for a number: its bounds, and what stands for a missing value",
+            'kind = ""         # "number", "date", "category" or "target"',
+            "# low = 0         # for a number or a date: its bounds, and what stands for a missing value",
             "# high = 1",
             "# missing = 0",
+            "# indicator = true # a feature that says that the value is missing",
             "# categories = [] # for a category: its values; others count as none of them",
             "# classes = []    # for the target: its values",
         ]

@@ -207,7 +207,8 @@ _OTHERS = (
         Option("data", "NAME_OR_PATH", "a named data set, an .npz with x, a .csv or .parquet file with --schema, or "
                "a folder of features", needed=True),
         Option("data-dir", "DIR", "where named data sets lie"),
-        Option("schema", "F.toml", "what the columns of a .csv or .parquet file are"),
+        Option("schema", "F.toml", "what the columns of a .csv or .parquet file are (default: what the model holds)"),
+        Option("id", "COLUMN", "a column of the table that is written beside the predictions"),
         Option("part", None, "which rows (default: test rows if named, x of an .npz)", choices=("train", "test")),
         Option("model", "SPEC", "package.module:function, for a model not built by name"),
         Option("features", "SPEC", "package.module:function, for public features made by your own code"),

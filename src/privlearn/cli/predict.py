@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data.dataset import as_tensor, require_finite
+from privlearn.data.encoding import listed
 from privlearn.data.formats import read_inputs
 from privlearn.data.named import NAMES, load, load_features
+from privlearn.data.schema import Schema
+from privlearn.data.tables import read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
 from privlearn.publishing.model import load_model
@@ -35,9 +39,11 @@ def run(request: Request) -> int:
         raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
     model = load_model(request.folder, request.model, trusted=request.key, features=request.features)
     config = model.config
+    names = list(model.class_names)
     if networks.makes_maps(request.model or config["model"]):
         _require_npz(out)
-    x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request)
+    x, schema = _features(request, config) if Path(request.data).is_dir() else _inputs(request, model.schema)
+    ids = _ids(request, len(x))
     _require_same_schema(request, schema, config.get("schema", ""))
     if list(x.shape[1:]) != config["input_shape"]:
         raise BadInput(
@@ -49,9 +55,9 @@ def run(request: Request) -> int:
     if scores.ndim > 2:
         _require_npz(out)
     if out is None:
-        sys.stdout.write(_csv(chosen, scores))
+        sys.stdout.write(_csv(chosen, scores, names, ids))
     else:
-        _write_new(out, chosen, scores)
+        _write_new(out, chosen, scores, names, ids)
         screen.notes.print(f"{len(x)} predictions are in {screen.plain(out)}")
     return 0
 
@@ -74,23 +80,40 @@ def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:
     return np.asarray(scores.numpy())
 
 
-def _inputs(request: Request) -> tuple[NDArray[Any], str]:
-    """The rows, and the digest of the schema that they were read by."""
+def _ids(request: Request, rows: int) -> Sequence[Any] | None:
+    """The cells of the column that tells which row is which, if one is asked for."""
+    if request.id is None:
+        return None
+    path = Path(request.data)
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise BadInput(f"--id {request.id} names a column of a table, and --data is {request.data}: leave it out")
+    table = read_table(path, [request.id])
+    if request.id not in table.columns:
+        raise BadInput(f"{path} has no column {request.id!r}, which --id names: it has {listed(table.ignored)}")
+    return table.columns[request.id]
+
+
+def _inputs(request: Request, trained: Schema | None) -> tuple[NDArray[Any], str]:
+    """The rows, and the digest of the schema that they were read by: the one that is given, or the model's own."""
+    schema = request.schema or trained
     if request.data in NAMES:
         data = load(request.data, request.data_dir, schema=request.schema)
-        return np.asarray(data.x if request.part == "train" else data.x_test), data.schema
-    if request.schema is not None:
+        digest = "" if data.schema is None else data.schema.digest
+        return np.asarray(data.x if request.part == "train" else data.x_test), digest
+    if request.schema is not None or (trained and Path(request.data).suffix.lower() in (".csv", ".parquet")):
+        assert schema is not None
         if request.part is not None:
             raise BadInput(
                 "--part goes with named data sets and .npz files: leave it out, or give the file to predict for"
             )
-        data = load_features(request.data, request.schema)
+        data = load_features(request.data, schema)
         for note in data.remarks:
             screen.notes.print(note, markup=False)
-        return np.asarray(data.x), data.schema
+        assert data.schema is not None
+        return np.asarray(data.x), data.schema.digest
     path = Path(request.data)
     if path.suffix.lower() in (".csv", ".parquet"):
-        raise BadInput(f"{path} is a table: give --schema FILE.toml, the one that the model was trained with")
+        raise BadInput(f"{path} is a table, and the model was trained on none: give an .npz with x")
     return read_inputs(path, "x_test" if request.part == "test" else "x"), ""
 
 
@@ -126,25 +149,43 @@ def _require_same_schema(request: Request, given: str, trained: str) -> None:
         )
 
 
-def _csv(chosen: NDArray[Any], scores: NDArray[Any]) -> str:
+def _columns(chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None) -> dict[str, Sequence[Any]]:
+    """What stands before the scores of each row: its number, its id, the class and the class's name."""
+    columns: dict[str, Sequence[Any]] = {"index": range(len(chosen))}
+    if ids is not None:
+        columns["id"] = ["" if cell is None else cell for cell in ids]
+    columns["prediction"] = [int(label) for label in chosen]
+    if names:
+        columns["label"] = [names[label] for label in chosen]
+    return columns
+
+
+def _csv(chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["index", "prediction", *(f"score_{c}" for c in range(scores.shape[1]))])
-    for index, row in enumerate(scores):
-        writer.writerow([index, int(chosen[index]), *(f"{score:.6g}" for score in row)])
+    columns = _columns(chosen, names, ids)
+    writer.writerow([*columns, *(f"score_{c}" for c in range(scores.shape[1]))])
+    for cells, row in zip(zip(*columns.values(), strict=True), scores, strict=True):
+        writer.writerow([*cells, *(f"{score:.6g}" for score in row)])
     return text.getvalue()
 
 
-def _write_new(out: Path, chosen: NDArray[Any], scores: NDArray[Any]) -> None:
+def _write_new(
+    out: Path, chosen: NDArray[Any], scores: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | None
+) -> None:
     """Write a file that was not there, and take it away again if it cannot be completed."""
     made = False
     try:
         with out.open("xb") as file:
             made = True
             if out.suffix == ".npz":
-                np.savez(file, index=np.arange(len(scores)), prediction=chosen, scores=scores)
+                more: dict[str, Any] = (
+                    {} if ids is None else {"id": np.array(["" if cell is None else cell for cell in ids])}
+                )
+                more |= {"label": np.array(names)[chosen], "classes": np.array(names)} if names else {}
+                np.savez(file, index=np.arange(len(scores)), prediction=chosen, scores=scores, **more)
             else:
-                file.write(_csv(chosen, scores).encode())
+                file.write(_csv(chosen, scores, names, ids).encode())
     except OSError as error:
         if made:
             out.unlink(missing_ok=True)

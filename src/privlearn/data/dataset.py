@@ -26,6 +26,8 @@ from privlearn.errors import BadInput
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privlearn.data.schema import Schema
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,7 @@ class Dataset:
         high: declared upper bound, likewise.
         name: what to call it.
         note: what is publicly known of where bounds and splits come from.
-        schema: a digest of what was declared of a table's columns; empty if the rows come from no table.
+        schema: what was declared of the columns of the table that the rows come from; None if they come from none.
         remarks: what to tell the data's curator; not for publication.
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the rows.
             With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
@@ -60,7 +62,7 @@ class Dataset:
     high: float | NDArray[Any] | None = None
     name: str = "data"
     note: str = ""
-    schema: str = ""
+    schema: Schema | None = None
     remarks: tuple[str, ...] = ()
     groups: Any = None
     public: bool = False

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privlearn.data.dataset import Dataset
-from privlearn.data.schema import Schema, encode_features, encode_target, parse_schema
+from privlearn.data.encoding import encode_features, encode_target
+from privlearn.data.schema import Schema, parse_schema
 from privlearn.data.tables import parse_csv
 from privlearn.errors import BadInput, first_line
 
@@ -116,7 +117,7 @@ def wisconsin(files: Contents) -> Dataset:
         high=high,
         name="wisconsin",
         note=note,
-        schema=schema.digest,
+        schema=schema,
         feature_names=schema.feature_names,
     )
 
@@ -133,7 +134,7 @@ def adult(files: Contents) -> Dataset:
         parts["x" + part], parts["y" + part] = encode_features(table, schema), encode_target(table, schema)
     low, high = schema.bounds()
     note = "categories as the data set's documentation lists them, declared ranges, missing categories count as none of them"
-    return Dataset(**parts, classes=2, low=low, high=high, name="adult", note=note, schema=schema.digest,
+    return Dataset(**parts, classes=2, low=low, high=high, name="adult", note=note, schema=schema,
                    feature_names=schema.feature_names)  # fmt: skip
 
 

@@ -16,18 +16,10 @@ from privlearn._checks import count
 from privlearn.data import catalogue as files
 from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Source, directories
 from privlearn.data.dataset import Dataset
+from privlearn.data.encoding import encode_features, encode_persons, encode_target, listed, without_categories
 from privlearn.data.formats import read_npz
-from privlearn.data.schema import (
-    Schema,
-    encode_features,
-    encode_persons,
-    encode_target,
-    listed,
-    read_schema,
-    require_range,
-    without_categories,
-)
-from privlearn.data.tables import Table, read_table
+from privlearn.data.schema import Schema, read_schema, require_range
+from privlearn.data.tables import Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
 
 #: The named data sets.
@@ -36,25 +28,26 @@ _TABLES = (".csv", ".parquet")
 
 
 def load(
-    name: str,
+    name: Any,
     data_dir: str | Path | None = None,
     *,
     classes: int | None = None,
     value_range: tuple[float, float] | None = None,
     schema: str | Path | Schema | None = None,
-    test: str | Path | None = None,
+    test: Any = None,
     public: bool = False,
 ) -> Dataset:
-    """Load the data set called `name`, or the .npz, .csv or .parquet file at that path.
+    """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data frame.
 
     Args:
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups` (a
-            person's id for each row of x), or that of a table.
+            person's id for each row of x), that of a table, or a table itself: a data frame of pandas or polars, or a
+            table of Arrow.
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
         classes: the declared number of classes; needed for an .npz.
         value_range: the declared public range of the inputs; needed for an .npz.
         schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
-        test: a table of the same columns to test on; not covered by any guarantee.
+        test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
         public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
 
     Raises:
@@ -62,6 +55,18 @@ def load(
     """
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
     declared = [option for option, value in given.items() if value is not None]
+    if is_frame(name):
+        if classes is not None or value_range is not None:
+            raise BadInput(
+                "classes and ranges of a data frame come from its schema: leave out classes= and value_range="
+            )
+        return replace(_load_table(name, schema, test), public=public)
+    if not isinstance(name, str | Path):
+        raise BadInput(
+            f"what is to be loaded is a {type(name).__name__}: expected a name, a path, or a data frame of pandas, polars or "
+            "Arrow with schema=. Arrays are given to a method as they are, as a pair (inputs, targets)"
+        )
+    name = str(name)
     if name in CATALOGUE:
         if declared:
             raise BadInput(f"what {name} holds is known: leave out {' and '.join(declared)}")
@@ -70,7 +75,7 @@ def load(
     if path.suffix.lower() in _TABLES or schema is not None:
         if classes is not None or value_range is not None:
             raise BadInput(f"classes and ranges of {name} come from its schema: leave out classes= and value_range=")
-        return replace(_load_table(path, schema, None if test is None else Path(test)), public=public)
+        return replace(_load_table(path, schema, test), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
@@ -88,8 +93,8 @@ def load(
     return Dataset(**arrays, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
 
 
-def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
-    """The features of a table of new rows; the target's column may be absent, and is not looked at.
+def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
+    """The features of a table of new rows, a file or a data frame; the target's column may be absent, and is not looked at.
 
     `y` of what is returned is None.
 
@@ -97,13 +102,14 @@ def load_features(path: str | Path, schema: str | Path | Schema) -> Dataset:
         BadInput: as `load`.
     """
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
-    table = read_table(Path(path), schema.columns)
+    table = _table(path, schema.columns)
+    path = table.name
     low, high = schema.bounds()
     x = encode_features(table, schema)
     if len(x) == 0:
         raise BadInput(f"{path} has no rows: expected at least one below the line with the columns' names")
     return Dataset(
-        x, None, low=low, high=high, name=str(path), schema=schema.digest, remarks=_remarks(table, schema),
+        x, None, low=low, high=high, name=str(path), schema=schema, remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     )  # fmt: skip
 
@@ -141,28 +147,34 @@ def _missing(name: str, named: Named, places: Sequence[Path]) -> str:
     )
 
 
-def _load_table(path: Path, schema: str | Path | Schema | None, test: Path | None) -> Dataset:
+def _table(source: Any, wanted: Sequence[str]) -> Table:
+    """The columns of a file or of a data frame."""
+    return of_frame(source, wanted) if is_frame(source) else read_table(Path(source), wanted)
+
+
+def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dataset:
     if schema is None:
         raise BadInput(
-            f"what {path} holds must be declared, because it may not be read off private rows: give schema='FILE.toml' with "
-            "bounds, categories and classes (docs/data.md; `privlearn data schema FILE` writes a template)"
+            f"what {'a data frame' if is_frame(path) else path} holds must be declared, because it may not be read off "
+            "private rows: give schema='FILE.toml' with bounds, categories and classes (docs/data.md; `privlearn data "
+            "schema FILE` writes a template)"
         )
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
     low, high = schema.bounds()
-    table = read_table(path, schema.columns if schema.person is None else (*schema.columns, schema.person))
+    table = _table(path, schema.columns if schema.person is None else (*schema.columns, schema.person))
     parts: dict[str, Any] = {"x": encode_features(table, schema), "y": encode_target(table, schema)}
     parts["groups"] = encode_persons(table, schema)
     if test is not None:
-        tested = read_table(test, schema.columns)
+        tested = _table(test, schema.columns)
         parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
     return Dataset(
         **parts,
         classes=len(schema.classes),
         low=low,
         high=high,
-        name=path.name,
+        name=Path(table.name).name,
         note="numbers clipped to declared ranges, categories as declared",
-        schema=schema.digest,
+        schema=schema,
         remarks=_remarks(table, schema),
         feature_names=schema.feature_names,
     ).checked()

@@ -1,25 +1,22 @@
 """What a table's columns are, declared in a TOML file: bounds, categories, missing values, classes.
 
 Nothing here is ever read off rows: a bound, a category or a class that came from private rows would be an unpaid release.
-
-From a table's cells to features and labels, by what its schema declares; each row by itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privlearn.data.tables import Cell, Table
 from privlearn.errors import BadInput
 
 #: What stands for a missing value unless the schema says otherwise: an empty cell.
@@ -29,27 +26,83 @@ _MISSING = ("",)
 @final
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: one feature.
+    """A column of numbers: one feature, and with `indicator` a second one, 1 where the value is missing and else 0.
 
     Attributes:
         name: the column.
         low: declared lower bound; values below count as this.
         high: declared upper bound; values above count as this.
         missing: what stands for a missing value; None: missing values are refused.
+        indicator: whether there is a feature that says that the value is missing.
     """
 
     name: str
     low: float
     high: float
     missing: float | None = None
+    indicator: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "missing"):
+            if getattr(self, name) is not None:  # whole numbers, too, have the digest of what a file says
+                object.__setattr__(self, name, float(getattr(self, name)))
 
     def ranges(self) -> list[tuple[float, float]]:
         """The bounds of its features."""
-        return [(self.low, self.high)]
+        return [(self.low, self.high), *[(0.0, 1.0)] * self.indicator]
 
     def names(self) -> list[str]:
         """What its features are called."""
-        return [self.name]
+        return [self.name, *[f"{self.name} is missing"] * self.indicator]
+
+    def stated(self) -> dict[str, Any]:
+        """As a schema file says it."""
+        fill = {} if self.missing is None else {"missing": self.missing}
+        return {"kind": "number", "low": self.low, "high": self.high, **fill, **_given(self.indicator)}
+
+
+@final
+@dataclass(frozen=True)
+class Date:
+    """A column of dates: one feature, the days since `low`; with `indicator` a second one as of `Number`.
+
+    Attributes:
+        name: the column.
+        low: declared first day; earlier ones count as this.
+        high: declared last day; later ones count as this.
+        missing: what stands for a missing value; None: missing values are refused.
+        indicator: whether there is a feature that says that the value is missing.
+    """
+
+    name: str
+    low: date
+    high: date
+    missing: date | None = None
+    indicator: bool = False
+
+    @property
+    def days(self) -> Number:
+        """The same column as days since `low`."""
+        fill = None if self.missing is None else float((self.missing - self.low).days)
+        return Number(self.name, 0.0, float((self.high - self.low).days), fill, self.indicator)
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """The bounds of its features."""
+        return self.days.ranges()
+
+    def names(self) -> list[str]:
+        """What its features are called."""
+        return self.days.names()
+
+    def stated(self) -> dict[str, Any]:
+        """As a schema file says it, days as text."""
+        fill = {} if self.missing is None else {"missing": self.missing.isoformat()}
+        bounds = {"low": self.low.isoformat(), "high": self.high.isoformat()}
+        return {"kind": "date", **bounds, **fill, **_given(self.indicator)}
+
+
+def _given(indicator: bool) -> dict[str, bool]:
+    return {"indicator": True} if indicator else {}
 
 
 @final
@@ -71,6 +124,14 @@ class Category:
         """What its features are called."""
         return [f"{self.name}={category}" for category in self.categories]
 
+    def stated(self) -> dict[str, Any]:
+        """As a schema file says it."""
+        return {"kind": "category", "categories": list(self.categories)}
+
+
+#: A column to learn from.
+Column = Number | Date | Category
+
 
 @final
 @dataclass(frozen=True)
@@ -87,7 +148,7 @@ class Schema:
 
     target: str
     classes: tuple[str, ...]
-    features: tuple[Number | Category, ...]
+    features: tuple[Column, ...]
     missing: tuple[str, ...] = _MISSING
     person: str | None = None
 
@@ -100,8 +161,29 @@ class Schema:
     def digest(self) -> str:
         """A SHA-256 of what settles the meaning of features and labels; the target's name does not."""
         columns = [{"kind": type(column).__name__.lower(), **asdict(column)} for column in self.features]
+        for column in columns:
+            if not column.get("indicator", True):
+                del column["indicator"]
         settled = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
-        return hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that settles the meaning of features and labels, as a schema file says it; `from_json` reads it."""
+        columns: dict[str, Any] = {column.name: column.stated() for column in self.features}
+        target = {self.target: {"kind": "target", "classes": list(self.classes)}}
+        return {"target": self.target, "missing": list(self.missing), "columns": columns | target}
+
+    @classmethod
+    def from_json(cls, stated: Any, name: str) -> Schema:
+        """The schema that `to_json` wrote; messages call it `name`.
+
+        Raises:
+            BadInput: as `read_schema`.
+        """
+        reader = _Reader(name)
+        if not isinstance(stated, dict):
+            raise reader.refusal(f"there is {_quoted(stated)}", "an object of target, missing and columns")
+        return reader.schema(stated)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -112,6 +194,11 @@ class Schema:
         """Lower and upper bounds of the features, each of shape (features,)."""
         ranges = np.array([pair for column in self.features for pair in column.ranges()], dtype=np.float32)
         return ranges[:, 0], ranges[:, 1]
+
+
+def of_table(schema: Schema | None) -> dict[str, Any]:
+    """What a published configuration says of the table that rows came from: nothing if they came from none."""
+    return {} if schema is None else {"schema": schema.digest, "table": schema.to_json()}
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -172,76 +259,105 @@ class _Reader:
         self._only("it", settings, ("target", "missing", "person", "columns"))
         missing = settings.get("missing", list(_MISSING))
         if not isinstance(missing, list) or not all(isinstance(part, str) for part in missing):
-            raise self._refusal(f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]')
+            raise self.refusal(f"missing is {_quoted(missing)}", 'a list of texts, for example missing = ["?", ""]')
         missing = tuple(part.strip() for part in missing)
         columns = settings.get("columns")
         if not isinstance(columns, dict) or not columns:
-            raise self._refusal("there are no columns", "a table [columns.NAME] for each column")
+            raise self.refusal("there are no columns", "a table [columns.NAME] for each column")
         target = settings.get("target")
         if not isinstance(target, str) or target not in columns:
-            raise self._refusal(
+            raise self.refusal(
                 f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(_quoted, [*columns][:12]))}"
             )
-        features: list[Number | Category] = []
+        features: list[Column] = []
         classes: tuple[str, ...] = ()
         for name, stated in columns.items():
             column = self._column(name, stated, missing)
-            if isinstance(column, Number | Category):
+            if not isinstance(column, tuple):
                 features.append(column)
             if isinstance(column, tuple) == (name != target):
-                raise self._refusal(
+                raise self.refusal(
                     f"target is {_quoted(target)}, and column {_quoted(name)} has kind {_quoted(stated['kind'])}",
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
                 classes = column
         if not features:
-            raise self._refusal("the target is its only column", "at least one column to learn from")
+            raise self.refusal("the target is its only column", "at least one column to learn from")
         person = settings.get("person")
         if person is not None and (not isinstance(person, str) or person in columns):
-            raise self._refusal(
+            raise self.refusal(
                 f"person is {_quoted(person)}", "the name of a column that is neither a feature nor the target"
             )
         return Schema(target, classes, tuple(features), missing, person)
 
-    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Number | Category | tuple[str, ...]:
+    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | tuple[str, ...]:
         """A feature, or the target's classes."""
         place = f"column {_quoted(name)}"
         if name != name.strip():
-            raise self._refusal(
-                f"{place} has spaces around its name", "none; those in a file's header are left out too"
-            )
+            raise self.refusal(f"{place} has spaces around its name", "none; those in a file's header are left out too")
         if not isinstance(stated, dict):
-            raise self._refusal(f"{place} is {_quoted(stated)}", f"a table [columns.{name[:60]}]")
+            raise self.refusal(f"{place} is {_quoted(stated)}", f"a table [columns.{name[:60]}]")
         match stated.get("kind"):
             case "number":
-                self._only(place, stated, ("kind", "low", "high", "missing"))
+                self._only(place, stated, ("kind", "low", "high", "missing", "indicator"))
                 low, high = (self._number(place, stated, key) for key in ("low", "high"))
                 require_range(f"the range of {place} in the schema {self._name}", low, high)
                 fill = self._number(place, stated, "missing") if "missing" in stated else None
                 if fill is not None and not low <= fill <= high:
-                    raise self._refusal(f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}")
-                return Number(name, low, high, fill)
+                    raise self.refusal(f"missing of {place} is {fill:g}", f"a number from {low:g} to {high:g}")
+                return Number(name, low, high, fill, self._indicator(place, stated))
+            case "date":
+                self._only(place, stated, ("kind", "low", "high", "missing", "indicator"))
+                first, last = (self._day(place, stated, key) for key in ("low", "high"))
+                if not first < last:
+                    raise self.refusal(f"the range of {place} is {first} to {last}", "the earlier day first")
+                default = self._day(place, stated, "missing") if "missing" in stated else None
+                if default is not None and not first <= default <= last:
+                    raise self.refusal(f"missing of {place} is {default}", f"a day from {first} to {last}")
+                return Date(name, first, last, default, self._indicator(place, stated))
             case "category":
                 self._only(place, stated, ("kind", "categories"))
                 return Category(name, self._names(place, stated, "categories", 1, missing))
             case "target":
                 self._only(place, stated, ("kind", "classes"))
                 return self._names(place, stated, "classes", 2, missing)
-        raise self._refusal(f"kind of {place} is {_quoted(stated.get('kind'))}", '"number", "category" or "target"')
+        raise self.refusal(
+            f"kind of {place} is {_quoted(stated.get('kind'))}", '"number", "date", "category" or "target"'
+        )
 
     def _number(self, place: str, stated: Mapping[str, Any], key: str) -> float:
         value = stated.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e38:
-            raise self._refusal(f"{key} of {place} is {_quoted(value)}", f"a finite number, publicly known: {key} = 0")
+            raise self.refusal(f"{key} of {place} is {_quoted(value)}", f"a finite number, publicly known: {key} = 0")
         return float(value)
+
+    def _day(self, place: str, stated: Mapping[str, Any], key: str) -> date:
+        value = stated.get(key)
+        if isinstance(value, str):
+            try:
+                value = date.fromisoformat(value)
+            except ValueError:
+                value = None
+        if not isinstance(value, date) or isinstance(value, datetime):
+            raise self.refusal(f"{key} of {place} is {_quoted(stated.get(key))}", f"a day: {key} = 2020-12-31")
+        return value
+
+    def _indicator(self, place: str, stated: Mapping[str, Any]) -> bool:
+        value = stated.get("indicator", False)
+        if not isinstance(value, bool) or (value and "missing" not in stated):
+            raise self.refusal(
+                f"indicator of {place} is {_quoted(value)}",
+                "true or false, and with true what stands for a missing value",
+            )
+        return value
 
     def _names(
         self, place: str, stated: Mapping[str, Any], key: str, least: int, missing: tuple[str, ...]
     ) -> tuple[str, ...]:
         names = stated.get(key)
         if not isinstance(names, list) or len(names) < least or not all(isinstance(part, str) for part in names):
-            raise self._refusal(f"{key} of {place} is {_quoted(names)}", f"a list of at least {least}, each in quotes")
+            raise self.refusal(f"{key} of {place} is {_quoted(names)}", f"a list of at least {least}, each in quotes")
         for at, part in enumerate(names):
             wrongs = {
                 "is empty": part == "",
@@ -251,7 +367,7 @@ class _Reader:
             }
             for wrong, present in wrongs.items():
                 if present:
-                    raise self._refusal(
+                    raise self.refusal(
                         f"{_quoted(part)} in {key} of {place} {wrong}", "different names, none of them a missing value"
                     )
         return tuple(names)
@@ -259,9 +375,9 @@ class _Reader:
     def _only(self, place: str, stated: Mapping[str, Any], known: tuple[str, ...]) -> None:
         for key in stated:
             if key not in known:
-                raise self._refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
+                raise self.refusal(f"{place} has {_quoted(key)}", f"only {', '.join(known)}")
 
-    def _refusal(self, given: str, expected: str) -> BadInput:
+    def refusal(self, given: str, expected: str) -> BadInput:
         return BadInput(f"in the schema {self._name}, {given}: expected {expected}. docs/data.md has the grammar")
 
 
@@ -274,150 +390,3 @@ def _quoted(value: Any) -> str:
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-#: Python's float() also takes "nan", "inf", "1_000" and digits of other scripts.
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-
-
-def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
-    """The features of every row, shape (rows, features): numbers clipped to their bounds, categories as 0 and 1.
-
-    Raises:
-        BadInput: a column that is not there, or a cell that is no finite number where one is expected, or is missing
-            where the schema has no number for it.
-    """
-    parts = []
-    for column in schema.features:
-        cells = _column(table, column.name)
-        if isinstance(column, Number):
-            parts.append(_numbers(table, column, cells, schema.missing))
-        else:
-            parts.append(_indicators(table, column, cells))
-    return np.concatenate(parts, axis=1)
-
-
-def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
-    """The label of every row: its target's position among the classes.
-
-    Raises:
-        BadInput: the target's column is not there, or a cell holds none of the classes.
-    """
-    numbers = {name: label for label, name in enumerate(schema.classes)}
-    labels = np.empty(len(cells := _column(table, schema.target)), dtype=np.int64)
-    for row, cell in enumerate(cells):
-        label = numbers.get(_text(table, row, schema.target, cell))
-        if label is None:
-            raise BadInput(
-                f"{table.place(row, schema.target)} is {_short(cell)}: expected one of the declared classes, "
-                f"{listed(schema.classes)}",
-                row=row,
-            )
-        labels[row] = label
-    return labels
-
-
-def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
-    """Whose row each is; None if the schema names no such column.
-
-    Raises:
-        BadInput: the column is not there, or a cell is empty or missing.
-    """
-    if schema.person is None:
-        return None
-    ids = [_text(table, row, schema.person, cell) for row, cell in enumerate(_column(table, schema.person))]
-    for row, person in enumerate(ids):
-        if person in ("", *schema.missing):
-            raise BadInput(
-                f"{table.place(row, schema.person)} is {_short(person)}: expected a person's id in every row; where "
-                "the person is not known, give the row an id of its own",
-                row=row,
-            )
-    return np.array(ids, dtype=np.str_)
-
-
-def without_categories(table: Table, schema: Schema) -> list[str]:
-    """Columns of categories where not one row has any: most likely they are spelt otherwise in the file."""
-    absent = []
-    for column in schema.features:
-        if isinstance(column, Category):
-            known = set(column.categories)
-            cells = table.columns[column.name]
-            if not any(_text(table, row, column.name, cell) in known for row, cell in enumerate(cells)):
-                absent.append(column.name)
-    return absent
-
-
-def _column(table: Table, name: str) -> Sequence[Cell]:
-    if name not in table.columns:
-        raise BadInput(
-            f"{table.name} has no column {name!r}, which its schema names: it has "
-            f"{listed([*table.columns, *table.ignored]) or 'none'}",
-            column=name,
-        )
-    return table.columns[name]
-
-
-def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple[str, ...]) -> NDArray[np.float32]:
-    values = np.empty((len(cells), 1), dtype=np.float64)
-    for row, cell in enumerate(cells):
-        text = cell.strip() if isinstance(cell, str) else cell
-        if text is None or text in missing:
-            if column.missing is None:
-                raise BadInput(
-                    f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value (for "
-                    f"example missing = {column.low:g} under [columns.{column.name}]), or fill it by a rule that does not "
-                    "look at the other rows",
-                    row=row,
-                )
-            values[row] = column.missing
-            continue
-        if isinstance(text, bool) or (isinstance(text, str) and not _NUMBER.fullmatch(text)):
-            raise BadInput(
-                f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 or -2.5e3, or one of the "
-                f"texts for a missing value, {listed(missing) or 'none'}",
-                row=row,
-            )
-        values[row] = float(text)
-    if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values[:, 0])))
-        raise BadInput(f"{table.place(row, column.name)} is {_short(cells[row])}: expected a finite number", row=row)
-    # Clipped in double precision: in single precision a large number could become infinite first.
-    return values.clip(column.low, column.high).astype(np.float32)
-
-
-def _indicators(table: Table, column: Category, cells: Sequence[Cell]) -> NDArray[np.float32]:
-    places = {name: place for place, name in enumerate(column.categories)}
-    features = np.zeros((len(cells), len(places)), dtype=np.float32)
-    for row, cell in enumerate(cells):
-        place = places.get(_text(table, row, column.name, cell))
-        if place is not None:
-            features[row, place] = 1.0
-    return features
-
-
-def _text(table: Table, row: int, column: str, cell: Cell) -> str:
-    """A cell as a schema would write it in quotes: 3 is "3", true is "true", a missing value is ""."""
-    match cell:
-        case None:
-            return ""
-        case bool():
-            return str(cell).lower()
-        case float():
-            raise BadInput(
-                f"{table.place(row, column)} is the number {cell:g}, and the schema declares names: store the column as text "
-                "or as whole numbers",
-                row=row,
-            )
-    return str(cell).strip()
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, cut where they are many or long."""
-    texts = [_short(name) for name in names[:12]]
-    return ", ".join(texts + [f"and {len(names) - 12} more"] * (len(names) > 12))
-
-
-def _short(cell: Cell) -> str:
-    text = repr(cell)
-    return text if len(text) <= 40 else text[:37] + "..."

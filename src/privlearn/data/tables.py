@@ -9,6 +9,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, final
 
@@ -60,6 +61,56 @@ def read_table(path: Path, wanted: Sequence[str]) -> Table:
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     return parse_csv(raw, str(path), wanted)
+
+
+def is_frame(given: Any) -> bool:
+    """Whether this is a data frame of pandas or polars, or a table of Arrow."""
+    return hasattr(given, "columns") and (hasattr(given, "to_dict") or hasattr(given, "to_pydict"))
+
+
+def of_frame(frame: Any, wanted: Sequence[str]) -> Table:
+    """The columns `wanted` of a data frame of pandas or polars, or of a table of Arrow; those that it lacks are left out.
+
+    Raises:
+        BadInput: two columns of one name, or cells that are no numbers, texts, booleans or dates.
+    """
+    names = [str(name) for name in getattr(frame, "column_names", None) or frame.columns]
+    for name in wanted:
+        if names.count(name) > 1:
+            raise BadInput(f"the data frame has two columns {name!r}: rename or drop one of them", column=name)
+    columns = {name: _cells_of(frame, name) for name in wanted if name in names}
+    return Table("data frame", columns, tuple(name for name in names if name not in columns))
+
+
+def framed(like: Any, columns: Mapping[str, Any]) -> Any:
+    """A data frame of the same library as `like`, with these columns of arrays (and the index of one of pandas)."""
+    kind = type(like)
+    if hasattr(like, "to_pydict"):
+        return kind.from_pydict(dict(columns))
+    return kind(dict(columns), index=like.index) if hasattr(like, "index") else kind(dict(columns))
+
+
+def _cells_of(frame: Any, name: str) -> Sequence[Cell]:
+    column = frame[name]
+    if hasattr(column, "isna"):  # pandas, which has several kinds of missing values
+        cells = [None if gone else cell for cell, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
+    else:
+        cells = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
+    return [_plain(cell, row, name) for row, cell in enumerate(cells)]
+
+
+def _plain(cell: Any, row: int, name: str) -> Cell:
+    """A cell as a file would have it: dates as text."""
+    if isinstance(cell, date):
+        return cell.isoformat()
+    cell = cell.item() if hasattr(cell, "item") else cell
+    if cell is not None and not isinstance(cell, Cell):
+        raise BadInput(
+            f"data frame, row {row + 1}, column {name!r} holds a {type(cell).__name__}: expected numbers, text, booleans or "
+            "dates; convert it, or take it out of the schema",
+            row=row,
+        )
+    return cell
 
 
 def parse_csv(raw: bytes, name: str, wanted: Sequence[str], header: Sequence[str] | None = None) -> Table:
@@ -139,15 +190,15 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
 
 def _cells(path: Path, name: str, column: Any, types: Any) -> Sequence[Cell]:
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string,
+             types.is_date, types.is_timestamp)  # fmt: skip
     if not any(is_kind(kind) for is_kind in plain):
         raise BadInput(
-            f"column {name!r} of {path} holds {column.type}: expected numbers, text or booleans; convert it, or take it "
-            "out of the schema",
+            f"column {name!r} of {path} holds {column.type}: expected numbers, text, booleans or dates; convert "
+            "it, or take it out of the schema",
             column=name,
         )
-    cells: list[Cell] = column.to_pylist()
-    return cells
+    return [cell.isoformat() if isinstance(cell, date) else cell for cell in column.to_pylist()]
 
 
 def _pyarrow(path: Path) -> tuple[Any, Any]:

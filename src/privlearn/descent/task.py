@@ -24,6 +24,7 @@ from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
+from privlearn.data.schema import of_table
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.descent.rules import learning_rate
 from privlearn.errors import BadInput, SampleReused
@@ -283,12 +284,12 @@ class Task:
         return choice_facts(self.plan.front, self.front.chain, self.data)
 
     def architecture(self) -> dict[str, Any]:
-        """How to rebuild the model: shapes, and the digest of the schema that rows of a table came from."""
+        """How to rebuild the model: shapes, and the schema of the table that rows came from."""
         shape, own = tuple(self.data.x.shape[1:]), tuple(self.rows.like[0].shape[1:])
         if isinstance(self.indexed, DatasetRows) and self.indexed.padded:
             shape = own = self.indexed.stated[0]  # lengths are private
         shapes = {"input_shape": list(shape), "network_input_shape": list(own)}
-        return shapes | ({"schema": self.data.schema} if self.data.schema else {})
+        return shapes | of_table(self.data.schema)
 
 
 def _digested(rows: Rows) -> Leaves:

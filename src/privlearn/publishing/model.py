@@ -21,6 +21,9 @@ from privlearn._checks import count
 from privlearn._display import Described, Summary, shortened
 from privlearn._storage import loads
 from privlearn.data.dataset import as_tensor
+from privlearn.data.named import load_features
+from privlearn.data.schema import Schema
+from privlearn.data.tables import framed, is_frame
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
 from privlearn.publishing import folder
@@ -73,6 +76,8 @@ def parse(content: bytes) -> dict[str, Any]:
         raise BadInput(f"transforms in {CONFIG} is no list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
     for part in transforms:
         _require_transform(part)
+    if "table" in data and Schema.from_json(data["table"], CONFIG).digest != data.get("schema"):
+        raise BadInput(f"table in {CONFIG} is not the one of its digest: get an unchanged copy")
     return data
 
 
@@ -195,6 +200,8 @@ class PublishedModel(Described, nn.Sequential):
     Attributes:
         input_shape: of one example.
         classes: how many there are.
+        schema: of the table that it was trained on, which `predict` reads data frames by; None if it was none.
+        class_names: what the classes are called, as the schema says; empty if it does not.
         verification: what `verify` says of the folder, with its guarantee.
         config: what else the folder says of how the model is built.
     """
@@ -203,6 +210,8 @@ class PublishedModel(Described, nn.Sequential):
         super().__init__(*model)
         self.input_shape: tuple[int, ...] = tuple(config["input_shape"])
         self.classes: int | None = config["classes"]
+        self.schema = Schema.from_json(config["table"], CONFIG) if "table" in config else None
+        self.class_names = () if self.schema is None else self.schema.classes
         self.verification, self.config = verification, dict(config)
         self.eval()
 
@@ -210,7 +219,7 @@ class PublishedModel(Described, nn.Sequential):
         classes = "" if self.classes is None else f", {self.classes} classes"
         shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
         made = f"{', '.join(type(module).__name__ for module in self)}, for rows of shape {shape}{classes}"
-        use = "model.predict(rows) gives classes, model(rows) scores"
+        use = "model.predict(rows) gives classes, model.predict_proba(rows) probabilities, model(rows) scores"
         return Summary(
             "PublishedModel: its folder agrees with its certificate",
             [("model", made), guarantee, *more[:2], ("use", use)],
@@ -225,25 +234,61 @@ class PublishedModel(Described, nn.Sequential):
         return x
 
     @torch.no_grad()
-    def predict(self, x: Any) -> Tensor:
+    def predict(self, x: Any) -> Any:
         """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps).
 
         A model with one output predicts a value: that is given as it is.
 
         Args:
-            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers.
+            x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers. Where the model was
+                trained on a table: a data frame (pandas, polars, Arrow) with its columns, in any order.
 
         Returns:
-            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one.
+            Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a data
+            frame an array of the classes' names.
 
         Raises:
-            BadInput: rows of another shape.
+            BadInput: rows of another shape, or a data frame whose columns or cells do not suit the schema.
         """
+        if is_frame(x):
+            return np.array(self.class_names)[self.predict(self._features(x)).numpy()]
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
         scores: Tensor = self(rows[None] if one else rows)
         predicted = scores[:, 0] if self.classes == 1 else scores.argmax(1)
         return predicted[0] if one else predicted
+
+    @torch.no_grad()
+    def predict_proba(self, x: Any) -> Any:
+        """The scores of the classes, made to add up to 1: what a temperature was fitted to are estimates of probabilities.
+
+        Args:
+            x: as for `predict`.
+
+        Returns:
+            Shape (rows, classes, ...), of one row (classes, ...); for a data frame a data frame of the same library, a
+            column for each class by its name (with the index of `x`, if it is one of pandas).
+
+        Raises:
+            BadInput: as for `predict`; or the model predicts values.
+        """
+        if self.classes == 1:
+            raise BadInput("the model predicts values, which have no probabilities: call predict")
+        if is_frame(x):
+            columns = self.predict_proba(self._features(x)).numpy().T
+            return framed(x, dict(zip(self.class_names, columns, strict=True)))
+        rows = self._tensor(x)
+        one = tuple(rows.shape) == self.input_shape
+        scores: Tensor = self(rows[None] if one else rows).softmax(1)
+        return scores[0] if one else scores
+
+    def _features(self, frame: Any) -> Any:
+        """The features of a data frame, by the schema that the model was trained with."""
+        if self.schema is None:
+            raise BadInput(
+                f"the model was trained on rows of shape {self.input_shape}, not on a table with a schema: give an array"
+            )
+        return load_features(frame, self.schema).x
 
     def _tensor(self, x: Any) -> Tensor:
         """Rows as training took them: numbers in the type of the weights; whole ones stay whole where nothing scales them."""

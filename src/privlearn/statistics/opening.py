@@ -16,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from privlearn._display import shortened
 from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, most_rows, require_groups
+from privlearn.data.schema import Schema, of_table
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import BadInput
 from privlearn.runs.front import Front
@@ -39,7 +40,7 @@ class Origin:
     Attributes:
         transforms: those in front: what scales rows by declared bounds, and the plan's public transforms.
         input_shape: of one example.
-        schema: digest of the schema of the table that the rows come from; empty if they come from none.
+        schema: of the table that the rows come from; None if they come from none.
         seeded: whether anyone may know the seed of the noise.
         discrete: whether noise goes on a grid.
         names: of the numbers in a row, where the data name them.
@@ -48,7 +49,7 @@ class Origin:
 
     transforms: tuple[nn.Module, ...]
     input_shape: tuple[int, ...]
-    schema: str
+    schema: Schema | None
     seeded: bool
     discrete: bool
     names: tuple[str, ...] = ()
@@ -162,7 +163,7 @@ def linear_result(
         method="features",
         facts={"noise": "on a grid" if origin.discrete else "floating point"} | public_facts(origin.public) | facts,
         architecture={"input_shape": list(origin.input_shape), "network_input_shape": [weight.shape[1]]}
-        | ({"schema": origin.schema} if origin.schema else {}),
+        | of_table(origin.schema),
         seeded=origin.seeded,
         private_diagnostics=PrivateDiagnostics({}),
         model_spec="linear",

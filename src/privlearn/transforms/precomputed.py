@@ -126,7 +126,7 @@ class FeatureFolder:
                 "number is. Save them with pv.transforms.save_features(..., of=data)"
             )
         return replace(
-            data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema="",
+            data, x=train, x_test=test, y_test=None if test is None else data.y_test, low=None, high=None, schema=None,
             feature_names=(), remarks=(*data.remarks, *remarks),
         )  # fmt: skip
 
