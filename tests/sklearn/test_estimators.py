@@ -200,12 +200,23 @@ def test_metadata_routing_reaches_a_selector() -> None:
         ({"classes": ["a", "b"]}, "outside the declared classes"),
         ({"ledger": "mine"}, "Ledger"),
         ({"options": {"epoch": 3}}, "no argument 'epoch'"),
+        ({"options": 5}, "a dictionary"),
+        ({"epsilon": "1"}, "epsilon is '1'"),
+        ({"random_state": "seed"}, "random_state"),
+        ({"random_state": True}, "random_state"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: dict[str, Any], said: str) -> None:
     made = pv.sklearn.DPClassifier(classes=[0, 1], bounds=(-1, 1)).set_params(**given)
     with pytest.raises(BadInput, match=said):
         made.fit(X, Y)
+
+
+@pytest.mark.parametrize("name", [name for name in DECLARED if "options" in DECLARED[name]().get_params()])
+def test_options_that_are_none_are_refused(name: str) -> None:
+    made = DECLARED[name](options={"foo": 1})
+    with pytest.raises(BadInput, match="'foo'"):
+        made.fit(X, targets(made))
 
 
 def test_a_second_fit_warns() -> None:

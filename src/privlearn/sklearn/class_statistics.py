@@ -140,7 +140,7 @@ class DPFisherClassifier(PrivateClassifier):
             BadInput: as `fisher`; before anything is spent.
         """
         X, labels, reasons = self._labelled(X, y)
-        options = dict(self.options or {})
+        options = self._options(FisherPlan)
         plan = _plan_of(self, FisherPlan, options.pop("keep", self.n_features_in_), **options)
         data = self._dataset(X, labels)
         result = self._release(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from privlearn._checks import positive
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger, Planned
@@ -86,6 +89,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any = "no_validation", *, reset: bool = True) -> Any:
         """Rows of finite numbers, and targets if there are some; other rows than at the fit are refused, unless `reset`."""
+        if reset and self._plan is None:
+            positive("epsilon", self.epsilon)
         try:
             return validate_data(self, X, y, reset=reset, dtype=np.float64)
         except BadInput:
@@ -147,7 +152,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return state
         if isinstance(state, np.random.RandomState):
             return Streams.new(int(state.randint(2**31)))
+        if state is not None and (isinstance(state, bool) or not isinstance(state, numbers.Integral)):
+            raise BadInput(
+                f"random_state is {shortened(repr(state), 60)}: expected None, a whole number or pv.Streams.new()"
+            )
         return Streams.new(None if state is None else int(state))
+
+    def _options(self, *kinds: type[Any], **usual: Any) -> dict[str, Any]:
+        """The options, and the usual ones; with kinds, none but their fields (and the usual ones).
+
+        Raises:
+            BadInput: others, or no mapping.
+        """
+        given = getattr(self, "options", None) or {}
+        if not isinstance(given, Mapping):
+            raise BadInput(
+                f"options is {shortened(repr(given), 60)}: expected a dictionary of settings by name, or None"
+            )
+        known = {*usual, *(field.name for kind in kinds for field in fields(kind))}
+        unknown = [name for name in given if kinds and name not in known]
+        if unknown:
+            raise BadInput(f"options has {str(unknown[0])[:40]!r}: expected some of {', '.join(sorted(known))}")
+        return usual | dict(given)
 
     def _weights(self, weights: Any, X: Array) -> Array | None:
         """Weights from 0 to 1, one for each row; None where none are given.
@@ -313,8 +339,8 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
         return np.arange(plan.classes), labels, ()
     try:
         declared = np.unique(np.asarray(classes))
-        numbers = {label: number for number, label in enumerate(declared.tolist())}
-        places = [numbers.get(label, -1) for label in labels.tolist()]
+        places_of = {label: number for number, label in enumerate(declared.tolist())}
+        places = [places_of.get(label, -1) for label in labels.tolist()]
     except TypeError as error:
         raise BadInput(f"classes or labels can't be compared: {error}. Expected texts or numbers") from error
     if np.ndim(classes) != 1 or (plan is not None and len(declared) != plan.classes):

@@ -83,26 +83,27 @@ class PATEClassifier(PrivateClassifier):
             BadInput: as `privlearn.pate`; before anything is spent.
         """
         X, labels, reasons = self._labelled(X, y)
-        options = _STUDENT | dict(self.options or {})
-        public = self._public(X_public, options.pop("queries", None))
+        options = self._options(Student, teachers=_TEACHERS, queries=None, student="linear", **_STUDENT)
+        public = self._public(X_public, options.pop("queries"))
         given = isinstance(self.estimator, Sequence)
-        number = len(self.estimator) if given else count("teachers", options.pop("teachers", _TEACHERS))
+        teachers = count("teachers", options.pop("teachers"))
+        number = len(self.estimator) if given else teachers
         plan = PatePlan(len(public.x), number, Votes(len(self.classes_)), adjacency=ADJACENCY)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
-        model = options.pop("student", "linear")
+        model = options.pop("student")
 
         def release(ledger: Ledger, streams: Streams) -> Any:
-            teachers: Teachers
+            ensemble: Teachers
             if given:
-                teachers = FittedTeachers(self.estimator, self.classes_, squashed=self._squashed)
+                ensemble = FittedTeachers(self.estimator, self.classes_, squashed=self._squashed)
             else:
                 seed = int(streams.initialisation.integers(2**31))
                 recipe = Estimator(lambda: _fresh(self.estimator, seed))
-                teachers = Trained(self._dataset(X, labels), recipe, number)
+                ensemble = Trained(self._dataset(X, labels), recipe, number)
             student = Student(
                 lambda shape: networks.build(model, shape, len(self.classes_), np.random.default_rng(_SEED)), **options
             )
-            made = pate(plan, teachers, None, public, student, ledger=ledger, streams=streams)
+            made = pate(plan, ensemble, None, public, student, ledger=ledger, streams=streams)
             return replace(made, model_spec=model, classes=len(self.classes_))
 
         result = self._release(plan, reasons, release)

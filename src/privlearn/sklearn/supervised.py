@@ -12,6 +12,7 @@ from sklearn.utils.validation import column_or_1d
 
 from privlearn import boosting
 from privlearn.accounting.ledger import Ledger
+from privlearn.boosting.plan import BoostingPlan
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
@@ -70,7 +71,7 @@ class DPClassifier(PrivateClassifier):
         X, labels, reasons = self._labelled(X, y)
         data = self._dataset(X, labels, len(self.classes_))
         settled, data = settle_for(
-            data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **self._choices(), **(self.options or {})
+            data, epsilon=self.epsilon, delta=self.delta, model=self._spec, **self._choices(), **self._options()
         )
         result = self._release(
             settled.plan,
@@ -192,7 +193,7 @@ class DPRegressor(PrivateRegressor):
         scaled = ((y.clip(low, high) - middle) / half).astype(np.float32)
         settled, data = settle_for(
             self._dataset(X, scaled), epsilon=self.epsilon, delta=self.delta, model=self.model,
-            **{"features": "raw", "temperature": 0.0} | dict(self.options or {}),
+            **self._options(features="raw", temperature=0.0),
         )  # fmt: skip
         result = self._release(
             settled.plan,
@@ -260,7 +261,7 @@ class DPRidge(PrivateRegressor):
         """Release sums of rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
         X, y, self._range, reasons = self._targets(X, y)
         features, data = self.n_features_in_, self._dataset(X, y)
-        fields = {"row_norm": _ROW_NORM * features**0.5, "adjacency": ADJACENCY} | dict(self.options or {})
+        fields = self._options(RidgePlan, row_norm=_ROW_NORM * features**0.5, adjacency=ADJACENCY)
         plan = RidgePlan(features, low=self._range[0], high=self._range[1], **fields)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(plan, reasons, lambda ledger, streams: ridge(plan, data, ledger=ledger, streams=streams))
@@ -312,7 +313,7 @@ class DPBoostingClassifier(PrivateClassifier):
         X, labels, reasons = self._labelled(X, y)
         weights = self._weights(sample_weight, X)
         data = self._dataset(X, labels, len(self.classes_))
-        plan = boosting.plan_for(data, **{"adjacency": ADJACENCY} | dict(self.options or {}))
+        plan = boosting.plan_for(data, **self._options(BoostingPlan, adjacency=ADJACENCY))
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(
             plan,
@@ -358,7 +359,7 @@ class DPBoostingRegressor(PrivateRegressor):
         X, y, bounds, reasons = self._targets(X, y)
         weights = self._weights(sample_weight, X)
         data = self._dataset(X, y)
-        options = {"adjacency": ADJACENCY} | dict(self.options or {})
+        options = self._options(BoostingPlan, adjacency=ADJACENCY)
         plan = boosting.plan_for(data, boosting.Values(*bounds), **options)
         plan = plan.calibrate(epsilon=self.epsilon, delta=self.delta)
         result = self._release(

@@ -223,7 +223,7 @@ class DPAutoencoder(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer): 
         """Train on rows, shape (rows, features). Errors as of `DPStandardScaler.fit`, and as of `privlearn.dpmac`."""
         rows = self._unit_rows(self._validated(X)).astype(np.float32)
         features, size = self.n_features_in_, count("n_components", self.n_components)
-        fields: dict[str, Any] = {"epochs": _EPOCHS, "sampling": Poisson(_RATE)} | dict(self.options or {})
+        fields = self._options(Plan, epochs=_EPOCHS, sampling=Poisson(_RATE))
         plan = Plan(clip=Derivatives(_THRESHOLD), **fields).calibrate(epsilon=self.epsilon, delta=self.delta)
 
         def release(ledger: Ledger, streams: Streams) -> Any:
