@@ -35,8 +35,7 @@ class Augmentation:
         copies: of each example.
         transform: of images `flip` (left to right), `shift:2` (up to so many pixels, 0 comes in) or both,
             `flip,shift:2`; or a function of inputs of shape (rows, ...) and a generator, which is where they are, to
-            inputs of that shape: each row changed by itself, at random by that generator. It may be given one example
-                at a time.
+            inputs of that shape: each row changed by itself, at random by that generator, and given one at a time, too.
 
     Raises:
         BadInput: no copies, or neither a spec that can be read nor a function.
@@ -213,8 +212,7 @@ class FlipAndShift:
         """Refuse rows that are no images, or too small ones.
 
         Raises:
-            BadInput: `shape`, of one row, is neither (height, width) nor (channels, height, width), or shifts leave
-                nothing.
+            BadInput: `shape`, of one row, is neither (height, width) nor (channels, height, width), or shifts leave none.
         """
         if len(shape) not in (2, 3):
             raise BadInput(

@@ -19,11 +19,9 @@ is at most n, and BLOCK + n / BLOCK where products of `BLOCK` rows are added up 
 
 A sum itself is off by far more than that (0.1 C at 4096 equal examples in single precision), but the neighbour's is off
 alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected
-is public, and examples are computed in batches of one size, all but the last, so that one more or less changes that one
-alone.
+is public, and examples are computed in batches of one size, so that one more or less changes the last one alone.
 
-Where positions of a sequence are added up within an example, they count in K, and their lengths in place of the
-example's.
+Positions of a sequence that are added up within an example count in K, their lengths in place of the example's.
 """
 
 from __future__ import annotations

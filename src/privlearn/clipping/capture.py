@@ -168,8 +168,7 @@ class Capture(TorchFunctionMode):
         copies: rows of the batch for each example.
         layouts: of each call, in order; None to write down the shapes instead.
         batch: of each operation that may move rows, in order, the batch's dimensions of what it moves.
-        shared: of each call, in order, whether it has nothing to do with the batch: what it makes of trained parameters
-            is then derived from them.
+        shared: of each call, in order, whether it has nothing to do with the batch, but derives from trained parameters.
     """
 
     def __init__(

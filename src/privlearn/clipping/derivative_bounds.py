@@ -24,8 +24,7 @@ class Histogram:
     """A release of how long the examples' derivatives are, layer by layer, from which thresholds are learned.
 
     One Gaussian release on all the data (Harder et al. 2019, Algorithm 2): each example counts in one bin of each
-    layer's histogram. A layer's threshold becomes the upper end of the bin in which the released counts reach
-    `quantile`.
+    layer's histogram. A layer's threshold becomes the upper end of the bin where released counts reach `quantile`.
 
     Attributes:
         noise_multiplier: noise standard deviation over the sensitivity of all histograms together.
@@ -91,8 +90,7 @@ class Derivatives:
 
     For layer k and example n, dT_nk is the (outputs x inputs) matrix of first derivatives of the layer's objective, the
     bias included, and d2T_nk the stack of its second ones; hidden layers' objectives are weighted by mu. Their
-    Frobenius norms are clipped before they are summed. All layers, the output layer too, and both kinds are one joint
-    release.
+    Frobenius norms are clipped before they are summed. All layers and both kinds are one joint release.
 
     Attributes:
         first: thresholds of |dT_nk|.
@@ -196,8 +194,7 @@ def shares_of_parts(bound: Layerwise, layers: int) -> list[float]:
     """The share of the unit of sensitivity that each released part gets: squares add up to 1.
 
     Parts are in the order layer 1 first derivatives, layer 1 second derivatives, layer 2, ... A layer's own share is
-    split evenly between its kinds. Evenly split throughout, each of M K parts gets 1 / sqrt(M K) (Harder et al. 2019,
-    sec. 2.3).
+    split evenly between its kinds. Each of M K equal parts gets 1 / sqrt(M K) (Harder et al. 2019, sec. 2.3).
 
     Raises:
         BadInput: shares are given for another number of layers.

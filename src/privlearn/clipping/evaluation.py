@@ -29,8 +29,7 @@ from privlearn.models.check import made_up_batch
 from privlearn.sampling import Sample
 from privlearn.temperature import GRID, NORM
 
-#: What a right answer counts, and a wrong one the same below zero: so one example more or less moves the count by at
-#: most 1/2.
+#: What a right answer counts, and a wrong one the same below zero: one example moves the count by at most 1/2.
 HALF = 0.5
 #: Rows that are computed at once, always as many: products of other shapes may be rounded otherwise.
 _AT_ONCE = 256
@@ -44,8 +43,7 @@ class RightAnswers:
     Guarantee: a row on which the model fails, or whose scores are not all finite, has neither a right nor a wrong
     answer, and nothing is said about it. With `apart` each row is computed by itself, whatever the model does, so that
     no row changes another's answer: neither by what it holds nor by making the model fail. (A row less shifts others to
-    other places, where two scores that are equal to the last digits may be rounded otherwise; with `at_once` 1 not even
-    that.)
+    other places, where two scores that are equal to the last digits may be rounded otherwise.)
 
     Args:
         model: one row of scores, one for each class, for each row of inputs.
@@ -203,8 +201,7 @@ class Gains(RightAnswers):
     def sum(self, sample: Sample, rows: Rows, adjacency: Adjacency, examples: Tensor | None = None) -> Bounded:
         """The gains over the examples that `sample` drew; sensitivity computed here.
 
-        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer, or that
-        can't be fetched, nothing.
+        An example adds a vector of norm 1 at most, one of several rows their mean, and one without an answer nothing.
 
         Args:
             sample: the batch; its indices select the examples.
@@ -316,8 +313,7 @@ def _right(model: nn.Module, data: Dataset) -> Tensor:
     """For each row 1 if the model's largest output is that of its class, else 0; float64.
 
     Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others
-    there are, and a model could see them; so each count moves by no more than the row itself. A row that the model
-    fails on is wrong, silently.
+    there are, and a model could see them; so each count moves by no more than the row itself. A row that the model fails on is wrong.
     """
     twin = copy.deepcopy(model).cpu().requires_grad_(False)
     answers = RightAnswers(twin, at_once=1, computed=FrozenState(twin).restore)

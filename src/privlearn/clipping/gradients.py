@@ -85,13 +85,11 @@ class ClippedGradients:
         loss: (outputs, targets) or (model, batch) to one loss for each example, shape (batch,) (`clipping.losses`).
         clip: how to clip, one of `clipping.clips`.
         adjacency: the kind of neighbour.
-        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024;
-            the result is the same.
+        microbatch: examples that are computed at once, a number or None for what fits into memory, and at most 1024.
         expected: the expected number of examples in a batch, public: where it is above 512, sums are returned in double
             precision, and where it is above 16,384, products are computed in it, too. 0: as the batch at hand needs.
         augmentation: copies of each example to average over.
-        view_seeds: the stream that seeds what dropout and the copies draw for each sample; by default PyTorch's own
-            generator.
+        view_seeds: the stream that seeds what dropout and copies draw for each sample; by default PyTorch's.
             What an example draws follows from this seed and its own content: two examples that are equal draw the same.
         autocast: `torch.bfloat16` to run the model in low precision.
         rows: for each example its rows of the inputs and targets, shape (examples, rows of each): the gradients of all
@@ -101,8 +99,7 @@ class ClippedGradients:
         world: the processes that compute the sum together.
 
     Attributes:
-        fixed: what the model and the loss hold beside trained parameters. Once `prepare` has been called it stays as it
-            is.
+        fixed: what the model and the loss hold beside trained parameters. Once `prepare` was called it stays as it is.
         way: how gradients are computed once `prepare` has chosen: `layers`, `vmap` or `loop`.
         reason: why it is not `layers`.
         clip_norm: the current one; only `Quantile` moves it.
@@ -156,8 +153,7 @@ class ClippedGradients:
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))
         self._microbatch = self._chunk = None if microbatch is None else count("microbatch", microbatch)
-        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise, all in one
-        # direction.
+        # Not by the number that was drawn, which is private: sums of other kinds are rounded otherwise.
         self._in_double = expected > MOST_IN_BLOCKS
         self._wide = expected > BLOCK / 2 if expected else None
         self._way: Backend | None = None
@@ -234,8 +230,7 @@ class ClippedGradients:
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
-        # All of one size but for the last: an example more or less changes what shape of product the others meet there
-        # alone.
+        # All of one size but for the last: an example more or less changes the shape of products there alone.
         with unmoved(self._device):
             for data, part in self._chunks(rows, examples):
                 self._add_clipped(data, torch.from_numpy(part), into, clipped)
@@ -341,8 +336,7 @@ class ClippedGradients:
         try:
             gradients, losses, squares, finite = self._finite(data, rows)
         except Exception:
-            # One of them can't be fetched or computed (a label that the loss refuses, say): halves find it, and it adds
-            # nothing.
+            # One of them can't be fetched or computed (a label that the loss refuses): halves find it, and it adds nothing.
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return

@@ -17,8 +17,7 @@ from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first
 #: parameter is called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a
-#: loss of the model and the batch has `made_up`, which makes of such a batch one as the data are. It is never called
-#: with the data.
+#: loss of the model and the batch has `made_up`, which makes of such a batch one as the data are; it never sees the data.
 Loss = Callable[..., Tensor]
 
 

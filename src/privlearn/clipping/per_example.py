@@ -42,8 +42,7 @@ class ExampleGradients(Protocol):
     def add_weighted(self, weights: Tensor, into: Tensor) -> None:
         """Add the sum over the examples of weights[i] x gradient i to `into`, which has the parameter's shape.
 
-        The type of `weights` and `into`, which may have more digits than the gradients, is that in which they are added
-        up.
+        They are added up in the type of `weights` and `into`, which may have more digits than the gradients.
         """
         ...
 

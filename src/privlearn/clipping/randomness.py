@@ -57,8 +57,7 @@ class RowRandom:
         """A block in which all examples are computed at once.
 
         Args:
-            layouts: for each call that draws, where the examples are in what it draws; by default along the first
-                dimension.
+            layouts: for each call that draws, where the examples are in what it draws; by default dimension 0.
             purpose: 0 for the model and the loss, 1 for copies: they draw different numbers.
         """
         return self._keyed(self._examples, layouts, purpose)
@@ -278,8 +277,7 @@ def draw_again(device: torch.device, drawn: list[Tensor]) -> None:
 def draw_from(seed: int) -> None:
     """Put PyTorch's generators of the processor and of CUDA to `seed`, as `torch.manual_seed`.
 
-    That also asks for devices that are not there, and formats and keeps the call's stack for each: milliseconds, every
-    time.
+    That also asks for devices that are not there, and formats the call's stack for each: milliseconds, every time.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():

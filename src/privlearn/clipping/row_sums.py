@@ -4,8 +4,7 @@ Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of
 pooled second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it
 for another moves the counts by at most sqrt(2) (two classes), the sums by 2R (one class, opposite rows) and the moments
 by sqrt(2) R^2 (two vectors without negative numbers). Second moments of each class by itself get x^2 in row c: a row
-adds at most R^2 to them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them (no
-negative numbers) or in two.
+adds at most R^2 to them, too, and another in its place moves them by at most sqrt(2) R^2, in one row of them or two.
 
 Bounded statistics of plain rows.
 """
@@ -113,8 +112,7 @@ def least_squares_sums(
     With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~
     in column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at
     once where it is that long. Exchanging it for another moves the first by 2 norm (one class, opposite rows: the
-    constants cancel) or sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing,
-    nor does its constant.
+    constants cancel) or sqrt(2) r (two classes), and the second by sqrt(2) r^2. A row that is not finite adds nothing.
 
     Args:
         x: as for `class_statistics`.
@@ -203,8 +201,7 @@ def bounded_rows(
 ) -> Bounded:
     """The rows of the sample themselves, in some columns, each clipped to `norm`; single precision, shape (rows, columns).
 
-    For neighbours with as many rows only: another row, or an empty one, takes the place. A row that is not finite is
-        empty, 0.
+    For neighbours with as many rows only: another row, or an empty one, takes the place. Rows that are not finite are 0.
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))

@@ -1,4 +1,4 @@
-"""DP-SGD, top to bottom: a plan, its steps, and what may be published of them (Abadi et al. 2016; Yu et al. 2019, Alg. 1).
+"""DP-SGD, top to bottom: a plan, its steps, what may be published (Abadi et al. 2016; Yu et al. 2019, Alg. 1).
 
 A step is three lines: clip, release, descend. Noise is drawn in `release` alone, which charges the ledger first.
 """
@@ -37,18 +37,15 @@ class Run(DescribedRun):
 
     Guarantee: the result's model (its weights and the transforms in front of it) is `plan.guarantee(delta)`-DP for the
     plan's adjacency and `plan.unit`. The ledger is charged exactly `plan.event()`, and no more if the run is left
-    early. Nothing else that is returned is covered. Rows in memory are looked at once, before anything is spent and
-    outside the guarantee, to refuse and to warn; then nothing depends on what one example holds: if it can't be
-    computed, it counts as absent.
+    early. Nothing else is covered. Rows in memory are looked at once, before anything is spent and not covered, to
+    refuse and to warn; then nothing depends on what one example holds: if it can't be computed, it counts as absent.
 
     Args:
         plan, ledger, streams, checkpoint: what will be spent, and how: see `runs.session.TrainingSession`.
         model: a network, or a function from the shape of one (transformed) example to one. Trained in place.
-        loss: of (outputs, targets) or (model, batch), one for each example: see `clipping.losses`. None: `step` is
-            given it.
+        loss: of (outputs, targets) or (model, batch), one for each example (`clipping.losses`); or `step` is given it.
         data, compute: rows and how to compute: see `runs.given`, and `runs.post_processing.PostProcessed` (`average`).
-        optimizer: makes one of torch.optim from the parameters; by default SGD at a rate by public numbers
-            (`Task.optimizer`).
+        optimizer: makes one of torch.optim from the parameters; by default SGD at a public rate.
         learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0.
         validation: for `schedules.Validation` without noise: rows declared public, `Dataset(..., public=True)`.
 
@@ -96,7 +93,7 @@ class Run(DescribedRun):
             session.end(self._noise.epochs)
 
     def step(self, batch: Batch, loss: Loss | None = None) -> PrivateDiagnostics:
-        """Clip, release, descend, by `loss` from now on: once for each batch, else `SampleReused`. Returns private figures."""
+        """Clip, release, descend, by `loss` from now on; once for each batch, else `SampleReused`. Private figures."""
         session, task = self._session, self._task
         batch.require_unused(session)
         task.use(loss, session)
@@ -114,7 +111,7 @@ class Run(DescribedRun):
         return PrivateDiagnostics(task.watch.batch())
 
     def result(self) -> Result:
-        """The trained model, and what can be published of it. A run that was left early ends here, and says its steps."""
+        """The trained model, and what can be published of it. A run that was left early ends here and says so."""
         session, task = self._session, self._task
         session.stop(self._epochs)
         self._after.end()
