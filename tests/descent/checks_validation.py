@@ -338,7 +338,8 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
         "a copy": ((x, y), pv.Dataset(x[3:7].clone(), y[3:7], public=True), "among the training rows"),
         "as an array": ((x, y), pv.Dataset(x[3:7].numpy().copy().tolist(), y[3:7].tolist(), public=True), "among the"),
         "turned round": ((x, y), pv.Dataset(x.flip(0).clone(), y.flip(0), public=True), "among the training rows"),
-        "with other labels": ((x, y), pv.Dataset(x.clone(), 1 - y.clamp(max=1), public=True), "among the training rows"),
+        "with other labels": ((x, y), pv.Dataset(x.clone(), 1 - y.clamp(max=1), public=True),
+                              "among the training rows"),
     }  # fmt: skip
     for what, (data, validation, said) in given.items():
         if what == "as an array":  # read in single precision: given so on both sides

@@ -143,7 +143,8 @@ def check_thresholds_are_learned_and_paid_for() -> None:
 
 def settled(sampler: sampling.Sampler, adjacency: Adjacency | None = None, clip: Any = None, **more: Any) -> pv.Plan:
     clip = clip or pv.mac.Derivatives(0.3)
-    return pv.Plan(sampler, epochs=2, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip, adjacency=adjacency,
+    return pv.Plan(sampler, epochs=2, schedule=pv.schedules.Exponential(k=0.3, start=1.5), clip=clip,
+                   adjacency=adjacency,
                    examples=12, **more)  # fmt: skip
 
 

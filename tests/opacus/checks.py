@@ -43,7 +43,8 @@ def private(model: nn.Module | None = None, **options: Any) -> tuple[Any, ...]:
     """The engine, the model, the optimizer and the loader."""
     model = network() if model is None else model
     given = {
-        "module": model, "optimizer": options.pop("optimizer", None) or sgd(model), "data_loader": loader(), "epochs": 2,
+        "module": model, "optimizer": options.pop("optimizer", None) or sgd(model), "data_loader": loader(),
+        "epochs": 2,
         "max_grad_norm": 1.0, "streams": pv.Streams.new(0), **options,
     }  # fmt: skip
     engine = PrivacyEngine()

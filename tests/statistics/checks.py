@@ -123,7 +123,8 @@ def check_one_row_moves_distances_by_at_most_the_sensitivity() -> None:
         def measure(x: Tensor, y: Tensor, adjacency: Adjacency = adjacency) -> list[tuple[Tensor, float]]:
             boxed = box_sums(x, y, one_sample(examples=len(x)), adjacency, classes=K, bound=B)
             assert torch.equal(
-                boxed.counts.values[0], class_statistics(x, y, one_sample(examples=len(x)), adjacency, classes=K, norm=R,
+                boxed.counts.values[0],
+                class_statistics(x, y, one_sample(examples=len(x)), adjacency, classes=K, norm=R,
                                                          parts=["counts"])[0].values[0]
             )  # fmt: skip
             scores = boxed.distances(counts)
@@ -287,7 +288,8 @@ def check_randomised_response_has_the_stated_law() -> None:
     for present in (True, False):
         ledger = Ledger()
         told = randomised_module.randomised(
-            torch.full((n,), 2), torch.full((n,), present), epsilon=epsilon, categories=4, adjacency=ZERO, ledger=ledger,
+            torch.full((n,), 2), torch.full((n,), present), epsilon=epsilon, categories=4, adjacency=ZERO,
+            ledger=ledger,
             stream=pv.Streams.new(4).noise,
         )  # fmt: skip
         assert list(walk(ledger.event)) == [(RandomisedResponse(epsilon, 4), 1)]

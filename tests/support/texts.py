@@ -113,7 +113,8 @@ def arguments(folder: Any, **changes: Any) -> Any:
     from transformers import TrainingArguments
 
     given = {
-        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [], "logging_steps": 2,
+        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [],
+        "logging_steps": 2,
         "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False,
     }  # fmt: skip
     return TrainingArguments(output_dir=str(folder), **{**given, **changes})

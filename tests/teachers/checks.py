@@ -466,7 +466,8 @@ def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
     """What `pv.pate` releases with next to no noise, for teachers that say this."""
     plan = pv.teachers.PatePlan(said[0].shape[0], len(said), aggregate, noise_multiplier=1e-6)
     heard: list[Any] = []
-    pv.pate(plan, Said(*said), reducer, torch.zeros(plan.queries, 4), lambda answers: heard.append(answers) or nn.ReLU(),
+    pv.pate(plan, Said(*said), reducer, torch.zeros(plan.queries, 4),
+            lambda answers: heard.append(answers) or nn.ReLU(),
             streams=Streams.new(0))  # fmt: skip
     found: Tensor = heard[0].targets
     return found

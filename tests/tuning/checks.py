@@ -867,7 +867,8 @@ def check_losers_leave_no_trace() -> None:
                 mock.patch.object(tune_module, "wrong_predictions", marked),
                 mock.patch.object(tune_module, "release", noted),
                 mock.patch.object(descent, "dpsgd", remembering),
-                mock.patch.object(command, "tuning_run", lambda *a, **k: results.append(real_tune(*a, **k)) or results[-1]),  # noqa: B023
+                mock.patch.object(command, "tuning_run", lambda *a,
+                                  **k: results.append(real_tune(*a, **k)) or results[-1]),  # noqa: B023
             ):  # fmt: skip
                 options = (
                     "--data",

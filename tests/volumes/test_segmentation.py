@@ -134,7 +134,8 @@ def test_teachers_of_maps_on_the_command_line(
     """From volumes to a verified model and its predictions; what is public alone stands beside."""
     out = tmp_path / "model"
     code, answer, _ = run(
-        ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4", "--queries", "6",
+        ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4", "--queries",
+         "6",
          "--model", "unet:8,16", "--out", str(out), "--json"], capsys,
     )  # fmt: skip
     found = json.loads(answer)
