@@ -179,6 +179,14 @@ class PrivateLoop(Described):
             )
         return self.run.step(batch, None if loss is None else _of_model(loss))
 
+    def keep(self, *schedulers: Any) -> None:
+        """Let the checkpoint hold the state of learning-rate schedulers, so that a resumed run goes on with their rates.
+
+        To be called before the first batch, with what has a `state_dict` and a `load_state_dict`.
+        """
+        for number, scheduler in enumerate(schedulers):
+            self.run._session.parts[f"scheduler {number}"] = scheduler
+
     def spent(self, delta: float | None = None) -> Guarantee:
         """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
 

@@ -115,6 +115,8 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     classes = probabilities.shape[1]
     if y.ndim != 1 or y.min() < 0 or y.max() >= classes:
         raise BadInput(f"the targets are from {y.min()} to {y.max()}: expected classes from 0 to {classes - 1}")
+    usable = np.isfinite(probabilities).all(1, keepdims=True)  # rows without an answer say nothing
+    probabilities = np.where(usable, probabilities, 1 / classes)
     predicted = probabilities.argmax(1)
     counts = confusion_matrix(y, predicted, labels=np.arange(classes))
     present = np.flatnonzero(counts.sum(1))

@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant("the rows beside one that can't be computed are lost", gradients.ClippedGradients._add_clipped,
            "rows.tensor_split(2)",
            "()", "check_what_a_loss_does_on_some_targets_only_is_not_seen"),
-    Mutant("sums without noise are left behind", optimizers.gradients_in, "parameter.grad = None", "pass",
+    Mutant("sums without noise are left behind", optimizers.Descent.step, "parameter.grad = None", "pass",
            "check_no_sum_without_noise_is_left_behind"),
     Mutant("PyTorch's generator is left where the last batch put it", session.TrainingSession.generators,
            "_set_generators(held)", "pass", "check_generators_do_not_tell_batch_sizes"),

@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("every step draws the same numbers", session.TrainingSession.generators,
            "self._generators = _generators()",
            "self._generators = self._generators or held", ALONE),
-    Mutant("sums stay in the gradients of a run by hand", optimizers.gradients_in, "parameter.grad = None", "pass",
+    Mutant("sums stay in the gradients of a run by hand", optimizers.Descent.step, "parameter.grad = None", "pass",
            ALONE),
     Mutant("dpsgd is not what a run by hand is", dpsgd.dpsgd, "run.step(batch)",
            "run.step(batch); run.optimizer.zero_grad(); run._task.parameters[0].data.mul_(0.99)",

@@ -23,7 +23,7 @@ from privlearn.plan import Plan
 from privlearn.runs import given
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import Compute, Given, OptimizerFactory, RunArguments
-from privlearn.runs.optimizers import RateSchedule, gradients_in
+from privlearn.runs.optimizers import Descent
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
@@ -67,7 +67,7 @@ class Run(DescribedRun):
         self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
-        self._rates = RateSchedule(self.optimizer, learning_rate_schedule)
+        self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
         self._noise = epoch_noise(task, session)
         self._after = AfterTraining(task, compute)
         session.parts |= {"optimizer": self.optimizer, **self._after.parts}
@@ -86,7 +86,7 @@ class Run(DescribedRun):
             for number, noise_multiplier in session.epochs(self._noise):
                 yield (epoch := Epoch(session, task, number, noise_multiplier))
                 epoch.require_done()
-                task.end_epoch(session, number, self._rates.first)
+                task.end_epoch(session, number, self._descent.first)
                 with session.generators():
                     self._noise.end_epoch(task.x, task.y)
             self._after.fit(session)
@@ -97,14 +97,14 @@ class Run(DescribedRun):
         session, task = self._session, self._task
         batch.require_unused(session)
         task.use(loss, session)
-        with session.generators(), gradients_in(task.parameters, task.sums):
+        with session.generators(), self._descent.step(task.sums):
             task.watch.begin(len(batch.sample), task.gradients.clip_norm)
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)  # private, and bounded
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=session.noise
             )
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
-            self._rates.at(batch.epoch + batch.step / task.steps)
+            self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
         session.taken += 1
         self._after.step()

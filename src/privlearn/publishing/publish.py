@@ -70,6 +70,7 @@ def publish(
     path = folder.require_free(out)
     if not isinstance(result, Result):
         raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
+    result.require_claimable()
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)

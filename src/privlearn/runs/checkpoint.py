@@ -101,6 +101,27 @@ class Checkpoint:
         write_durably(self.path, _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body, mode=0o600)
         self._last = time.monotonic()
 
+    def note(self, digest: str) -> None:
+        """Write down what the next step is taken with; it is there when this returns, even if the process is killed."""
+        with self._notes.open("a", encoding="ascii") as file:
+            file.write(f"{digest}\n")
+
+    def notes(self) -> list[str]:
+        """What was noted, a line for each step; a line that was not completed is left out."""
+        if not self._notes.exists():
+            return []
+        *lines, _ = self._notes.read_text(encoding="ascii").split("\n")
+        self._notes.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+        return lines
+
+    def forget_notes(self) -> None:
+        """A run begins: what an earlier one left is deleted."""
+        self._notes.unlink(missing_ok=True)
+
+    @property
+    def _notes(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.steps")
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """A block in which no other process goes on with the run.
@@ -134,7 +155,7 @@ class Checkpoint:
             BadInput: it could not be removed.
         """
         try:
-            for path in (draft_of(self.path), self.path, self._lock):
+            for path in (draft_of(self.path), self.path, self._notes, self._lock):
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise BadInput(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+import weakref
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from privlearn.accounting.ledger import Ledger
+from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
 
 
@@ -84,13 +90,95 @@ class RateSchedule:
             group["lr"] = rate * factor
 
 
-@contextmanager
-def gradients_in(parameters: Sequence[nn.Parameter], sums: Sequence[Tensor]) -> Iterator[None]:
-    """A block in which `sums` are the parameters' gradients. However it ends, no sum without noise stays in them."""
-    for parameter, total in zip(parameters, sums, strict=True):
-        parameter.grad = total
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.grad = None
+@final
+class Descent:
+    """An optimizer under a private run: nothing but its steps may change the parameters.
+
+    A step of the optimizer on gradients of somebody else's is refused until the run is over. A change of parameters between
+    two steps, and parameters that another run trained before, are warned of and kept with the session: nothing is claimed
+    for such a model. Where the run has a checkpoint, the optimizer's settings at each step are noted, so that a step that
+    is repeated after an interruption, with the same noise, is the same step.
+
+    Args:
+        optimizer: of the parameters.
+        schedule: of its learning rates.
+        parameters: what is trained.
+        session: of the run.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        parameters: Sequence[nn.Parameter],
+        session: TrainingSession,
+    ) -> None:
+        self._optimizer, self._parameters, self._session = optimizer, list(parameters), session
+        self._rates = RateSchedule(optimizer, schedule)
+        self.first, self.at = self._rates.first, self._rates.at
+        self._versions: list[int] | None = None
+        self._stepping = False
+        self._look_for_earlier_runs()
+        if isinstance(optimizer, torch.optim.Optimizer):
+            _GUARDS[optimizer] = self
+            optimizer.register_step_pre_hook(_refuse_foreign_gradients)
+
+    def _look_for_earlier_runs(self) -> None:
+        ledger = self._session.ledger
+        earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
+        if any(other() is not ledger for other in earlier) or (earlier and ledger.budget is None):
+            self._session.unclaimed = (
+                "the model was trained on private rows by an earlier run, which this one does not count: begin from fresh "
+                "weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
+            )
+            warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=4)
+
+    @contextmanager
+    def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
+        """A block in which `sums` are the parameters' gradients. However it ends, no sum without noise stays in them."""
+        self._require_unchanged()
+        self._session.note(_settings(self._optimizer))
+        for parameter, total in zip(self._parameters, sums, strict=True):
+            parameter.grad = total
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
+            for parameter in self._parameters:
+                parameter.grad = None
+            self._versions = [own._version for own in self._parameters]
+
+    def _require_unchanged(self) -> None:
+        versions = [own._version for own in self._parameters]
+        if self._versions is None:
+            _TRAINED.update(dict.fromkeys(self._parameters, weakref.ref(self._session.ledger)))
+        elif self._versions != versions and not self._session.unclaimed:
+            self._session.unclaimed = "weights were changed between two steps, by something else than the run"
+            warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=5)
+
+    def refuse_foreign_gradients(self) -> None:
+        """Raise `BadInput` for a step that is not the run's, on gradients without clipping and noise."""
+        if self._stepping or self._session.state == "over":
+            return
+        if any(parameter.grad is not None for parameter in self._parameters):
+            raise BadInput(
+                "optimizer.step() was called beside the private step, on gradients that were not clipped and have no noise: "
+                "take steps by what the call that made training private returned, and leave out backward() and "
+                "optimizer.step() of your own"
+            )
+
+
+#: Of each parameter that a private run trained, the ledger that was charged; and of each optimizer, the run that holds it.
+_TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
+_GUARDS: MutableMapping[torch.optim.Optimizer, Descent] = weakref.WeakKeyDictionary()
+
+
+def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    _GUARDS[optimizer].refuse_foreign_gradients()
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> str:
+    """The settings of an optimizer's groups, its learning rates among them, as text to compare."""
+    groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    return str([{name: float(v) if isinstance(v, Tensor) else v for name, v in group.items()} for group in groups])

@@ -156,6 +156,22 @@ class Result(Described):
     model_spec: str | None = None
     classes: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_versions", self._versions_now())
+
+    def _versions_now(self) -> list[int]:
+        return [parameter._version for parameter in self.model.parameters()]
+
+    def require_claimable(self) -> None:
+        """Raise `BadInput` if the weights are not, or may not be, what the ledger was charged for."""
+        if "unclaimed" in self.facts:
+            raise BadInput(f"nothing can be claimed for this model: {self.facts['unclaimed']}")
+        if self._versions != self._versions_now():  # type: ignore[attr-defined]
+            raise BadInput(
+                "the model's weights were changed after the run: nothing can be claimed for them. Publish before anything "
+                "else is done to the model, or go on with a copy of it (copy.deepcopy)"
+            )
+
     def _summary(self) -> Summary:
         """Private diagnostics are left out."""
         *_, network = self.model.children() if isinstance(self.model, nn.Sequential) else [self.model]

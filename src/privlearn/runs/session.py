@@ -8,6 +8,7 @@ noise for the rest: it ends bit for bit where it would have ended.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -99,6 +100,7 @@ class TrainingSession(Session):
         first: the epoch and the step that a checkpoint goes on with.
         taken: how many steps were released.
         complete: whether nothing is left to release.
+        unclaimed: why nothing can be claimed for the model; empty if something can.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
@@ -131,6 +133,8 @@ class TrainingSession(Session):
         self.first, self._epoch, self._drawn_from = (0, 0), 0, None
         self._generators: list[Tensor] | None = None
         self.taken, self.complete = 0, False
+        self.unclaimed = ""
+        self._noted: list[str] = []  # of each step before an interruption, the optimizer's settings
         self._open = self._stopped = False
 
     def _drawn_before(self) -> dict[str, Any]:
@@ -165,12 +169,15 @@ class TrainingSession(Session):
         if self.saved is None:
             try:
                 self.ledger.begin(plan.event(), plan.neighbours, plan.unit)
+                if self.file:
+                    self.file.forget_notes()
                 self._save(0)
             except BaseException:
                 self.abandon()
                 raise
         else:
             require_same_run(self.saved, self.facts)
+            self._noted = self.file.notes() if self.file else []
             self.ledger.resume(self.saved.plain["run"], plan.event(), plan.neighbours, plan.unit)
             self._restore(self.saved)
 
@@ -255,6 +262,25 @@ class TrainingSession(Session):
         if self.file and (now or self.file.due):
             self._save(step)
 
+    def note(self, settings: str) -> None:
+        """Note with what settings the next step is taken, before its noise is drawn.
+
+        Raises:
+            BadInput: the step was taken before an interruption, with others: its noise is the same, so the difference of
+                the two releases would have none.
+        """
+        if self.file is None:
+            return
+        digest = hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
+        if self.taken >= len(self._noted):
+            self.file.note(digest)
+        elif self._noted[self.taken] != digest:
+            raise BadInput(
+                f"step {self.taken + 1} was taken before the interruption, with other settings of the optimizer (its learning "
+                "rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
+                "private.keep(scheduler), or begin anew; what the run was charged stays charged"
+            )
+
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch that are still to be released, one after the other, with checkpoints between them."""
         for step, sample in self.drawn(epoch, noise_multiplier, present):
@@ -277,7 +303,8 @@ class TrainingSession(Session):
 
     def facts_of_leaving(self) -> dict[str, Any]:
         """Of a run that was left before its end: the steps that it took."""
-        return {} if self.complete else {"steps": self.taken, "left_early": True}
+        unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
+        return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
 
     def stop(self, epochs: Generator[Any]) -> None:
         """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be."""
