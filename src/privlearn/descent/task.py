@@ -23,7 +23,7 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.data.schema import of_table
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.descent.rules import learning_rate
@@ -320,7 +320,7 @@ def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tenso
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Batch:
+class Batch(Whole):
     """One batch that was sampled, good for one step.
 
     Attributes:

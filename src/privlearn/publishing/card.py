@@ -15,6 +15,7 @@ from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.runs.post_processing import ROWS
+from privlearn.runs.result import SCRIPTS_RATES
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
@@ -227,7 +228,8 @@ def _public_text(stated: dict[str, Any]) -> str:
 
 def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])  # it counts relative to its own start
-    yield "optimizer", f"{stated['name']}, learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
+    made = "made with " * (rates == SCRIPTS_RATES)  # a scheduler of torch may begin at another rate
+    yield "optimizer", f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
 
 
 def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,9 @@ from privlearn.transforms.specs import Rescale
 if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
 
+#: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
+SCRIPTS_RATES = "the script's own"
+
 
 def training_facts(
     examples: int,
