@@ -111,7 +111,8 @@ def make_private(
     loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
         plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
-        learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"], **compute,
+        learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"],
+        **compute,
     )  # fmt: skip
     return PrivateLoop(run, plan, model, optimizer, delta, scripts_rates=isinstance(rates, Constant))
 
@@ -171,8 +172,8 @@ class PrivateLoop(Described):
         """
         if _state(self.run._epochs) == inspect.GEN_CLOSED:
             raise BadInput(
-                f"all epochs are over, or the run was ended: batches() goes through all {self.plan.epochs} epochs, once. "
-                "For one epoch at a time: `for epoch in private: for batch in epoch: private.step(batch, loss)`"
+                f"all epochs are over, or the run was ended: batches() goes through all {self.plan.epochs} epochs, "
+                "once. For one epoch at a time: `for epoch in private: for batch in epoch: private.step(batch, loss)`"
             )
         handed = None
         while (epoch := self._next_epoch()) is not None:
@@ -201,7 +202,7 @@ class PrivateLoop(Described):
         return self._epoch
 
     def batches(self) -> Iterator[Batch]:
-        """The batches of all epochs that are still to come, each for one step. Empty ones are among them, and take a step.
+        """The batches of all epochs that are still to come, each for one step; empty ones are among them.
 
         Raises:
             BadInput: the run is over.
@@ -245,8 +246,8 @@ class PrivateLoop(Described):
         """
         if self.run._session.taken < self._kept and not self.run._session.complete:
             raise BadInput(
-                f"what the {self._kept} steps in the checkpoint cost is not known before the first batch, when they are "
-                "charged again: ask after it. The guarantee for all steps is plan.guarantee(delta)"
+                f"what the {self._kept} steps in the checkpoint cost is not known before the first batch, when they "
+                "are charged again: ask after it. The guarantee for all steps is plan.guarantee(delta)"
             )
         stated = delta or self._delta
         if stated is None:
@@ -265,7 +266,7 @@ class PrivateLoop(Described):
         return publish(self.result(), out, **{"delta": self._delta, **options})
 
     def close(self) -> None:
-        """End the run and publish nothing: what was not charged is given back; with a checkpoint it can be continued."""
+        """End the run: what was not charged is given back. One with a checkpoint keeps it, and can be continued."""
         self.run._epochs.close()
 
     def __enter__(self) -> PrivateLoop:
@@ -288,8 +289,8 @@ def _state(generator: Any) -> str:
 def _warn_of_delta(delta: float | None, examples: int) -> None:
     if delta is not None and delta >= 1 / examples:
         warnings.warn(
-            f"delta is {delta:g}, which is 1/examples or more: at such a delta, giving away one whole row would count as "
-            f"private. Give one far below 1/{examples}, for example {0.1 / examples:.1g}",
+            f"delta is {delta:g}, which is 1/examples or more: at such a delta, giving away one whole row would count "
+            f"as private. Give one far below 1/{examples}, for example {0.1 / examples:.1g}",
             PrivacyWarning,
             stacklevel=3,
         )

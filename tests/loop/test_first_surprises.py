@@ -1,4 +1,4 @@
-"""What somebody who writes a loop for the first time gets wrong, or is told wrong: stated as it is, or refused in words."""
+"""What a first loop gets wrong, or was told wrong: stated as it is, or refused in words."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Whole:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
-            "a batch goes whole into a step, private.step(batch, loss), and is not taken apart before it. The loss gets "
-            "the model and the rows: def loss(model, rows): x, y = rows"
+            "a batch goes whole into a step, private.step(batch, loss), and is not taken apart before it. The loss "
+            "gets the model and the rows: def loss(model, rows): x, y = rows"
         )
 
     def __getitem__(self, _: Any) -> Any:
