@@ -112,10 +112,12 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
         "--epsilon", "8", "--delta", "1e-6", "--examples", "1000", "--epochs", "5", "--schedule",
         "validation:k=0.7,m=1,threshold=0.01,period=100,start=20,noise=50", "--sampling", "partition",
     ),
-    "few teachers": budget("--method", "pate", "--teachers", "5", "--queries", "1000", "--epsilon", "0.5", "--delta", "1e-6",
+    "few teachers": budget("--method", "pate", "--teachers", "5", "--queries", "1000", "--epsilon", "0.5", "--delta",
+                           "1e-6",
                            "--examples", "8", "--classes", "3"),
     "a threshold that nobody reaches": budget(
-        "--method", "pate", "--teachers", "50", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--threshold", "80",
+        "--method", "pate", "--teachers", "50", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--threshold",
+        "80",
         "--answers", "10", "--classes", "3",
     ),
     "a seed": trained,
@@ -166,7 +168,7 @@ def _squeezed(text: Any) -> str:
 
 @check
 def check_every_warning_is_given() -> None:
-    """What the source warns of is found by reading it; a warning without a trigger here fails, and so does one never given."""
+    """Warnings are found by reading the source; one without a trigger here fails, and so does one never given."""
     with tempfile.TemporaryDirectory() as place:
         heard = "\n".join(_squeezed(trigger(Path(place))) for trigger in TRIGGERS.values())
     every = dict(patterns())
@@ -182,9 +184,11 @@ def check_warnings_need_a_cause() -> None:
         NOISE,
         ("--noise-multiplier", "4", "--delta", "0.000999", "--examples", "1000"),
         (*NOISE, "--epochs", "5", "--schedule", "exp:k=0.1,from=4"),
-        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes", "3",
+        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes",
+         "3",
          "--examples", "500"),
-        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes", "3",
+        ("--method", "pate", "--teachers", "250", "--queries", "100", "--epsilon", "8", "--delta", "1e-6", "--classes",
+         "3",
          "--threshold", "250", "--answers", "10"),
     ):  # fmt: skip
         assert "warning" not in told("budget", *more), more

@@ -245,7 +245,8 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rho": (
         "--rho 2 --sampling shuffle --batch-size 9 --epochs 2 --adjacency replace_one --clip quantile --clip-norm 0.4",
-        {"rho": 2.0, "sampling": "shuffle", "batch_size": 9, "epochs": 2, "adjacency": "replace_one", "clip": "quantile",
+        {"rho": 2.0, "sampling": "shuffle", "batch_size": 9, "epochs": 2, "adjacency": "replace_one",
+         "clip": "quantile",
          "clip_norm": 0.4},
     ),
     "a schedule": (

@@ -201,7 +201,8 @@ def pooled(model: nn.Module, batch: Batch) -> Tensor:
 
 
 WIDE = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": VOCABULARY,
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "vocab_size": VOCABULARY,
     "max_position_embeddings": 32, "pad_token_id": 1,
 }  # fmt: skip
 ENDS = {"bos_token_id": 0, "eos_token_id": 2}
@@ -531,7 +532,8 @@ causal(
 )  # fmt: skip
 causal(
     "Zamba 2", "Zamba2Config", "Zamba2ForCausalLM", mamba_d_state=4, n_mamba_heads=4, mamba_headdim=8, mamba_ngroups=1,
-    num_mem_blocks=1, hybrid_layer_ids=[1], layers_block_type=["mamba", "hybrid"], use_mamba_kernels=False, chunk_size=4,
+    num_mem_blocks=1, hybrid_layer_ids=[1], layers_block_type=["mamba", "hybrid"], use_mamba_kernels=False,
+    chunk_size=4,
 )  # fmt: skip
 for name, config, model, experts in (
     (
@@ -830,14 +832,16 @@ continued_from_image.made_up = with_places  # type: ignore[attr-defined]
 SEEING = {"text_config": {**GROUPED, "model_type": "llama"}, "image_token_index": IMAGE, "vision_feature_layer": -1,
           "vision_feature_select_strategy": "full",
           "vision_config": {**PATCHES, "model_type": "siglip_vision_model"}}  # fmt: skip
-row("LLaVA, random rows", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING), described,
+row("LLaVA, random rows", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING),
+    described,
     predicted, outcome="refused", reason="cannot run on inputs")  # fmt: skip
 row("LLaVA", "transformers", configured("LlavaConfig", "LlavaForConditionalGeneration", **SEEING), described,
     continued_from_image, outcome="loop")  # fmt: skip
 LOOKING = {"text_config": {**GROUPED, "model_type": "gemma", "head_dim": 8}, "image_token_index": IMAGE,
            "projection_dim": 16, "vision_config": {**PATCHES, "model_type": "siglip_vision_model", "projection_dim": 16,
            "vision_use_head": False}}  # fmt: skip
-row("PaliGemma", "transformers", configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", **LOOKING), described,
+row("PaliGemma", "transformers", configured("PaliGemmaConfig", "PaliGemmaForConditionalGeneration", **LOOKING),
+    described,
     continued_from_image, outcome="loop", reason="masked_scatter may change")  # fmt: skip
 
 
@@ -877,7 +881,8 @@ def of_series(name: str) -> Loss:
 
 
 PATCHED = {**SERIES, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 32}
-of_transformers("PatchTST", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series, of_series("prediction_logits"),
+of_transformers("PatchTST", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series,
+                of_series("prediction_logits"),
                 outcome="refused", reason="BatchNorm1d")  # fmt: skip
 of_transformers("PatchTST, layer norm", "PatchTSTConfig", "PatchTSTForClassification", PATCHED, series,
                 of_series("prediction_logits"), norm_type="layernorm")  # fmt: skip
@@ -907,7 +912,8 @@ def audio(name: str, config: str, model: str, base: Any = SOUND, batch: Any = so
 
 row(
     "Whisper", "transformers",
-    configured("WhisperConfig", "WhisperForConditionalGeneration", **ENCODER_DECODER, num_mel_bins=8, max_source_positions=10,
+    configured("WhisperConfig", "WhisperForConditionalGeneration", **ENCODER_DECODER, num_mel_bins=8,
+               max_source_positions=10,
                max_target_positions=32), heard, translated,
 )  # fmt: skip
 audio("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification")
@@ -1117,7 +1123,8 @@ def variant(
 for base, targets in {"GPT-2": ["c_attn", "c_proj"], "Llama": ["q_proj", "v_proj"], "BERT": ["query", "value"],
                       "ViT": ["q_proj", "v_proj"], "T5": ["q", "v"]}.items():  # fmt: skip
     variant(f"LoRA on {base}", base, lambda make, targets=targets, base=base: adapted(
-        make, target_modules=targets, r=2, lora_dropout=0.0, fan_in_fan_out=base == "GPT-2"), package="peft")  # fmt: skip
+        make, target_modules=targets, r=2, lora_dropout=0.0, fan_in_fan_out=base == "GPT-2"),
+        package="peft")  # fmt: skip
 variant(
     "DoRA on Llama",
     "Llama",
@@ -1172,7 +1179,8 @@ variant("VeRA on Llama", "Llama", lambda make: adapted(make, "VeraConfig", targe
         package="peft")  # fmt: skip
 variant("layer-norm tuning on Llama", "Llama", lambda make: adapted(make, "LNTuningConfig", task_type="CAUSAL_LM"),
         package="peft")  # fmt: skip
-variant("LoRA with biases and a head on BERT", "BERT", lambda make: adapted(make, target_modules=["query", "value"], r=2,
+variant("LoRA with biases and a head on BERT", "BERT",
+        lambda make: adapted(make, target_modules=["query", "value"], r=2,
         bias="lora_only", modules_to_save=["classifier"]), package="peft")  # fmt: skip
 variant("LoRA on ConvNeXT", "ConvNeXT", lambda make: adapted(make, target_modules=["pwconv1", "pwconv2"], r=2),
         package="peft")  # fmt: skip
@@ -1181,7 +1189,8 @@ for name, kind, options, reason in (
     ("LoKr", "LoKrConfig", {"r": 2}, "no dimension for the batch"),
     ("OFT", "OFTConfig", {"oft_block_size": 4}, "einsum without a rule"),
 ):
-    variant(f"{name} on Llama", "Llama", lambda make, kind=kind, options=options: adapted(make, kind, **QUERIES, **options),
+    variant(f"{name} on Llama", "Llama", lambda make, kind=kind,
+            options=options: adapted(make, kind, **QUERIES, **options),
             package="peft", outcome="loop", reason=reason)  # fmt: skip
 variant("P-tuning on Llama", "Llama", lambda make: adapted(make, "PromptEncoderConfig", task_type="CAUSAL_LM",
         num_virtual_tokens=2, encoder_hidden_size=8), package="peft", outcome="loop",

@@ -153,11 +153,13 @@ def one(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "rows that nothing looks at": (lambda: go(Constant(), shown()), ("validation= is for", "the schedule is constant:")),
+    "rows that nothing looks at": (lambda: go(Constant(), shown()),
+                                   ("validation= is for", "the schedule is constant:")),
     "both ways at once": (lambda: go(Validation(0.5, noise=9.0), shown()), ("has noise=", "give one of the two")),
     "another shape": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 4).double())), ("shape (4,)", "(5,)")),
     "whole numbers": (lambda: go(Validation(0.5), shown(x=torch.zeros(9, 5).long())), ("int64", "same form")),
-    "no rows": (lambda: go(Validation(0.5), shown(x=torch.zeros(0, 5), y=torch.zeros(0).long())), ("0 validation rows",)),
+    "no rows": (lambda: go(Validation(0.5), shown(x=torch.zeros(0, 5), y=torch.zeros(0).long())),
+                ("0 validation rows",)),
     "a label too few": (lambda: go(Validation(0.5), shown(y=torch.zeros(8).long())), ("targets of shape (8,)",)),
     "labels that are none": (lambda: go(Validation(0.5), shown(y=torch.zeros(9))), ("type torch.float32",)),
     "training targets that are none": (
@@ -172,8 +174,9 @@ RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: pv.dpsgd(plan().within(RHO), Wide(), one, small_data(), validation=shown()),
         ("shape (1, 1)", "at least two classes"),
     ),
-    "a model that can't be evaluated": (lambda: go(Validation(0.5, noise=9.0), net=Tired()), ("evaluation mode", "not "
-                                                                                                                 "now")),
+    "a model that can't be evaluated": (
+        lambda: go(Validation(0.5, noise=9.0), net=Tired()), ("evaluation mode", "not now")
+    ),
     "a learning rate that follows": (
         lambda: go(Constant(), learning_rate_schedule=Validation(0.5)), ("learning_rate_schedule is Validation",)
     ),
@@ -295,7 +298,8 @@ def test_public_tables(tmp_path: Path) -> None:
     lines = [f"{value:.3f},{'ab'[int(value > 5)]}" for value in made_up.uniform(0, 10, 60)]
     (tmp_path / "rows.csv").write_text("x,y,who\n" + "\n".join(f"{line},{n // 2}" for n, line in enumerate(lines[:40])))
     (tmp_path / "others.csv").write_text("x,y\n" + "\n".join(lines[40:]))
-    given = ["train", "--data", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.toml"), "--examples", "20",
+    given = ["train", "--data", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.toml"), "--examples",
+             "20",
              "--rows-per-person", "2", "--epsilon", "4", "--delta", "1e-2", "--epochs", "4", "--schedule"]  # fmt: skip
     assert run(*given, SPEC, "--public", str(tmp_path / "others.csv"), "--out", str(tmp_path / "one")) == 0
     assert run(*given, SPEC + ",noise=5", "--out", str(tmp_path / "two")) == 0

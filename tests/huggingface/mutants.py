@@ -21,7 +21,8 @@ EMPTY, ADAPTER = (
 )
 MUTANTS = [
     Mutant("the trainer skips an empty batch", trainer.PrivateTrainer.training_step, STEP,
-           "    if not len(inputs.batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP, EMPTY),
+           "    if not len(inputs.batch.sample): self.private._session.taken += 1; return torch.tensor(0.0)\n" + STEP,
+           EMPTY),
     Mutant("the trainer steps without a release", trainer.PrivateTrainer.training_step, STEP,
            '    self.private._session.taken += 1; seen = {"loss": 0.0}\n', EMPTY),
     Mutant("batches and noise follow from the seed of PyTorch", trainer.PrivateTrainer._made,
@@ -34,7 +35,8 @@ MUTANTS = [
     Mutant("the loss is divided by the batch, too", example_losses.ExampleLoss.__call__, "each.sum(1) / self._tokens",
            "each.sum(1) / self._tokens / len(each)", "check_an_examples_loss_is_its_own"),
     Mutant("tokens are averaged over those of the batch", example_losses.ExampleLoss.__call__,
-           "each.sum(1) / self._tokens", "each.sum(1) / (targets[0] != -100).sum()", "check_an_examples_loss_is_its_own"),
+           "each.sum(1) / self._tokens", "each.sum(1) / (targets[0] != -100).sum()",
+           "check_an_examples_loss_is_its_own"),
     Mutant("a class's loss is centred over the batch", example_losses.ExampleLoss._of_classes,
            "return F.cross_entropy(scores, labels", "return F.cross_entropy(scores - scores.mean(0), labels",
            "check_an_examples_loss_is_its_own"),

@@ -150,7 +150,8 @@ ORDERS: dict[str, tuple[Run, tuple[int, ...]]] = {
     "by a sum of products": (
         lambda n, x: torch.einsum("ji,jc->ic", matrix(x), n.a(torch.einsum("ij,jc->ic", matrix(x), x)).tanh()), (5,)
     ),
-    "by aten": (lambda n, x: torch.ops.aten.index(n.a(torch.ops.aten.index(x, [order(x)])), [order(x).argsort()]), (5,)),
+    "by aten": (lambda n, x: torch.ops.aten.index(n.a(torch.ops.aten.index(x, [order(x)])), [order(x).argsort()]),
+                (5,)),
     "by slices": (rotated, (5,)),
     "by writing": (written, (5,)),
     "by gathering": (
@@ -258,7 +259,8 @@ HELD: dict[str, tuple[Run, tuple[int, ...]]] = {
     "switched to experts": (switched, (5,)),
     "windows of examples": (lambda n, x: n.a(x.unflatten(1, (3, 2)).flatten(0, 1)).tanh().view(len(x), -1), (6, 5)),
     "examples of windows": (
-        lambda n, x: n.a(x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1)).tanh().view(3, len(x), -1).transpose(0, 1),
+        lambda n,
+        x: n.a(x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1)).tanh().view(3, len(x), -1).transpose(0, 1),
         (6, 5),
     ),
     "two halves as one batch": (lambda n, x: n.a(torch.cat([x[:, :3], x[:, 3:]])).tanh().chunk(2)[1], (6, 5)),

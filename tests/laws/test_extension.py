@@ -448,7 +448,7 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
 
 
 def sums_of_classes() -> Method:
-    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, a sum for each class."""
+    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, one for each class."""
 
     @final
     @plan.registered
@@ -496,7 +496,8 @@ def sums_of_classes() -> Method:
         linear = nn.Linear(own.numbers, own.classes)
         linear.weight.data, linear.bias.data = weights, torch.zeros(own.classes)
         return pv.Result(
-            nn.Sequential(*transforms, nn.Sequential(nn.Flatten(), linear)), ledger, own, "sums", {"bound": options.radius},
+            nn.Sequential(*transforms, nn.Sequential(nn.Flatten(), linear)), ledger, own, "sums",
+            {"bound": options.radius},
             {"input_shape": [own.numbers], "network_input_shape": [own.numbers]}, streams.seeded,
             PrivateDiagnostics({}), model_spec="linear", classes=own.classes,
         )  # fmt: skip

@@ -61,7 +61,8 @@ def fitted(
 ) -> tuple[Any, Any, Any]:
     private = private or strategy()
     given = {
-        "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+        "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+        "enable_model_summary": False,
         "enable_checkpointing": False, "default_root_dir": folder, **changes,
     }  # fmt: skip
     trainer, module = pl.Trainer(strategy=private, **given), module or Classifier()

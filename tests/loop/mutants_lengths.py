@@ -26,15 +26,18 @@ MUTANTS = [
            "longer if suits(_Batch(self._rows, {}, longer)) else own", "longer", CANNOT),
     Mutant("padded on the other side", padding._placed, "if before.get(axis)", "if not before.get(axis)", LEARNED),
     Mutant("padded with ones", padding.Padding.padded, "axes, fill)\n", "axes, 1)\n", LEARNED),
-    Mutant("what stands in place of rows is not compared", padding._learned, "(drawn or _same(batch, expected))", "True",
+    Mutant("what stands in place of rows is not compared", padding._learned, "(drawn or _same(batch, expected))",
+           "True",
            MORE),
     Mutant("what rows are padded with is not compared", padding._learned,
            "torch.equal(beside, torch.full_like(beside, fill)) and (drawn or _same(batch, expected))",
            "_same(batch[covered], expected[covered])", MORE),
     Mutant("the length of a row is published", task.Task.architecture, "self.indexed.padded:", "False:", NEST),
-    Mutant("dictionaries of other classes are one tensor", dataset_rows._as_nest, "isinstance(batch, UserDict)", "False",
+    Mutant("dictionaries of other classes are one tensor", dataset_rows._as_nest, "isinstance(batch, UserDict)",
+           "False",
            NEST),
-    Mutant("rows from workers lose their shapes", dataset_rows._unpacked, "pieces[place][row]", "pieces[place][0]", LOOP),
+    Mutant("rows from workers lose their shapes", dataset_rows._unpacked, "pieces[place][row]", "pieces[place][0]",
+           LOOP),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(

@@ -64,7 +64,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "weights": (lambda: private(None, loader(shuffle=False, sampler=WeightedRandomSampler([1.0] * 60, 60))), "in the "
                                                                                                              "loss"),
     "a part of the rows": (lambda: private(None, loader(shuffle=False, sampler=SubsetRandomSampler([1, 2]))), "Subset"),
-    "with replacement": (lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))), "epochs="),
+    "with replacement": (lambda: private(None, loader(shuffle=False, sampler=RandomSampler(X, replacement=True))),
+                         "epochs="),
     "batches of one's own": (
         lambda: private(None, DataLoader(dataset(), batch_sampler=BatchSampler(RandomSampler(X), 5, False))),
         "batch_size=B",

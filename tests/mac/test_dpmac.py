@@ -272,7 +272,8 @@ def test_it_learns_without_noise_and_is_marked(clip: Any) -> None:
     for more in ({}, {"mu": pv.schedules.Exponential(k=0.01, start=1.0)}, {"newton": 0.1} if clip.order == 2 else {}):
         rate = 0.3 if "newton" in more else 0.02
         kind = torch.optim.SGD if "newton" in more else torch.optim.Adam
-        result = run(net(6, 5, 4, 6), (x, x), "mse", plan, private=False, optimizer=lambda p: kind(p, lr=rate),  # noqa: B023
+        result = run(net(6, 5, 4, 6), (x, x), "mse", plan, private=False,
+                     optimizer=lambda p: kind(p, lr=rate),  # noqa: B023
                      coordinates=pv.mac.Coordinates(10, 0.03, "adam"), **more)  # fmt: skip
         losses = result.private_diagnostics["loss"]
         assert losses[-1] < losses[0] / 2, (clip, more, losses[0], losses[-1])

@@ -24,7 +24,7 @@ def figure(event: Event, method: str, adjacency: Adjacency = Adjacency.ADD_REMOV
 
 @pytest.mark.parametrize(("sigma", "epochs", "by_rdp"), [(1.0, 30, 4.7515), (2.8, 30, 1.0809), (8.0, 10, 0.1842)])
 def test_the_classifiers_sigmas_without_pca(sigma: float, epochs: int, by_rdp: float) -> None:
-    """Harder et al. 2019, Table 2: MNIST, batches of 1000 out of 60,000 [maths]. With the PCA: `test_dpmac_settings`."""
+    """Harder et al. 2019, Table 2: MNIST, batches of 1000 of 60,000 [maths]. With the PCA: `test_dpmac_settings`."""
     plan = pv.Plan(
         pv.Poisson(1 / 60), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.mac.Derivatives(0.3)
     )
@@ -49,7 +49,8 @@ def test_the_autoencoders_sigmas(sigma: float, batch: int, by_rdp: float, by_mom
 def test_fixed_batches_cost_what_they_cost(sigma: float, epochs: int, pca: float, by_zcdp: float) -> None:
     """The released code's batches in fixed order, claimed 8, 2 and 0.5: zCDP, conversion of 2016, zero-out [maths]."""
     plan = pv.Plan(
-        pv.sampling.FixedOrder(1000), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.mac.Derivatives(0.3),
+        pv.sampling.FixedOrder(1000), epochs=epochs, schedule=pv.schedules.Constant(start=sigma),
+        clip=pv.mac.Derivatives(0.3),
         front=(pv.transforms.PrivatePCA(60, pca),),
     )  # fmt: skip
     assert plan.neighbours is Adjacency.ZERO_OUT
@@ -102,7 +103,8 @@ def test_noise_of_the_joint_release() -> None:
 
 def test_pca_and_training_are_one_guarantee() -> None:
     """At the paper's sigma for epsilon 2, by privacy loss distributions: 1.1003 [maths]."""
-    plan = pv.Plan(pv.Poisson(1 / 60), epochs=30, schedule=pv.schedules.Constant(start=2.8), clip=pv.mac.Derivatives(0.3),
+    plan = pv.Plan(pv.Poisson(1 / 60), epochs=30, schedule=pv.schedules.Constant(start=2.8),
+                   clip=pv.mac.Derivatives(0.3),
                    front=(pv.transforms.PrivatePCA(60, 8.0),))  # fmt: skip
     assert plan.event() == compose([Gaussian(8.0), Repeated(PoissonSampled(1 / 60, Gaussian(2.8)), 1800)])
     assert plan.guarantee(DELTA).epsilon == pytest.approx(1.1003, rel=2e-3)

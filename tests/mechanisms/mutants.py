@@ -11,7 +11,8 @@ DRAWS = "check_draws_are_those_that_the_words_make"
 MUTANTS = [
     Mutant("grid noise 3% too small", noise.add_on_grid, "scale = noise_multiplier", "scale = 0.97 * noise_multiplier",
            "check_noise_on_a_grid_has_the_stated_scale"),
-    Mutant("grid noise ignores the sensitivity", noise.add_on_grid, "noise_multiplier * bound", "noise_multiplier * 1.0",
+    Mutant("grid noise ignores the sensitivity", noise.add_on_grid, "noise_multiplier * bound",
+           "noise_multiplier * 1.0",
            "check_noise_on_a_grid_has_the_stated_scale"),
     Mutant("rounding costs nothing", noise.add_on_grid, "sensitivity + step * math.sqrt(numbers)", "sensitivity",
            "check_noise_pays_for_the_rounding_to_the_grid"),
@@ -26,7 +27,8 @@ MUTANTS = [
            "check_every_number_gets_noise_at_the_ends_of_blocks"),
     Mutant("pi to six digits in double precision", noise._on_circles, "math.pi", "3.14159", DRAWS),
     Mutant("radii 0.05% too small", noise.gaussian, "mul_(-2.0)", "mul_(-1.998)", DRAWS),
-    Mutant("pairs are not split at a uniform point", noise.gaussian, ".mul_(0.5).add_(0.5)", ".mul_(0.499).add_(0.5)", DRAWS),
+    Mutant("pairs are not split at a uniform point", noise.gaussian, ".mul_(0.5).add_(0.5)", ".mul_(0.499).add_(0.5)",
+           DRAWS),
     *(
         Mutant(f"coefficient {place} of sine and cosine 0.1% off", noise._polynomial, "first, *middle, last = "
                                                                                       "coefficients",
@@ -34,7 +36,8 @@ MUTANTS = [
                "check_polynomials_are_the_functions_that_they_stand_for")
         for place in range(5)
     ),
-    Mutant("Gumbel noise has no far tail", selection.gumbel, "2.0**-65", "2.0**-16", "check_gumbel_draws_reach_the_far_tail"),
+    Mutant("Gumbel noise has no far tail", selection.gumbel, "2.0**-65", "2.0**-16",
+           "check_gumbel_draws_reach_the_far_tail"),
     Mutant("values are not rounded", noise.add_on_grid, ".div_(step).round_()", ".div_(step)",
            "check_everything_lies_on_the_grid"),
     Mutant("noise is not rounded", noise.rounded_gaussian, "whole = exact.round()", "whole = exact.clone()",

@@ -31,7 +31,8 @@ MUTANTS = [
            "10 * float(norms.pop())", MEAN),
     Mutant("empty batches are skipped", script_run.ScriptRun.epoch, "        yield self._handed(batch)\n",
            "        if not len(batch.sample):\n            self.loop.run._session.taken += 1\n"
-           "            batch = next(self._current, None)\n            continue\n        yield self._handed(batch)\n", EMPTY),
+           "            batch = next(self._current, None)\n            continue\n        yield self._handed(batch)\n",
+           EMPTY),
     Mutant("no step is taken on an empty batch", script_run.ScriptRun.step, STEP,
            "if turn.rows: self.loop.step(batch, loss)\n    else: self.loop.run._session.taken += 1\n", EMPTY),
     Mutant("a script's batches are drawn from PyTorch's own seed", sampling.Poisson.draw, "rng.random(examples)",

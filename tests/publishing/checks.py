@@ -230,7 +230,8 @@ def check_signatures_have_one_spelling() -> None:
             alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
             loose = text.rstrip("=")[:-1] + alphabet[alphabet.index(last) ^ 1] + "=" * text.count("=")
             assert base64.b64decode(loose) == raw  # the spare bits: another text, the same bytes
-            others = [loose, text.rstrip("="), text + "=", text + "\n", " " + text, text[:20] + "\n" + text[20:], raw.hex(),
+            others = [loose, text.rstrip("="), text + "=", text + "\n", " " + text, text[:20] + "\n" + text[20:],
+                      raw.hex(),
                       base64.b64encode(raw + b"\0").decode(), base64.b64encode(raw[:-1]).decode(), "", None, 7, [text],
                       text[:-2] + "é=", text + text]  # fmt: skip
             for other in others:
@@ -322,7 +323,8 @@ def check_a_certificate_has_one_reading() -> None:
             ('"count": ', '"count": NaN, "kount": '), ('"count": ', '"count": 1' + "0" * 30 + ', "kount": '),
             ('"format"', '"certified_by": "somebody", "format"'), ('"version": 2', '"version": 1'),
             ('"version": 2', '"version": true'), ('"version": 2', '"version": 2.0'), ("{", "[{"), ("{", "\ufeff{"),
-            ('"facts": {', '"facts": {"a": ' + "[" * 100 + "]" * 100 + ", "), ('"events"', '"\\u0065vents": {}, "events"'),
+            ('"facts": {', '"facts": {"a": ' + "[" * 100 + "]" * 100 + ", "),
+            ('"events"', '"\\u0065vents": {}, "events"'),
         ):  # fmt: skip
             assert old in text
             (out / "privacy.json").write_text(text.replace(old, new, 1))
@@ -375,7 +377,7 @@ def check_what_is_loaded_is_what_was_checked() -> None:
 
 @check
 def check_a_published_model_predicts_as_the_trained_one() -> None:
-    """Loaded under the publisher's key: the same scores, its shape and classes, and rows of another shape are refused."""
+    """Loaded with the publisher's key: the same scores, its shape and classes; rows of another shape are refused."""
     plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
     x, y = small_data()
     build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation)  # noqa: E731
@@ -425,7 +427,8 @@ def check_a_network_gets_no_memory_before_it_fits() -> None:
         for changes in (
             {"model": "mlp:100000000000,100000000000"}, {"model": "mlp:" + ",".join(["1"] * 5000)}, {"classes": 10**9},
             {"classes": True}, {"classes": 2.0}, {"classes": -1}, {"input_shape": [10**9, 10**9]}, {"input_shape": "5"},
-            {"input_shape": [1] * 9}, {"network_input_shape": [0]}, {"network_input_shape": [5.0]}, {"model": ["linear"]},
+            {"input_shape": [1] * 9}, {"network_input_shape": [0]}, {"network_input_shape": [5.0]},
+            {"model": ["linear"]},
             {"transforms": [{"kind": "scale", "shape": []}] * 9},
             {"transforms": [{"kind": "pca", "shape": [10**6, 10**6]}]},
             {"transforms": [{"kind": "os", "shape": []}]}, {"transforms": {}}, {"transforms": [None]},

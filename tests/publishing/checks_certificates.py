@@ -110,7 +110,8 @@ def checked(contents: Contents, body: dict[str, Any]) -> Verification:
 #: holds them to. Whoever adds one decides whether it belongs here.
 WORD = {
     "facts": {
-        "method", "steps", "examples", "optimizer", "learning_rate_schedule", "precision", "augmentation_copies", "noise",
+        "method", "steps", "examples", "optimizer", "learning_rate_schedule", "precision", "augmentation_copies",
+        "noise",
         "objective", "coordinates", "mu", "weight_steps", "newton", "validation.rows",
         "validation.accuracies.2",  # the last accuracy: no noise follows it
         "answered", "public_inputs", "teacher", "reducer", "student", "chosen", "tuning.chosen", "tuning.examples",
@@ -118,7 +119,8 @@ WORD = {
     "plan": {
         "budget", "clip", "examples", "share", "sampling.batch_size",
         "teachers", "aggregate.classes", "aggregate.threshold",
-        "classes", "features", "row_norm", "coordinate_bound", "kept_norm", "least_count", "least_variance", "label_share",
+        "classes", "features", "row_norm", "coordinate_bound", "kept_norm", "least_count", "least_variance",
+        "label_share",
         "selection_share",
     },
 }  # fmt: skip
@@ -158,7 +160,7 @@ def check_every_value_of_a_certificate_is_digested() -> None:
 
 @check
 def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
-    """One value is edited, all digests mended: a problem is named. The publisher's word is excepted: the guarantee stays."""
+    """One value is edited, all digests mended: a problem is named. Except the publisher's word: the guarantee stays."""
     for name, contents in published().items():
         body = json.loads(contents.files[CERTIFICATE])
         true = checked(contents, body)
@@ -299,10 +301,13 @@ def check_plans_of_strangers_are_refused() -> None:
     big = pv.Plan(pv.Poisson(0.1), 90_000)
     many = tuple(pv.tuning.Candidate(str(n), big) for n in range(12))
     for wrong in (
-        None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"], {**plan, "sampling": deep},
+        None, [], 7, "plan", [plan], {}, {"kind": "os"}, {"kind": ["gradients"]}, plan["sampling"],
+        {**plan, "sampling": deep},
         {**plan, "sampling": plan["clip"]}, {**plan, "clip": plan["sampling"]}, {**plan, "schedule": plan},
-        {**plan, "epochs": "7"}, {**plan, "front": {"kind": "table", "values": {}}}, {**plan, "clip": {"kind": "infinity"}},
-        {**plan, "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
+        {**plan, "epochs": "7"}, {**plan, "front": {"kind": "table", "values": {}}},
+        {**plan, "clip": {"kind": "infinity"}},
+        {**plan,
+         "schedule": {"kind": "poly", "from_epoch": 0, "to_epoch": 9, "k": 2, "end": "x", "period": 9, "start": 3}},
         {**plan, "front": [plan["clip"]]}, {**plan, "budget": plan["clip"]}, {**plan, "adjacency": [[]]},
         pv.tuning.Blocks(many).to_json(),
         {**plan, "filter": {"kind": "event", "value": {"kind": "gaussian", "noise_multiplier": 1.0}}},

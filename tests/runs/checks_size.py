@@ -188,7 +188,7 @@ def check_rules_look_at_the_declared_number() -> None:
 
 @check
 def check_runs_in_python_divide_by_the_declared_number() -> None:
-    """`pv.train`, `pv.dpsgd` and `pv.dpmac` on neighbours, one of which has as many rows as are declared: equal settings."""
+    """`pv.train`, `pv.dpsgd`, `pv.dpmac` on neighbours, one of them with as many rows as declared: equal settings."""
     steep = {"schedule": pv.schedules.Constant(2.0), "epochs": 1, "examples": ROWS, "adjacency": ADD}
 
     def by(plan: pv.Plan, method: Callable[..., Any], loss: Any) -> Callable[[pv.Dataset], Any]:
@@ -201,7 +201,8 @@ def check_runs_in_python_divide_by_the_declared_number() -> None:
         lambda data: pv.train(data, epsilon=250.0, delta=1e-3, examples=ROWS),
         *(by(pv.Plan(sampler, **steep), pv.dpsgd, cross_entropy)  # type: ignore[arg-type]
           for sampler in (pv.Poisson(0.3), pv.Partition(5), pv.sampling.FullBatch())),
-        by(pv.Plan(pv.Poisson(0.3), clip=pv.mac.Derivatives(0.3), **steep), pv.dpmac, "binary_cross_entropy"),  # type: ignore[arg-type]
+        by(pv.Plan(pv.Poisson(0.3), clip=pv.mac.Derivatives(0.3), **steep), pv.dpmac,
+           "binary_cross_entropy"),  # type: ignore[arg-type]
     ]  # fmt: skip
     for method in runs:
         one, other = (method(dataset(number)) for number in (ROWS, ROWS - 1))

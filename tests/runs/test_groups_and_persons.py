@@ -202,7 +202,8 @@ def test_data_and_plan_must_agree_on_persons() -> None:
     rows = pv.Plan(pv.Poisson(0.5), epochs=1).calibrate(epsilon=2.0, delta=1e-3)
     persons = pv.Plan(pv.Poisson(0.5), epochs=1, rows_per_person=2).calibrate(epsilon=2.0, delta=1e-3)
     for plan, groups, said in (
-        (rows, ids, "carry person ids"), (persons, None, "do not say whose rows"), (persons, ids[:-1], "one person's id"),
+        (rows, ids, "carry person ids"), (persons, None, "do not say whose rows"),
+        (persons, ids[:-1], "one person's id"),
         (persons, ids.astype(float), "whole numbers or texts"), (persons, ids[:, None], "one person's id"),
     ):  # fmt: skip
         ledger = pv.Ledger()

@@ -29,7 +29,8 @@ MUTANTS = [
            "enumerate(classes)", LABELS),
     Mutant("labels outside the declared ones are the first class", estimator.numbered, "places_of.get(label, -1)",
            "places_of.get(label, 0)", LABELS),
-    Mutant("kept columns come best first", class_statistics.DPFeatureSelector.transform, "self.get_support(indices=True)",
+    Mutant("kept columns come best first", class_statistics.DPFeatureSelector.transform,
+           "self.get_support(indices=True)",
            "self.indices_", ORDER),
     Mutant("the first columns are kept", class_statistics.DPFeatureSelector._get_support_mask, "self.indices_)",
            "np.arange(len(self.indices_)))", ORDER),
@@ -63,7 +64,8 @@ MUTANTS = [
     Mutant("rows are squashed by their own size", estimator.PrivateEstimator._scaled_rows, "(1 + np.abs(X))",
            "(1 + np.abs(X).max())", BOUNDS),
     # What is charged
-    Mutant("a histogram is released twice", supervised.DPBoostingClassifier.fit, "lambda ledger, streams: boosting.boost(",
+    Mutant("a histogram is released twice", supervised.DPBoostingClassifier.fit, "lambda ledger, streams: "
+                                                                                 "boosting.boost(",
            "lambda ledger, streams: boosting.boost(plan, data, streams=streams) and boosting.boost(", DRAWN),
     Mutant("a scaler is fitted free of charge", transformers.PrivateScaledTransformer._released,
            "plan.neighbours, ledger, streams.noise", "plan.neighbours, Ledger(), streams.noise", COSTS),

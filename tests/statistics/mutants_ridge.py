@@ -22,7 +22,8 @@ MUTANTS = [
            "torch.zeros(len(targets), dtype=torch.int64)", RIGHT),
     Mutant("targets of the first block are those of all", sums.ridge_sums, "number * rows_in_a_block(x)", "0", RIGHT),
     Mutant("ridge is for free", regression.RidgePlan.event, "compose([Gaussian(self.noise)])", "compose([])", COSTS),
-    Mutant("ridge has half the noise", regression.ridge, "noise_multiplier=plan.noise,", "noise_multiplier=plan.noise / 2,",
+    Mutant("ridge has half the noise", regression.ridge, "noise_multiplier=plan.noise,", "noise_multiplier=plan.noise "
+                                                                                         "/ 2,",
            COSTS),
     Mutant("ridge predicts in units of its bounds", regression.ridge, "half * solved(", "solved(", COSTS),
 ]  # fmt: skip

@@ -95,7 +95,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("4 features",),
     ),
     "labels of text that nobody declared": (
-        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]), ("classes=[...]",
+        lambda: DPFisherClassifier(plan=settled(), ledger=pv.Ledger()).fit(X, np.array(["a", "b", "c"])[Y]),
+        ("classes=[...]",
                                                                                                   "declare"),
     ),
     "more rows than labels in scikit-learn": (

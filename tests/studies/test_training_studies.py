@@ -82,7 +82,8 @@ class MadeUp(runs.Runs):
         curve = tuple((3 + draw.random(len(LENGTHS) + 1)).tolist())
         errors = tuple((20 + draw.random(3)).tolist())
         return Outcome(
-            noise=0.3, autoencoder_noise=0.1, rule=8, size=16, teacher=20.0, ensemble=15.0, answers=errors, students=errors,
+            noise=0.3, autoencoder_noise=0.1, rule=8, size=16, teacher=20.0, ensemble=15.0, answers=errors,
+            students=errors,
             public=12.0, mean=31.0, epsilons=(call.epsilon,) * 3, by_length=curve, expected=curve[:-1],
         )  # fmt: skip
 

@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator
 TOKENS = (
     b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e999", b"-1e999", b"1e-400", b"-1", b"-0", b"0", b"0x10", b"1_0",
     b"2147483648", b"9223372036854775808", b"9" * 400, b"1" * 5000, b"true", b"false", b"null", b"None", b"",
-    b'"', b"'", b'"""', b",", b";", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf",
-    b"\xc3\x28", b"\xed\xa0\x80", "\u202e".encode(), "\u0663".encode(), b"[", b"]", b"{", b"}", b"[[" * 200, b'{"a":' * 200,
+    b'"', b"'", b'"""', b",", b";", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\x00", b"\xff", b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xc3\x28", b"\xed\xa0\x80", "\u202e".encode(), "\u0663".encode(), b"[", b"]", b"{", b"}", b"[[" * 200,
+    b'{"a":' * 200,
     b"=", b"#", b"\\", b"\\ud800", b"../", b"/dev/zero", b"__proto__", b"__class__", b"__import__('os').abort()",
     b"\x80\x04cos\nabort\n(tR.", b"PK\x03\x04", b"\x1f\x8b", b" " * 3000,
 )  # fmt: skip

@@ -19,10 +19,12 @@ _TWICE = "\x00twice"
 #: Values of the wrong type, at the edge, or meant to hurt whoever prints or adds them up.
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 0.5, -0.0, 1e-300, 5e-324, 1e300, -1e300, float("nan"), float("inf"), float("-inf"),
-    10**6, 10**15, 10**15 + 1, 2**63, 10**19, 10**400, "", "0", "1e-5", "NaN", "linear", "mlp:1000000000000", "os:system",
+    10**6, 10**15, 10**15 + 1, 2**63, 10**19, 10**400, "", "0", "1e-5", "NaN", "linear", "mlp:1000000000000",
+    "os:system",
     "add_remove", "replace_one", "seeded", "gaussian", "\ud800", "\u202e", "\x1b[2J", "[/]", "[bold]", "a\nprivlearn: "
                                                                                                        "fine",
-    "\x00", "x" * 100_000, [], {}, [[]], [None], {"": None}, [0.0] * 1000, {"kind": "gaussian", "noise_multiplier": 1e-6},
+    "\x00", "x" * 100_000, [], {}, [[]], [None], {"": None}, [0.0] * 1000,
+    {"kind": "gaussian", "noise_multiplier": 1e-6},
     {"kind": "non_private", "reason": "[/]"}, {"kind": "composed", "events": []}, {"kind": "pure_dp", "epsilon": 1e-12},
     {"kind": "filter", "rho": 1e-24, "orders": [], "bounds": []},
 )  # fmt: skip

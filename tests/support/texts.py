@@ -49,7 +49,7 @@ def translated(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """A collate function that pads to the longest, as those of transformers do; a text is its own target if it has none."""
+    """A collate function that pads to the longest, as transformers' do; a text without a target is its own target."""
     longest = max(len(row["input_ids"]) for row in rows)
 
     def filled(values: list[int], fill: int) -> list[int]:
@@ -113,7 +113,8 @@ def arguments(folder: Any, **changes: Any) -> Any:
     from transformers import TrainingArguments
 
     given = {
-        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [], "logging_steps": 2,
+        "per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 0.01, "report_to": [],
+        "logging_steps": 2,
         "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False,
     }  # fmt: skip
     return TrainingArguments(output_dir=str(folder), **{**given, **changes})

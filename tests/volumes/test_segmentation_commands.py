@@ -46,7 +46,8 @@ def stop(*_: Any, **__: Any) -> Any:
 
 
 def pate(files: list[str], tmp_path: Path, *more: str) -> list[str]:
-    return ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4", "--queries", "6",
+    return ["train", *files, "--method", "pate", "--public", str(tmp_path / "public.npz"), "--teachers", "4",
+            "--queries", "6",
             "--model", "unet:8,16", "--out", str(tmp_path / "model"), *more]  # fmt: skip
 
 
@@ -64,7 +65,8 @@ def test_interrupted_before_the_first_step(
 ) -> None:
     """There is nothing to go on with, and the message says so; the ledger agrees, and the run can begin again."""
     ledger, out = tmp_path / "study.json", str(tmp_path / "model")
-    command = ["train", "--data", "digits", "--examples", "1437", "--method", method, "--model", "mlp:4", "--epochs", "2",
+    command = ["train", "--data", "digits", "--examples", "1437", "--method", method, "--model", "mlp:4", "--epochs",
+               "2",
                "--epsilon", "8", "--ledger", str(ledger), "--out", out]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr(*place, stop)

@@ -312,8 +312,8 @@ def require_labels(data: Dataset) -> None:
 def _right(model: nn.Module, data: Dataset) -> Tensor:
     """For each row 1 if the model's largest output is that of its class, else 0; float64.
 
-    Rows go through the model one by one. In a batch the rounding of a row's outputs could depend on how many others
-    there are, and a model could see them; so each count moves by at most the row itself. A row that fails is wrong.
+    Rows go through the model one by one. In a batch the rounding of a row's outputs could follow from how many others
+    there are; so each count moves by no more than the row itself. A row that the model fails on is wrong.
     """
     twin = copy.deepcopy(model).cpu().requires_grad_(False)
     answers = RightAnswers(twin, at_once=1, computed=FrozenState(twin).restore)

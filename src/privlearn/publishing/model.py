@@ -284,6 +284,37 @@ class PublishedModel(Described, nn.Sequential):
         scores: Tensor = self(rows[None] if one else rows).softmax(1)
         return scores[0] if one else scores
 
+    def export(self, out: str | Path) -> Path:
+        """Write the model as a program of `torch.export`, which runs by PyTorch alone; no certificate goes with it.
+
+        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is written only if it gives
+        the scores of this model on made-up rows.
+
+        Args:
+            out: a new file, `model.pt2`.
+
+        Raises:
+            BadInput: the file is there already or can't be written, or PyTorch can't export the model.
+        """
+        path, network = Path(out), nn.Sequential(*self)
+        if path.exists():
+            raise BadInput(f"{path} exists already: give another file; nothing is overwritten")
+        generator = torch.Generator().manual_seed(0)
+        rows = [torch.rand(size, *self.input_shape, generator=generator) for size in (3, 7, 1)]
+        try:
+            program = torch.export.export(network, (rows[0],), dynamic_shapes=({0: torch.export.Dim("rows")},))
+            with torch.no_grad():
+                same = all(torch.allclose(program.module()(part), network(part), atol=1e-5) for part in rows)
+        except Exception as error:
+            raise BadInput(f"PyTorch can't export this model: {first_line(error)}. Load it with load_model") from error
+        if not same:
+            raise BadInput("the exported program gives other scores than the model: load it with load_model")
+        try:
+            torch.export.save(program, path)
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"{path} cannot be written: {first_line(error)}. Give another file") from error
+        return path
+
     def _features(self, frame: Any) -> Any:
         """The features of a data frame, by the schema that the model was trained with."""
         if self.schema is None:
