@@ -74,7 +74,7 @@ def make_private(
     epochs: int, epsilon: float | None = None, delta: float | None = None, max_grad_norm: float | None = None,
     **settings: Unpack[LoopSettings],
 ) -> PrivateLoop:  # fmt: skip
-    """Train in a loop of your own: batches are drawn from the loader's rows, and each step is clipped, charged and noised.
+    """Train in a loop of your own: batches are drawn from the loader's rows, each step is clipped, charged and noised.
 
     Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each): `plan.guarantee(delta)`.
     What `step` returns, the batches and the rows are private.
@@ -202,7 +202,7 @@ class PrivateLoop(Described):
         return self._epoch
 
     def batches(self) -> Iterator[Batch]:
-        """The batches of all epochs that are still to come, each for one step; empty ones are among them.
+        """The batches of all epochs that are still to come, each for one step; empty ones, too, take a step.
 
         Raises:
             BadInput: the run is over.
@@ -262,7 +262,7 @@ class PrivateLoop(Described):
         return self._result
 
     def publish(self, out: str | Path, **options: Any) -> Path:
-        """End the run and write the model with its certificate, as `pv.publish`, whose other arguments are `options`."""
+        """End the run and write the model with its certificate by `pv.publish`, whose other arguments are `options`."""
         return publish(self.result(), out, **{"delta": self._delta, **options})
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows fetched by index, batch by batch: from memory or from memory-mapped arrays (from data sets: `data.dataset_rows`).
+"""Rows fetched by index, batch by batch: from memory or memory-mapped arrays (from data sets: `data.dataset_rows`).
 
 A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis. What computes with
 batches is given their tensors in the order of `torch.utils._pytree`, and the nest's structure once.

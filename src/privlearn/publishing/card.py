@@ -39,7 +39,8 @@ def _neighbours(guarantee: Guarantee) -> str:
 def _protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
-        return f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of the run."
+        return (f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of "
+                "the run.")  # fmt: skip
     if unit.group_size > 1:
         return f"{unit}: a person with more is protected less."
     return f"{unit}: a person with several rows is protected less."
@@ -69,8 +70,7 @@ def write(
     """Return the card's text, Markdown with a YAML header.
 
     Args:
-        event: what the claim is about.
-        guarantee: the claim.
+        event, guarantee: what the claim is about, and the claim.
         plan: of the run.
         facts: public values that only the run could tell.
         seeded: whether anyone may know the seed.

@@ -202,9 +202,9 @@ class Result(Described):
 
 @final
 class Diagnostics:
-    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
-    they could not be computed or were not finite: private, for the curator. Of an epoch without usable examples means
-        are NaN.
+    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out
+    because they could not be computed or were not finite: private, for the curator. Of an epoch without usable
+    examples means are NaN.
 
     Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
     """
