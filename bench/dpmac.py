@@ -1,4 +1,4 @@
-"""DP-MAC: clipped W-steps beside those that hold every example's matrices, and whole epochs by how coordinates are fitted.
+"""DP-MAC: clipped W-steps beside those with every example's matrices, and whole epochs by how coordinates are fitted.
 
 `python bench/dpmac.py [--quick] [--json] [--threads N]`. A W-step goes from auxiliary coordinates to the clipped sums
 of all layers' derivatives. Both ways must find the same sums.

@@ -1,8 +1,7 @@
-"""Class statistics in one pass over blocks, beside plain numpy means of each class.
+"""Class statistics in one pass over blocks, only one of which is held, beside plain numpy means of each class.
 
 `python bench/features.py [--quick] [--json] [--threads N]`. Rows are clipped, and counts, class sums and second moments
-are found in double precision; numpy finds the means alone, in single precision, which over 100,000 rows rounds their
-distances by about 1e-3. Beside the rows only a block is held.
+are found in float64; numpy finds the means alone, in float32, which over 100,000 rows rounds distances by about 1e-3.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def made_up(size: Size) -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_pass(size: Size) -> Case:
-    """Statistics of all rows; the answer is the largest distance between two class means, of rows that no norm clips."""
+    """Statistics of all rows; the answer is the largest distance between two class means, of unclipped rows."""
     norm = 10.0 * size.features
 
     def by_numpy() -> common.Run:
@@ -89,7 +88,8 @@ def one_pass(size: Size) -> Case:
         Variant("counts, sums and second moments",
                 by_privlearn(lambda *r: clipped(*r, parts=("counts", "sums", "moments"))), within=1e-2, prepared=True,
                 slow=True),
-        Variant("sums of bounded numbers, for Gumbel noise", by_privlearn(boxed), within=1e-2, prepared=True, slow=True),
+        Variant("sums of bounded numbers, for Gumbel noise", by_privlearn(boxed), within=1e-2, prepared=True,
+                slow=True),
     )  # fmt: skip
     return Case(f"class statistics of {size.rows:,} x {size.features:,}", "distance", ways, size.rounds)
 

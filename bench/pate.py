@@ -130,7 +130,7 @@ def cases(size: Size) -> list[Case]:
         Variant("streamed", lambda: streamed(size, size.held), prepared=True, within=1e-4),
     )
     growing = tuple(
-        Variant(f"{number} teachers", lambda number=number: streamed(size, number), prepared=True, slow=True)  # type: ignore[misc]
+        Variant(f"{number} teachers", lambda number=number: streamed(size, number), prepared=True, slow=True)
         for number in size.teachers
     )
     return [

@@ -80,5 +80,5 @@ def parse_spec(what: str, text: str) -> tuple[str, dict[str, float]]:
 
 
 def printable(text: object) -> str:
-    """`text` with control characters, line breaks and lone surrogates spelled out: what strangers wrote, for a screen."""
+    """`text` with control characters, line breaks and lone surrogates escaped: what strangers wrote, for a screen."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

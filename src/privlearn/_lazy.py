@@ -10,7 +10,7 @@ from typing import Any
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package: the names in the stub beside it, which type checkers read, too.
+    """`__getattr__`, `__dir__` and `__all__` of a package: the names in the stub beside it, for type checkers, too.
 
     Args:
         package: its name.

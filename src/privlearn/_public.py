@@ -1,4 +1,4 @@
-"""Public values as JSON, by a closed table that every class enters itself into: what plans are written in and read from.
+"""Public values as JSON, by a closed table that every class enters itself into: how plans are written and read.
 
 A file never chooses what runs here. Only kinds that were entered are read back, with exactly their fields, and every
 value goes through the checks of its class.

@@ -79,12 +79,12 @@ def _require_shallow(data: Any) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """Where the next content of `path` is written before it takes its place: what a killed process left is overwritten."""
+    """Where the next content of `path` is written before it replaces it: what a killed process left is overwritten."""
     return path.with_name(f".{path.name}.draft")
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Put `content` at `path`, all or nothing: when this returns it is on the disk, and what was there before is replaced.
+    """Put `content` at `path`, all or nothing: when this returns it is on disk, and what was there before is replaced.
 
     One process at a time may write a path.
 
@@ -112,7 +112,7 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """See that a renamed file is still renamed after a crash of the system, where the system can do that for folders."""
+    """See that a renamed file stays renamed after a crash of the system, where the system can do that for folders."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

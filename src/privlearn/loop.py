@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, final
 
+from filelock import Timeout
 from torch import Tensor, nn
 
 from privlearn._display import Described, Summary
@@ -16,14 +20,14 @@ from privlearn.clipping.losses import ModelLoss
 from privlearn.data.torch_rows import resampled
 from privlearn.descent.dpsgd import Run
 from privlearn.descent.task import Batch, Epoch
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import Compute, require_optimizer_of
-from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.runs.result import SCRIPTS_RATES, PrivateDiagnostics, Result
 from privlearn.sampling import Sampler, named
-from privlearn.schedules import Constant, NoiseSchedule
+from privlearn.schedules import Constant, NoiseSchedule, Schedule
 from privlearn.streams import Streams
 
 
@@ -42,7 +46,9 @@ class LoopSettings(Compute, total=False):
         loss: for every step; else each step is given it.
         ledger: what to charge; by default a new one with the target as its limit.
         streams: the random streams; by default seeded by the operating system.
-        checkpoint: a file to keep progress in; it needs `loss`.
+        checkpoint: a file to keep progress in; it needs `loss`. If it is there, the run in it is continued.
+        learning_rate_schedule: the optimizer's learning rates are multiplied by its value over its value at epoch 0; by
+            default they are the script's own, which a scheduler of torch may change.
     """
 
     rho: float | None
@@ -57,6 +63,7 @@ class LoopSettings(Compute, total=False):
     ledger: Ledger | None
     streams: Streams | None
     checkpoint: Checkpoint | str | Path | None
+    learning_rate_schedule: Schedule | None
 
 
 _OWN = set(LoopSettings.__annotations__) - set(Compute.__annotations__)
@@ -67,7 +74,7 @@ def make_private(
     epochs: int, epsilon: float | None = None, delta: float | None = None, max_grad_norm: float | None = None,
     **settings: Unpack[LoopSettings],
 ) -> PrivateLoop:  # fmt: skip
-    """Train in a loop of your own: batches are drawn from the loader's rows, and each step is clipped, charged and noised.
+    """Train in a loop of your own: batches are drawn from the loader's rows, each step is clipped, charged and noised.
 
     Guarantee: that of `descent.dpsgd.Run`, for the model after the last step (and after each): `plan.guarantee(delta)`.
     What `step` returns, the batches and the rows are private.
@@ -90,6 +97,9 @@ def make_private(
     Raises:
         BadInput, NotPerExample, UnsupportedEvent, BudgetExceeded: what can't be private, before anything is spent; of a
             loss that comes with the first step, then.
+
+    Warns:
+        PrivacyWarning: delta is one over the number of examples, or more.
     """
     model = _unwrapped(model)
     require_optimizer_of(optimizer, model)
@@ -97,19 +107,22 @@ def make_private(
     own: dict[str, Any] = {name: settings.get(name) for name in _OWN}
     compute: Any = {name: value for name, value in settings.items() if name not in _OWN}
     plan = _plan(own, epochs, epsilon, delta, max_grad_norm, batch_size, len(rows))
-    loss = own["loss"]
+    _warn_of_delta(delta, own["examples"] or len(rows))
+    loss, rates = own["loss"], own["learning_rate_schedule"] or Constant()
     run = Run(
         plan, model, None if loss is None else _of_model(loss), rows, optimizer=lambda parameters: optimizer,
-        ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"], **compute,
+        learning_rate_schedule=rates, ledger=own["ledger"], streams=own["streams"], checkpoint=own["checkpoint"],
+        **compute,
     )  # fmt: skip
-    return PrivateLoop(run, plan, model, optimizer, delta)
+    return PrivateLoop(run, plan, model, optimizer, delta, scripts_rates=isinstance(rates, Constant))
 
 
 @final
 class PrivateLoop(Described):
     """A loop that a user writes around a run of DP-SGD: `for batch in private.batches(): private.step(batch, loss)`.
 
-    As a context manager it ends the run however the block ends.
+    Or epoch by epoch, `for epoch in private: for batch in epoch: private.step(batch, loss)`. As a context manager it
+    is closed however the block ends.
 
     Attributes:
         run: the `descent.dpsgd.Run` that it drives.
@@ -119,14 +132,21 @@ class PrivateLoop(Described):
         optimizer: the one that was given.
         steps_per_epoch: batches in an epoch.
         steps: batches in all, for learning-rate schedulers that ask.
-        taken: steps that were taken.
+        taken: steps that were taken, also before the run was interrupted.
         epoch: epochs that are complete.
     """
 
-    def __init__(self, run: Run, plan: Plan, model: nn.Module, optimizer: Any, delta: float | None = None) -> None:
+    def __init__(
+        self, run: Run, plan: Plan, model: nn.Module, optimizer: Any, delta: float | None = None, *,
+        scripts_rates: bool = False,
+    ) -> None:  # fmt: skip
         self.run, self.plan, self.model, self.optimizer, self._delta = run, plan, model, optimizer, delta
         self.steps_per_epoch = run._task.steps
         self.steps = plan.epochs * self.steps_per_epoch
+        self._rates = {"learning_rate_schedule": SCRIPTS_RATES} if scripts_rates else {}
+        saved = run._session.saved
+        self._kept: int = saved.plain["epoch"] * self.steps_per_epoch + saved.plain["step"] if saved else 0
+        self._epoch: Epoch | None = None  # the one that was handed out last
         self._result: Result | None = None
 
     @property
@@ -137,7 +157,7 @@ class PrivateLoop(Described):
     @property
     def taken(self) -> int:
         """How many steps were taken."""
-        return self.run._session.taken
+        return max(self.run._session.taken, self._kept)
 
     @property
     def epoch(self) -> int:
@@ -145,12 +165,49 @@ class PrivateLoop(Described):
         return self.taken // self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Epoch]:
-        """The epochs that are still to come, each an iterable of batches."""
-        return iter(self.run)
+        """The epochs that are still to come, each an iterable of batches.
+
+        Raises:
+            BadInput: the run is over; or an epoch is asked for, and no batch was of the one before.
+        """
+        if _state(self.run._epochs) == inspect.GEN_CLOSED:
+            raise BadInput(
+                f"all epochs are over, or the run was ended: batches() goes through all {self.plan.epochs} epochs, "
+                "once. For one epoch at a time: `for epoch in private: for batch in epoch: private.step(batch, loss)`"
+            )
+        handed = None
+        while (epoch := self._next_epoch()) is not None:
+            if epoch is handed:
+                raise BadInput(
+                    "the next epoch was asked for before any batch of this one: make_private gives one loop, not a "
+                    "model, an optimizer and a loader. Write private = pv.make_private(...), then `for epoch in "
+                    "private: for batch in epoch: private.step(batch, loss)`"
+                )
+            handed = epoch
+            yield epoch
+
+    def _next_epoch(self) -> Epoch | None:
+        """The next one, or again the last one if no batch of it was asked for: none is lost."""
+        if self._epoch is not None and _state(self._epoch._batches) == inspect.GEN_CREATED:
+            return self._epoch
+        try:
+            self._epoch = next(self.run._epochs, None)
+        except BadInput as error:
+            if not isinstance(error.__cause__, Timeout):
+                raise
+            raise BadInput(
+                "the run in this checkpoint is under way, in another process or in a loop of this one that was not "
+                "closed: let it end, or call its close(), as `with pv.make_private(...) as private:` does by itself"
+            ) from error
+        return self._epoch
 
     def batches(self) -> Iterator[Batch]:
-        """The batches of all epochs that are still to come, each for one step. Empty ones are among them, and take a step."""
-        for epoch in self.run:
+        """The batches of all epochs that are still to come, each for one step; empty ones, too, take a step.
+
+        Raises:
+            BadInput: the run is over.
+        """
+        for epoch in self:
             yield from epoch
 
     def step(self, batch: Batch, loss: Callable[..., Tensor] | None = None) -> PrivateDiagnostics:
@@ -191,7 +248,15 @@ class PrivateLoop(Described):
         """What was charged so far, priced as if the number of steps had been fixed beforehand: an estimate, for a log.
 
         The guarantee, which a certificate claims however early the loop is left, is `plan.guarantee(delta)`.
+
+        Raises:
+            BadInput: at no delta; or of a resumed run before its first batch, when what it spent is charged again.
         """
+        if self.run._session.taken < self._kept and not self.run._session.complete:
+            raise BadInput(
+                f"what the {self._kept} steps in the checkpoint cost is not known before the first batch, when they "
+                "are charged again: ask after it. The guarantee for all steps is plan.guarantee(delta)"
+            )
         stated = delta or self._delta
         if stated is None:
             raise BadInput("nothing says at which delta epsilon is stated: give one, for example delta=1e-5")
@@ -199,23 +264,44 @@ class PrivateLoop(Described):
 
     def result(self) -> Result:
         """The trained model, and what can be published of it; ends the run. One that is left early says so."""
-        self._result = self._result or self.run.result()
+        if self._result is None:
+            result = self.run.result()
+            self._result = replace(result, facts=result.facts | self._rates)
         return self._result
 
     def publish(self, out: str | Path, **options: Any) -> Path:
-        """End the run and write the model with its certificate, as `pv.publish`, whose other arguments are `options`."""
+        """End the run and write the model with its certificate by `pv.publish`, whose other arguments are `options`."""
         return publish(self.result(), out, **{"delta": self._delta, **options})
+
+    def close(self) -> None:
+        """End the run: what was not charged is given back. One with a checkpoint keeps it, and can be continued."""
+        self.run._epochs.close()
 
     def __enter__(self) -> PrivateLoop:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.run.__exit__(*error)
+        self.close()
 
     def _summary(self) -> Summary:
         rows = self.run._summary().rows[:-1]
         loop = "for batch in private.batches(): private.step(batch, loss); then private.publish(folder)"
         return Summary(f"A loop of one's own, {self.taken} of {self.steps} steps taken", [*rows, ("use", loop)])
+
+
+def _state(generator: Any) -> str:
+    """Whether a generator was begun, and is over."""
+    return inspect.getgeneratorstate(generator)
+
+
+def _warn_of_delta(delta: float | None, examples: int) -> None:
+    if delta is not None and delta >= 1 / examples:
+        warnings.warn(
+            f"delta is {delta:g}, which is 1/examples or more: at such a delta, giving away one whole row would count "
+            f"as private. Give one far below 1/{examples}, for example {0.1 / examples:.1g}",
+            PrivacyWarning,
+            stacklevel=3,
+        )
 
 
 def _unwrapped(model: Any) -> nn.Module:

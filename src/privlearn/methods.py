@@ -1,4 +1,4 @@
-"""The methods: a row each, from which certificates know a method's plans, and the command line its options and its runs.
+"""The methods: a row each, from which certificates know a method's plans, and the command line its options and runs.
 
 Nothing here imports torch: what trains does so when it is called.
 """
@@ -60,9 +60,9 @@ def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> 
 
 
 _DESCENT = frozenset({
-    "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise", "model",
-    "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule", "microbatch", "device", "resume",
-    "checkpoint_every", "plot",
+    "rows_per_person", "solve", "sampling", "batch_size", "epochs", "schedule", "clip_norm", "pca", "pca_noise",
+    "model", "features", "features_cache", "optimizer", "learning_rate", "momentum", "lr_schedule", "microbatch",
+    "device", "resume", "checkpoint_every", "plot",
 })  # fmt: skip
 _BOUNDS = frozenset({"row_norm", "coordinate_bound", "criterion"})
 

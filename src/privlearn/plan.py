@@ -92,7 +92,7 @@ class AbstractPlan(Described, ABC):
         return ""
 
     def trained(self, facts: Mapping[str, Any]) -> AbstractPlan:
-        """The plan that the published model was trained by: itself, or that of the candidate which `facts` say was chosen."""
+        """The plan that trained the published model: itself, or that of the candidate which `facts` say was chosen."""
         return self
 
     @property
@@ -155,7 +155,7 @@ class AbstractPlan(Described, ABC):
 @registered
 @dataclass(frozen=True, repr=False)
 class Plan(AbstractPlan):
-    """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and equals the ledger's afterwards.
+    """A run of DP-SGD or DP-MAC as public numbers; its event tree is known before training and is then the ledger's.
 
     Attributes:
         sampling: how batches are drawn, which also says what a release on them costs.
@@ -344,7 +344,7 @@ class Plan(AbstractPlan):
         return [("epochs", str(self.epochs)), ("noise multiplier", noise)]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan: another divisor than was declared, other choices, noise that followed something else."""
+        """What contradicts the plan: another divisor than declared, other choices, noise that follows anything else."""
         problems = []
         if self.examples is not None and facts["examples"] != self.examples:
             problems.append(

@@ -1,4 +1,4 @@
-"""What a plan does where its noise follows validations: a filter in place of known epochs, and what then contradicts it."""
+"""Plans whose noise follows validations: a filter in place of known epochs, and what then contradicts them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def started(plan: Plan, shape: ReactingSchedule, budget: Budget) -> Plan:
 
 
 def require_filter(plan: Plan) -> None:
-    """Refuse a filter where noise does not react, one in which not even the first epoch fits, and what can't be published."""
+    """Refuse a filter where noise does not react, one that not even an epoch fits in, and what can't be published."""
     limit = plan.filter
     if plan.reacts and not is_registered(plan.schedule):
         raise BadInput(

@@ -31,7 +31,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 class EpochCharge:
-    """What is charged at once: a single batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
+    """What is charged at once: a batch, or an epoch at its first batch. Samplers make one for each `Sample` or epoch.
 
     Args:
         event: what is charged, of the mechanism that batches are released through.
@@ -112,7 +112,7 @@ class Sample:
 
 
 class Sampler:
-    """Draws the batches of an epoch, and prices them. A final class with a `kind` and `@registered` is known everywhere."""
+    """Draws and prices the batches of an epoch. A final class with a `kind` and `@registered` is known everywhere."""
 
     #: What it is called on the command line and in certificates.
     kind: ClassVar[str]
@@ -240,7 +240,7 @@ class Partition(Sampler):
 
 @dataclass(frozen=True)
 class _FixedSize(Sampler):
-    """Disjoint batches of `batch_size` rows; the last one may be smaller. The epoch is the unit, and nothing is amplified."""
+    """Disjoint batches of `batch_size` rows; the last may be smaller. The epoch is the unit; nothing is amplified."""
 
     batch_size: int
     adjacencies = (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)

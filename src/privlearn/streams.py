@@ -73,7 +73,7 @@ class NoiseStream:
 
 @final
 class RandomStream(np.random.Generator):
-    """A numpy generator on AES-128 in counter mode. In a forked process it goes on with a fresh key from the operating system.
+    """A numpy generator on AES-128 in counter mode. A forked process gets a fresh key from the operating system.
 
     Args:
         key: 16 bytes.

@@ -119,7 +119,7 @@ class Game:
 
 
 def after(event: Event, value: Array, way: str) -> Array:
-    """The mean of `value` at the loss after `event`, for each loss before it; what is infinitely distinguishable counts 1."""
+    """The mean of `value` at the loss after `event`, for each loss before it; the mass at infinity counts 1."""
     mass, offset, infinite = _law(event, way)
     width = len(mass)
     # Beyond the grid the value stays as it is at its ends.

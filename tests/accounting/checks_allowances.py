@@ -1,8 +1,7 @@
-"""Named checks of what the accounting adds to be safe: mass at infinity, tails, rounding; mutations must make them fail.
+"""Named checks of what makes the accounting safe: mass at infinity, tails, rounding; mutations must make them fail.
 
 Most of these terms are far too small to move a figure, so that no golden figure notices when one is lost. Here each is
-made
-large: by compositions written by hand, whose truth is known, and by coarse tails.
+made large: by compositions written by hand, whose truth is known, and by coarse tails.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ PAIRS = (
 
 @check
 def check_coarse_pairs_are_never_below_fine_ones() -> None:
-    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, everywhere and in both directions."""
+    """What a coarse tail leaves out is moved to 0 and to infinity: delta only grows, everywhere, in both directions."""
     for place, pair in enumerate(PAIRS):
         fine = pair(1e-13, 2e-3)
         for tail in (1e-5, 1e-2, 0.1):
@@ -155,7 +154,7 @@ def check_a_partitions_allowances_are_there() -> None:
 
 
 def draws(count: int) -> list[tuple[float, float]]:
-    """(epsilon, delta) at random: where a solver ends a rounding error above its target, about half of them are wrong."""
+    """Random (epsilon, delta): where a solver ends a rounding error above its target, about half of them are wrong."""
     made_up = np.random.default_rng(0)
     return [(float(e), float(d)) for e, d in zip(10 ** made_up.uniform(-2, 1.3, count),
                                                  10 ** made_up.uniform(-12, -1, count), strict=True)]  # fmt: skip

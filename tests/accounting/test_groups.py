@@ -39,7 +39,7 @@ def both_deltas(p: np.ndarray, q: np.ndarray, epsilon: float) -> tuple[float, fl
 
 @pytest.mark.parametrize("seed", range(12))
 def test_vectors_are_dominated_by_numbers(seed: int) -> None:
-    """Three examples with any clipped gradients in the plane, drawn independently: never worse than three equal ones."""
+    """Three independently drawn examples with any clipped gradients in the plane: never worse than three equal ones."""
     made_up = np.random.default_rng(seed)
     rate, sigma = float(made_up.uniform(0.05, 0.9)), float(made_up.uniform(0.7, 2.5))
     gradients = made_up.normal(size=(3, 2))

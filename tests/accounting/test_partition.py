@@ -1,4 +1,4 @@
-"""Balls in bins: golden figures [maths], delta 1e-5 unless said, and a Monte Carlo estimate as an independent oracle."""
+"""Balls in bins: golden figures [maths], delta 1e-5 unless said, and a Monte Carlo estimate as independent oracle."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_schedules_calibrated_under_partition(schedule: Schedule, start: float) 
 
 
 def test_poisson_is_no_bound_for_partitions() -> None:
-    """At t = 100, sigma = 0.6, one epoch, a sampler with q = 1/t gives less away at epsilon 0.07 than a partition does."""
+    """At t = 100, sigma = 0.6, one epoch: Poisson sampling with q = 1/t has a smaller delta(0.07) than a partition."""
     sampled = pld.compose_event(Repeated(PoissonSampled(0.01, Gaussian(0.6)), 100))
     divided = pld.compose_event(epochs(100, 0.6, 1))
     assert max(sampled.deltas(0.07)) == pytest.approx(0.09672, rel=2e-3)

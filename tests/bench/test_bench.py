@@ -182,7 +182,7 @@ def architectures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_table_of_architectures(architectures: ModuleType, tmp_path: Path) -> None:
-    """A model that all compute, one that a change makes right, one that is refused, and one that is wrong in silence."""
+    """A model that all compute, one that a change makes right, one that is refused, and one that is silently wrong."""
     rows = [architectures.judged(like(name)) for name in ("Llama", "BERT", "ResNet", "CLIP, contrastive", "ConvNeXT")]
     changed = "right, changed"
     assert [row.outcomes for row in rows] == [

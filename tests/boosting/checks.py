@@ -1,4 +1,4 @@
-"""Named checks of boosting: sensitivities, noise, price, and what may be seen of a run; mutations must make them fail."""
+"""Named checks of boosting: sensitivities, noise, price, and what is seen of a run; mutations must make them fail."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def bounded(plan: BoostingPlan, data: tuple[Tensor, Tensor], spread: float) -> l
 
 @check
 def check_one_row_moves_a_histogram_by_at_most_the_sensitivity() -> None:
-    """Gradients and curvatures together, whatever the row holds, for every target and kind of neighbour; and it is reached."""
+    """Gradients and curvatures together, for any row, every target and kind of neighbour; and the bound is attained."""
     empty = (torch.full((5,), math.nan), 0)
     for target in TARGETS:
         rows, reached = strange_rows(target), dict.fromkeys(Adjacency, 0.0)
@@ -171,7 +171,7 @@ def check_derivatives_are_those_of_the_losses() -> None:
 
 @check
 def check_boosting_costs_what_its_plan_says() -> None:
-    """One Gaussian of noise multiplier z: epsilon by the closed form; the ledger holds the plan's releases, one for each."""
+    """One Gaussian of noise multiplier z: epsilon by the closed form; the ledger holds each of the plan's releases."""
     for target in TARGETS:
         for adjacency in Adjacency:
             plan = settled(target, adjacency=adjacency)
@@ -236,7 +236,7 @@ def check_bins_and_splits_follow_from_the_plan() -> None:
 
 @check
 def check_neighbouring_boosting_runs_look_the_same() -> None:
-    """With the same releases, everything that can be seen or published is the same: nothing of a row, and no base rate."""
+    """With the same releases, all that can be seen or published is the same: nothing of a row, and no base rate."""
     for target in TARGETS:
         rows = strange_rows(target)
         for adjacency in Adjacency:

@@ -168,7 +168,7 @@ def _squeezed(text: Any) -> str:
 
 @check
 def check_every_warning_is_given() -> None:
-    """What the source warns of is found by reading it; a warning without a trigger here fails, and so does one never given."""
+    """Warnings are found by reading the source; one without a trigger here fails, and so does one never given."""
     with tempfile.TemporaryDirectory() as place:
         heard = "\n".join(_squeezed(trigger(Path(place))) for trigger in TRIGGERS.values())
     every = dict(patterns())

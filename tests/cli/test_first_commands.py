@@ -1,4 +1,4 @@
-"""What a first user of the command line meets: no command at all, options by their names, figures that are read right."""
+"""What a first user of the command line meets: no command at all, options by their names, figures read correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals in Python and on the command line: what was given, expected and to be done; nothing charged, drawn or written."""
+"""Refusals in Python and on the command line: what was given, expected and to do; nothing charged, drawn or written."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def check_terms_that_cancel_keep_their_norm() -> None:
 
 @check
 def check_norms_that_leave_single_precision() -> None:
-    """Too small or too large to square, in one row or beside others; one factor small and the other large; long rows."""
+    """Too small or too large to square, alone or beside other rows; one factor small and the other large; long rows."""
     for scales in ((1e-30, 1.0), (7e18, 1.0), (1e-21, 1e-25), (1e-30, 7e18)):
         rows = torch.stack([scale * drawn(50, seed=1).float() for scale in scales])
         torch.testing.assert_close(per_example.row_norms(rows), rows.double().norm(dim=1), rtol=1e-5, atol=0.0)
@@ -179,7 +179,7 @@ def weight_normed(n: Any, x: Tensor) -> Tensor:
 
 
 def positions(n: Any, x: Tensor) -> Tensor:
-    """The same positions in every example, by a table and by a slice of one, and one token that is all examples' own."""
+    """The same positions in every example, by a table and by a slice of one, and one token shared by all examples."""
     places = torch.arange(3)[None]
     hidden = n.b(x + n.a(places) + n.t[:3]).tanh()
     return nn.functional.linear(torch.cat([n.c.expand(len(x), 2, -1), hidden], 1).sin().sum(1), n.w)
@@ -196,7 +196,7 @@ def relative_positions(n: Any, x: Tensor) -> Tensor:
 
 
 def transposed(n: Any, x: Tensor) -> Tensor:
-    """A weight's transpose, a product with a bias beside, sums by names (batch first and second), and a table by index."""
+    """A weight's transpose, a product plus a bias, sums by einsum (batch first and second), and a table by index."""
     hidden = torch.addmm(n.s, (x @ n.w.T).flatten(0, 1), n.t).view(len(x), -1, 4)
     hidden = torch.einsum("btd,dhk->bthk", hidden.tanh(), n.c).flatten(2)
     second = torch.einsum("tbd,dhk->tbhk", hidden.tanh().transpose(0, 1), n.c).flatten(2).transpose(0, 1)
@@ -374,7 +374,7 @@ def check_sums_of_many_gradients_are_bounded() -> None:
 
 @check
 def check_equal_rows_add_their_own_gradient_whatever_their_number() -> None:
-    """Sums of equal rows are all off in one direction: nothing may change how they are computed as their number grows."""
+    """Sums of equal rows all err in one direction: nothing may change how they are computed as their number grows."""
     torch.manual_seed(0)
     net = nn.Linear(50, 2)
     x = (20 * torch.randn(50)).expand(16_390, 50)
@@ -433,7 +433,7 @@ def check_every_kind_of_gradient_is_added_up_in_double_precision() -> None:
 
 @check
 def check_large_batches_train_like_small_ones() -> None:
-    """Sums in double precision get noise and reach the weights: with next to none, those that single precision gives."""
+    """Sums in double precision get noise and reach the weights; with almost no noise, as in single precision."""
     made_up = torch.Generator().manual_seed(1)
     x, y = torch.randn(4200, 5, generator=made_up), torch.randint(3, (4200,), generator=made_up)
     for clip in (Flat(1.0), Quantile(1.0)):

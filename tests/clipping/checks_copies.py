@@ -290,7 +290,7 @@ def check_rows_beside_one_that_is_not_finite_keep_their_views() -> None:
 
 
 def coefficients(share: float, steps: int) -> list[float]:
-    """How much each step counts: s (s + 1) ... (s + p - 1) is s^p for whole p; here for any p, by the gamma function."""
+    """The weight of each step: s (s + 1) ... (s + p - 1) is s^p for whole p; here for any p, by the gamma function."""
     power = 2 / share - 2
     logs = np.array([math.lgamma(s + power) - math.lgamma(s) for s in range(1, steps + 1)])
     found = np.exp(logs - logs.max())
@@ -391,7 +391,7 @@ WAYS: list[dict[str, Any]] = [
 
 @check
 def check_runs_with_views_and_means_go_on_after_interruptions() -> None:
-    """Bit for bit, after every other step or every few: means and views of what comes after are those of the whole run."""
+    """Bit for bit, after every other step or every few: means and views of what follows are those of the whole run."""
     data = images(12)
     for options, run in product(WAYS, (RUNS[0], Run(sampling=sampling.Shuffle(5)))):
         whole = run.go(data=data, **options)

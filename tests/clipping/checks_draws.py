@@ -88,7 +88,7 @@ def distance(one: Any, other: Any) -> float:
 
 
 def require_neighbours_close(clipper: ClippedGradients, x: Tensor, y: Tensor) -> None:
-    """Without a row, or with an empty one in its place, the sum moves by the sensitivity at most: by no other row's masks."""
+    """Without a row, or with it emptied, the sum moves by at most the sensitivity: no other row's masks change."""
     whole = summed(clipper, x, y)
     for row, emptied in ((0, False), (len(x) // 2, False), (1, True)):
         rest = [place for place in range(len(x)) if place != row]
@@ -147,7 +147,7 @@ def draws_at_all(n: Any, x: Tensor, marked: Tensor) -> Tensor:
 
 @check
 def check_rows_keep_their_masks_when_one_makes_the_model_go_another_way() -> None:
-    """It calls other operations, or draws other numbers, on some data only: then all is computed again, and masks stay."""
+    """It calls other operations, or draws other numbers, on some data only: all is computed again, and masks stay."""
     x, y = rows_of()
     marked = x.clone()
     marked[4, 0] = MARKED
@@ -218,7 +218,7 @@ def check_numbers_have_their_distributions() -> None:
 
 
 class Again(torch.autograd.Function):
-    """A body whose activations are not kept but computed again, from where PyTorch's generator was, as checkpoints do."""
+    """A body whose activations are recomputed, from the state PyTorch's generator was in, as by checkpointing."""
 
     @staticmethod
     def forward(ctx: Any, body: nn.Module, x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Named checks of what the model may do on the way: take another path where nothing is masked, and go backwards by itself."""
+"""Named checks of what the model may do: take another path where nothing is masked, and run backward passes itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sum_of(clipper: ClippedGradients, batch: Rows) -> list[Tensor]:
 
 @check
 def check_batches_without_padding_take_their_own_path() -> None:
-    """Some batches are padded and some are not, in any order: each is computed on the path that it takes, as by itself."""
+    """Some batches are padded and some are not, in any order: each is computed on the path it takes, as if alone."""
     torch.manual_seed(0)
     net = Net(masked, a=nn.Linear(4, 4), b=nn.Linear(4, 3), t=nn.Parameter(drawn(3, 4))).double()
     padded = {"x": drawn(6, 3, 4), "mask": torch.ones(6, 3, dtype=torch.int64), "y": torch.arange(6) % 3}
@@ -81,7 +81,7 @@ def reversible_net() -> nn.Module:
 
 @check
 def check_backward_passes_within_backward_passes_are_clipped() -> None:
-    """What they write into `.grad`, where sums lie while a run takes its step, is no part of a sum; and none is left out."""
+    """What they write into `.grad`, where sums lie while a run takes a step, is no part of a sum; none is left out."""
     x, y = 100 * drawn(6, 5), torch.arange(6) % 3
     net = reversible_net()
     before = [p.detach().clone() for p in net.parameters()]

@@ -1,4 +1,4 @@
-"""One judge for all: the clipped sum over a small batch, held against a loop over single examples in double precision."""
+"""One judge for all: the clipped sum over a small batch against a loop over single examples in double precision."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def with_group_norms(architecture: Architecture) -> Architecture:
 
 
 def changed_for_opacus(architecture: Architecture) -> Architecture:
-    """The same as Opacus' users change it: by its own `ModuleValidator.fix`, nothing in place, positions for each example."""
+    """The same as Opacus' users change it: by `ModuleValidator.fix`, nothing in place, positions for each example."""
 
     def make() -> nn.Module:
         from opacus.validators import ModuleValidator

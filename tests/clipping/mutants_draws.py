@@ -1,4 +1,4 @@
-"""Planted bugs of random numbers that are each example's own, of state, and of known streams; a named check catches each."""
+"""Planted bugs of random numbers of each example's own, of state, and of known streams; a named check catches each."""
 
 from __future__ import annotations
 

@@ -319,7 +319,7 @@ def test_fast_products_are_the_stock_ones() -> None:
 
 
 def test_batches_of_many_sizes_need_few_products() -> None:
-    """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is computed all the same."""
+    """oneDNN compiles and keeps a product for every number of rows; whatever it does not get is still computed."""
     met: set[int] = set()
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -198,7 +198,7 @@ def check_what_is_no_data_is_refused() -> None:
 
 @check
 def check_declared_ranges_fit_the_data() -> None:
-    """Of the data sets that come with scikit-learn: no row is cut, and no range is wider than rounding outward makes it."""
+    """Of scikit-learn's own data sets: no row is cut, and no range is wider than rounding outward makes it."""
     for read in (formats.digits, formats.breast_cancer):
         data = read({})
         rows = np.concatenate([np.asarray(part) for part in (data.x, data.x_test)])

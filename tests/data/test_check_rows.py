@@ -1,4 +1,4 @@
-"""All rows looked at once: in memory they are refused as before training, by index those are named that would be absent."""
+"""All rows checked at once: in memory they are refused as before training; by index, the unusable ones are named."""
 
 from __future__ import annotations
 

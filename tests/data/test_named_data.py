@@ -169,7 +169,7 @@ def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_volumes_are_rows_on_one_grid(data_dir: Path) -> None:
-    """260 volumes, each from 0 to 1; 3.2 % of their voxels are hippocampus, a little more of it anterior than posterior."""
+    """260 volumes, each from 0 to 1; 3.2 % of their voxels are hippocampus, slightly more anterior than posterior."""
     data = pv.load("hippocampus", data_dir)
     x, y = np.concatenate([data.x, data.x_test]), np.concatenate([data.y, data.y_test])
     assert (len(data.x), x.shape, y.shape) == (180, (260, 1, 20, 28, 20), (260, 20, 28, 20))

@@ -1,4 +1,4 @@
-"""Named checks that nothing leaves a run but through its releases (by record and replay); mutations must make them fail."""
+"""Named checks that nothing leaves a run but its releases (by record and replay); mutations must make them fail."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def require_neighbours_alike(plan: Plan, rows: Any = tuple(ROWS), count: int = 1
 
 @check
 def check_neighbouring_runs_look_the_same() -> None:
-    """Every sampler with every kind of neighbour, way to clip and row; with all of them at once in the nightly tests."""
+    """Every sampler with every kind of neighbour, clipping and row; with all combinations in the nightly tests."""
     for number, (sampler, adjacency) in enumerate(PRICED):
         rows = list(ROWS)
         for other, clip in enumerate(CLIPS):
@@ -428,7 +428,7 @@ def check_released_values_only_change_values() -> None:
 
 @check
 def check_rows_that_are_not_finite_are_warned_of_before_anything_is_spent() -> None:
-    """One sentence, the same wherever and however many they are; no warning where there are none, or of whole numbers."""
+    """One sentence, the same wherever and however many they are; no warning where there are none, or for integers."""
     plan = settled(sampling.Poisson(0.3), Adjacency.ADD_REMOVE, clips.Flat(0.5))
     x, y = data_with("ordinary", Adjacency.ADD_REMOVE)
     said = {row: warned(plan, data_with(row, Adjacency.ADD_REMOVE)) for row in ROWS}

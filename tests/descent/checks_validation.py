@@ -103,7 +103,7 @@ def charges() -> Iterator[list[tuple[Any, Event]]]:
 
 
 def by_the_paper(schedule: Validation, accuracies: list[float]) -> list[float]:
-    """Equations 8 to 10 and the sentence below them, word by word: the noise of each epoch up to the one that follows."""
+    """Equations 8 to 10 and the sentence below them, word by word: the noise of each epoch up to the next one."""
     noise, used = schedule.start, [schedule.start]
     averages = {0: 0.0}  # S_0 = 0; then by the number of the check
     epoch = 0
@@ -173,7 +173,7 @@ def check_table_two_of_yu_by_validation() -> None:
 
 @check
 def check_filters_hold_whatever_the_accuracies_are() -> None:
-    """Random, hostile curves: no epoch is broken off, the limit is never passed, and the next epoch would not have fitted."""
+    """Random, hostile curves: no epoch is broken off, the limit is never passed, and the next epoch would not fit."""
     made_up = random.Random(2)
     for sampler in SAMPLERS:
         for noise in (None, 6.0):
@@ -207,7 +207,7 @@ def check_filters_hold_whatever_the_accuracies_are() -> None:
 
 @check
 def check_gaussian_filters_are_exact() -> None:
-    """A filter of Gaussians costs what one Gaussian does, and an analyst who reacts to every answer gets no more out of it."""
+    """A filter of Gaussians costs what one Gaussian does, and an analyst who adapts to every answer gains nothing."""
     rho = 0.78125
     for before in ([], [Gaussian(16.0)], [Laplace(30.0)]):
         one = accountant.guarantee(compose([*before, Gaussian(math.sqrt(0.5 / rho))]), Adjacency.ZERO_OUT, 1e-5)
@@ -226,7 +226,7 @@ def check_gaussian_filters_are_exact() -> None:
 
 
 def _loss_of_an_analyst(mu: float, bold: float, draw: np.random.Generator, runs: int = 200_000) -> Any:
-    """Privacy losses of an analyst who spends `bold` of what is left of mu^2 while ahead, a tenth of that while behind."""
+    """Privacy losses of an analyst who spends `bold` of the mu^2 left while ahead, a tenth of that while behind."""
     loss, left = np.zeros(runs), np.full(runs, mu**2)
     for _ in range(20):
         spend = left * np.where(loss > 0, bold, bold / 10)
@@ -326,7 +326,7 @@ def check_limits_meet_their_budget() -> None:
 
 @check
 def check_private_rows_are_not_validated_on_for_free() -> None:
-    """Rows that are not declared public, and rows that are but are the training rows: refused before anything is spent."""
+    """Rows that are not declared public, and public rows that are the training rows: refused before any spending."""
     x, y = small_data()
     plan = settled(SAMPLERS[2], Validation(0.7))
     given: dict[str, tuple[Any, Any, str]] = {
@@ -365,7 +365,7 @@ def check_private_rows_are_not_validated_on_for_free() -> None:
 
 @check
 def check_public_validations_are_plain_accuracies() -> None:
-    """In evaluation mode, and nothing else is touched: with its noise known beforehand the run is bit for bit the same."""
+    """In evaluation mode, nothing else touched: with its noise known beforehand the run is bit for bit the same."""
 
     class Known(Schedule):
         start = 7.0
@@ -468,7 +468,7 @@ def check_private_rows_do_not_meet_in_a_validation() -> None:
 
 
 class Splitting(nn.Module):
-    """Looks rows up, and fails where there is nothing; answers otherwise by itself than at once, and at random if told to."""
+    """Looks rows up and fails on missing ones; answers differently alone than in a batch, or at random, if told to."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -486,7 +486,7 @@ class Splitting(nn.Module):
 
 @check
 def check_rows_that_fail_change_no_other_answer() -> None:
-    """Wherever they are and however many: all others are answered by the same arithmetic, and they themselves not at all."""
+    """Wherever and however many: all others are answered by the same arithmetic, and they themselves not at all."""
     x, y = torch.arange(600)[:, None] % 32, torch.arange(600) % 6
     for how in ("at once", "at random", "by itself only"):
         net = Splitting(how).eval()
@@ -533,7 +533,7 @@ def check_an_example_of_several_rows_counts_once() -> None:
 
 @check
 def check_paid_validations_are_noisy() -> None:
-    """200 epochs of a model that does not move: accuracies have the stated noise, of the sensitivity that neighbours need."""
+    """200 epochs of a model that does not move: accuracies have the stated noise, of the neighbours' sensitivity."""
     x, y = small_data()
     for sampler, adjacency, sensitivity in (
         (sampling.Shuffle(12), Adjacency.ZERO_OUT, 0.5),

@@ -116,7 +116,8 @@ MUTANTS = [
     Mutant("a plain run may have had validations", reacting.contradictions,
            'if {"validation", "noise_multipliers"} & set(facts):', "if False:", REACTED),
     Mutant("the facts tell whether a run reacted", reacting.contradictions,
-           'if not isinstance(plan.schedule, ReactingSchedule):\n        if {"validation", "noise_multipliers"} & set(facts):',
+           'if not isinstance(plan.schedule, ReactingSchedule):\n'
+           '        if {"validation", "noise_multipliers"} & set(facts):',
            'if "validation" not in facts:\n        if False:', REACTED),
     Mutant("paid validations may be said to be free", reacting.contradictions,
            'stated["noise"] != plan.schedule.noise or', "", REACTED),

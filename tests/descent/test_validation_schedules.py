@@ -174,8 +174,9 @@ RUNS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: pv.dpsgd(plan().within(RHO), Wide(), one, small_data(), validation=shown()),
         ("shape (1, 1)", "at least two classes"),
     ),
-    "a model that can't be evaluated": (lambda: go(Validation(0.5, noise=9.0), net=Tired()), ("evaluation mode", "not "
-                                                                                                                 "now")),
+    "a model that can't be evaluated": (
+        lambda: go(Validation(0.5, noise=9.0), net=Tired()), ("evaluation mode", "not now")
+    ),
     "a learning rate that follows": (
         lambda: go(Constant(), learning_rate_schedule=Validation(0.5)), ("learning_rate_schedule is Validation",)
     ),

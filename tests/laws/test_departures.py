@@ -1,4 +1,4 @@
-"""Runs that depart from what they were approved for: whatever the departure, what a ledger accepts stays within its budget."""
+"""Runs that depart from what they were approved for: whatever a ledger accepts stays within its budget."""
 
 from __future__ import annotations
 

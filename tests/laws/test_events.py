@@ -228,7 +228,7 @@ def test_hostile_numbers_get_a_sound_answer(rate: float, sigma: float, steps: in
 
 
 def test_a_new_mechanism_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Priced by every accountant, for groups, in trees and on ledgers, and kept as JSON: as Laplace, which it copies."""
+    """Priced by every accountant, for groups, in trees and on ledgers, kept as JSON: as Laplace, which it copies."""
     for table in ("_KINDS", "_NAMES", "_FIELDS"):
         monkeypatch.setattr(events, table, dict(getattr(events, table)))
 

@@ -448,7 +448,7 @@ def test_a_made_up_option_of_dpsgd_on_the_command_line(
 
 
 def sums_of_classes() -> Method:
-    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, a sum for each class."""
+    """A method of one release: a linear classifier whose weights are noisy sums of clipped rows, one for each class."""
 
     @final
     @plan.registered

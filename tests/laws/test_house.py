@@ -191,7 +191,7 @@ def only_the_command_line_names_options() -> Iterator[str]:
 
 @law
 def facts_are_read_by_publishing() -> Iterator[str]:
-    """And by a plan's `follows` and `trained`, which hold what a certificate states against the plan, and `fact_rows`."""
+    """And by a plan's `follows` and `trained`, which compare a certificate's facts with the plan, and `fact_rows`."""
     readers = {
         "follows",
         "trained",

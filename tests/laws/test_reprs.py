@@ -1,4 +1,4 @@
-"""The law of reprs: of each public class an instance is made, and its repr is short, prices nothing and prints no rows."""
+"""The law of reprs: for an instance of each public class the repr is short, prices nothing and prints no rows."""
 
 from __future__ import annotations
 

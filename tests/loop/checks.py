@@ -63,7 +63,7 @@ def gone_through(loop: Any, function: Any = loss) -> Tensor:
 
 @check
 def check_a_loop_is_dpsgd() -> None:
-    """The same plan and seed give the same weights, bit by bit, and the same events; whatever steps the optimizer has."""
+    """The same plan and seed give the same weights, bit for bit, and the same events, with any optimizer."""
     makers: list[Callable[[Any], torch.optim.Optimizer]] = [
         lambda own: torch.optim.SGD(own, lr=0.5, momentum=0.9),
         lambda own: torch.optim.AdamW(own, lr=0.01, weight_decay=0.1),
@@ -82,7 +82,7 @@ def check_a_loop_is_dpsgd() -> None:
 
 @check
 def check_the_ways_to_write_a_loop_are_one() -> None:
-    """Epochs and batches, lambdas made anew, a loss given once, micro-batches, other threads' seeds: the same weights."""
+    """Epochs and batches, new lambdas, a loss given once, micro-batches, other threads' seeds: the same weights."""
     expected = gone_through(private())
     torch.manual_seed(5)
     assert torch.equal(gone_through(private()), expected)

@@ -77,7 +77,7 @@ def _polynomial(surrogate: Surrogate, weight: Tensor) -> Tensor:
 
 @check
 def check_surrogates_are_rebuilt_from_what_was_released() -> None:
-    """Its gradient at the weights of the expansion is the released sum, whatever noise there is; further off C counts."""
+    """Its gradient at the weights of the expansion is the released sum, whatever the noise; further off C counts."""
     generator = torch.Generator().manual_seed(0)
     weight, first = (torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     noisy = torch.randn(3, 4, 4, generator=generator, dtype=torch.float64)
@@ -90,7 +90,7 @@ def check_surrogates_are_rebuilt_from_what_was_released() -> None:
 
 @check
 def check_newton_steps_are_safe() -> None:
-    """To the minimum where C is definite and well above the noise; else no longer than the floor allows, and downhill."""
+    """To the minimum where C is definite and well above the noise; else no longer than the floor allows, downhill."""
     generator = torch.Generator().manual_seed(0)
     weight, first = (torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     root = torch.randn(3, 4, 4, generator=generator, dtype=torch.float64)
@@ -171,7 +171,7 @@ def _moved(dtype: torch.dtype, scale: float, radius: float | None, settings: Coo
 
 @check
 def check_coordinates_do_not_move_with_the_batch() -> None:
-    """To 1e-12 in double precision, 2e-6 in single; also small ones, whose Adam steps tell means from sums; and in a ball."""
+    """To 1e-12 in double precision, 2e-6 in single; also small ones, where Adam tells means from sums; in a ball."""
     for dtype, still in STILL.items():
         for scale, radius in ((1.0, None), (1e-3, None), (1.0, 0.5)):
             for settings in ZSTEPS:
@@ -190,7 +190,7 @@ def _residuals(layers: Any, x: Tensor, z: list[Tensor]) -> list[Tensor]:
 
 @check
 def check_a_sweep_backpropagates() -> None:
-    """After one, residuals are gradients of the loss by the activations over -2 mu, for any mu; half of that at rate 0.5."""
+    """After one, residuals are the loss's gradients by activations over -2 mu, for any mu; half of that at rate 0.5."""
     for output in (SQUARED, BINARY, SOFTMAX):
         for kind in (nn.ReLU, nn.Softplus, nn.Tanh):
             model, (x, y) = net(4, 7, 6, 5, 3, kind=kind), made_up(8, 4, 3)
@@ -225,7 +225,7 @@ def check_sweeps_end_where_the_objective_is_least() -> None:
 
 @check
 def check_stored_coordinates_stay_with_their_record() -> None:
-    """What an example left is where it goes on, in whatever batch and place it comes again; others are as on a first visit."""
+    """An example continues where it left off, in any batch and place; others are as on a first visit."""
     model, (x, y) = net(4, 6, 3), made_up(10, 4, 3)
     bound = pv.mac.Derivatives(1e6)
 

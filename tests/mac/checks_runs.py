@@ -41,7 +41,7 @@ from tests.support.transcripts import require_alike, transcript
 
 @check
 def check_the_joint_release_counts_every_layer() -> None:
-    """Noise of sigma sqrt(M K) times each sensitivity, the output layer counted; or by any other split that adds up to one."""
+    """Noise of sigma sqrt(M K) times each sensitivity, output layer included; or by other shares that sum to one."""
     for bound in (
         pv.mac.Derivatives(0.3),
         pv.mac.Derivatives((0.3, 0.1), 2.0),
@@ -101,7 +101,7 @@ def check_fixed_batches_are_not_amplified() -> None:
 
 @check
 def check_histograms_of_norms_are_bounded() -> None:
-    """An example counts once in each, and once in all where it is not finite: not at all; replacing it moves sqrt(2)."""
+    """An example counts once in each if its norm is finite, else not at all; replacing it moves sqrt(2)."""
     norms = torch.tensor([1e-9, 0.5, 2.0, 1e9, math.nan, math.inf])
     edges = pv.mac.Histogram(1.0, low=1e-3, high=1e3, bins=8).edges()
     assert len(edges) == 7
@@ -204,7 +204,7 @@ def check_neighbouring_mac_runs_look_the_same() -> None:
 
 @check
 def check_mac_runs_in_pieces_end_where_the_whole_one_does() -> None:
-    """Stopped after every few steps and gone on with, thresholds learned on the way: bit for bit the same, charges too."""
+    """Stopped after every few steps and continued, with learned thresholds: bit for bit the same, charges too."""
 
     class Stopped(Exception):
         pass

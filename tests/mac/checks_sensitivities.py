@@ -127,7 +127,7 @@ def check_clipped_derivatives_leave_room_for_rounding() -> None:
 
 @check
 def check_sums_of_many_derivatives_are_bounded() -> None:
-    """Of many rows that point nearly the same way: the first adds its own derivatives, and no rounding of the others'."""
+    """Of many rows in nearly the same direction: the first adds its own derivatives, and no rounding of the others'."""
     for rows, within in ((1000, 2**-10), (8000, 2**-10)):
         found = nearly_aligned(rows)
         sums = [single_sums(found, own) for own in (slice(0, None), slice(1, None), slice(0, 1))]
@@ -284,7 +284,7 @@ def check_suprema_of_tanh_are_above_every_value() -> None:
 @check
 @torch.no_grad()
 def check_what_analytic_bounds_rest_on_is_projected() -> None:
-    """Inputs, coordinates and targets lie in their balls, and no derivative exceeds its bound, however wild the data."""
+    """Inputs, coordinates and targets lie in their balls, no derivative exceeds its bound, however wild the data."""
     for output in (SQUARED, BINARY):
         for order in (1, 2):
             for kind in (nn.ReLU, nn.Softplus, nn.Tanh):

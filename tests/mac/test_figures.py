@@ -24,7 +24,7 @@ def figure(event: Event, method: str, adjacency: Adjacency = Adjacency.ADD_REMOV
 
 @pytest.mark.parametrize(("sigma", "epochs", "by_rdp"), [(1.0, 30, 4.7515), (2.8, 30, 1.0809), (8.0, 10, 0.1842)])
 def test_the_classifiers_sigmas_without_pca(sigma: float, epochs: int, by_rdp: float) -> None:
-    """Harder et al. 2019, Table 2: MNIST, batches of 1000 out of 60,000 [maths]. With the PCA: `test_dpmac_settings`."""
+    """Harder et al. 2019, Table 2: MNIST, batches of 1000 of 60,000 [maths]. With the PCA: `test_dpmac_settings`."""
     plan = pv.Plan(
         pv.Poisson(1 / 60), epochs=epochs, schedule=pv.schedules.Constant(start=sigma), clip=pv.mac.Derivatives(0.3)
     )

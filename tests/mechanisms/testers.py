@@ -86,10 +86,9 @@ def variance_p(z: Array) -> float:
 
 
 def independence_p(one: Array, other: Array) -> Any:
-    """Of standard normal draws against others, along the last dimension; given the one, the product with the other is normal.
+    """Standard normal draws against others, along the last dimension; given one, the product with the other is normal.
 
-    Also of their magnitudes alone, brought to a normal law: pairs with a common radius, or with signs of their own
-        only.
+    Also of their magnitudes alone, brought to a normal law: pairs with a common radius, or with own signs only.
     """
     found = []
     for a, b in ((one, other), (_scores(one), _scores(other))):
@@ -283,7 +282,7 @@ def require_noisy_training(patches: dict[str, Any] | None = None) -> None:
 
 @tester
 def require_pca_noise(patches: dict[str, Any] | None = None) -> None:
-    """The matrix that PCA decomposes, on rows of zeros: symmetric, of variance s^2 on the diagonal and s^2 / 2 beside it."""
+    """The matrix that PCA decomposes, on rows of zeros: symmetric, variance s^2 on the diagonal and s^2 / 2 off it."""
     features, multiplier, found = 200, 2.0, []
     real = torch.linalg.eigh
     stream = Streams.new(7).noise
@@ -324,7 +323,7 @@ def _spread_p(sizes: Array, trials: int, chance: float) -> float:
 
 @tester
 def require_poisson(draw: Callable[..., Any] | None = None, seed: int = 0) -> None:
-    """Each example by itself in each batch, at the rate; batches as many and as different in size as that makes them."""
+    """Each example independently in each batch, at the rate; batches in the number and sizes that follow from it."""
     rate, examples, batches = 0.2, 60, 30_000
     draw = draw or sampling.Poisson(rate).draw
     stream, taken, number = Streams.new(seed).sampling, np.zeros((batches, examples), dtype=bool), 0

@@ -1,4 +1,4 @@
-"""Test metrics: against scikit-learn and closed forms, through a trained model, the command line and a published folder."""
+"""Test metrics: against scikit-learn and closed forms, by a trained model, the command line and a published folder."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def gradient_of(row: int) -> Tensor:
 
 @check
 def check_empty_batches_are_handed_out_and_take_a_noisy_step() -> None:
-    """Of hardly any rows a batch: a pass has as many batches as the plan says, and each is charged and moves the weights."""
+    """With hardly any rows a batch: a pass has the plan's number of batches; each is charged and moves the weights."""
     engine, model, optimizer, batches = private(
         noise_multiplier=1.0, sampling=pv.Poisson(0.05), examples=60, epochs=1, adjacency="zero_out",
         data_loader=DataLoader(TensorDataset(X[:4], Y[:4])),

@@ -79,7 +79,7 @@ def split(page: str, text: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """The commands of a block without a language: its lines that begin with `privlearn`, or with `$` in a transcript."""
+    """The commands of a block without a language: lines that begin with `privlearn`, or with `$` in a transcript."""
     if block.language not in ("", "sh", "bash", "console"):
         return []
     found: list[Command] = []

@@ -57,7 +57,7 @@ def _dataset(x: NDArray[Any], y: NDArray[Any], name: str, classes: int, low: flo
 
 
 def hippocampus() -> pv.Dataset:
-    """Few records, and as many public and test volumes as there are, on the grid that they are on: a block in two parts."""
+    """Few records, and the real numbers of public and test volumes, on their own grid: a block in two parts."""
     rng = np.random.default_rng(9)
     y = np.zeros(
         (_RECORDS + hippocampus_module.LABELLED + hippocampus_module.POOL + hippocampus_module.TEST, 20, 28, 20),
@@ -209,7 +209,7 @@ SHORTER = {
 
 
 def small(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Put the stand-ins in place of the named data sets, and little in place of much that is made of nothing private."""
+    """Put stand-ins in place of the named data sets, and little in place of much that is made of no private data."""
     patch.setattr(named, "_load_named", lambda name, data_dir: DATA[name]())
     patch.setattr(made_up_images, "_IMAGES", 400)
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))

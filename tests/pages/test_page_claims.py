@@ -1,4 +1,4 @@
-"""What the pages state in words and numbers: names, options and links that exist, and figures that can be computed again."""
+"""What the pages state in words and numbers: names, options and links exist, and computable figures are recomputed."""
 
 from __future__ import annotations
 

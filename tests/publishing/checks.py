@@ -377,7 +377,7 @@ def check_what_is_loaded_is_what_was_checked() -> None:
 
 @check
 def check_a_published_model_predicts_as_the_trained_one() -> None:
-    """Loaded under the publisher's key: the same scores, its shape and classes, and rows of another shape are refused."""
+    """Loaded with the publisher's key: the same scores, its shape and classes; rows of another shape are refused."""
     plan = pv.Plan(sampling.Poisson(0.25), epochs=2, examples=1000).calibrate(epsilon=3.0, delta=1e-5)
     x, y = small_data()
     build = lambda shape: networks.build("linear", shape, 3, streams.Streams.new(0).initialisation)  # noqa: E731

@@ -160,7 +160,7 @@ def check_every_value_of_a_certificate_is_digested() -> None:
 
 @check
 def check_every_value_that_a_guarantee_follows_from_is_compared() -> None:
-    """One value is edited, all digests mended: a problem is named. The publisher's word is excepted: the guarantee stays."""
+    """One value is edited, all digests mended: a problem is named. Except the publisher's word: the guarantee stays."""
     for name, contents in published().items():
         body = json.loads(contents.files[CERTIFICATE])
         true = checked(contents, body)

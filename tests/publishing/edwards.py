@@ -1,4 +1,4 @@
-"""Points of the curve of Ed25519 (RFC 8032, section 5.1), written down once more to check the constants of the library."""
+"""Points of the curve of Ed25519 (RFC 8032, section 5.1), written down again to check the library's constants."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def test_another_process_gets_the_same_scores_without_privlearn(published: Path,
     torch.save(rows, tmp_path / "rows.pt")
     script = (
         "import sys, torch\n"
-        f"scores = torch.export.load({str(tmp_path / 'model.pt2')!r}).module()(torch.load({str(tmp_path / 'rows.pt')!r}))\n"
+        f"scores = torch.export.load({str(tmp_path / 'model.pt2')!r}).module()("
+        f"torch.load({str(tmp_path / 'rows.pt')!r}))\n"
         f"torch.save(scores.detach(), {str(tmp_path / 'scores.pt')!r})\n"
         "assert 'privlearn' not in sys.modules\n"
     )

@@ -91,7 +91,7 @@ FACTS = {
 
 
 class Watch:
-    """Notes every attempt to run a program or to load code by name while it is open. Audit hooks cannot be taken off."""
+    """Notes every attempt to run a program or to load code by name while open. Audit hooks cannot be taken off."""
 
     EVENTS = (
         "os.system",
@@ -297,7 +297,8 @@ PLANS = (
     b'examples = 6000\nbatch_size = 600\nnoise_multiplier = 6.0\nepochs = 4\nsampling = "shuffle"\ndelta = 1e-5\n'
     b'schedule = "exp:k=0.01"\nclip-norm = 0.1\npca = 60\nmodel = "mlp:100"\njson = true\n',
     b'examples = 1000\nepsilon = 2.0\nepochs = 3\nrange = [0, 1]\nseed = 3\nadjacency = "add_remove"\n# a comment\n',
-    b'examples = 1000\nrho = 0.5\nsampling = "full"\nsolve = "epochs"\nnoise_multiplier = 8\nclip = "layer"\ngroup_size = 2\n',
+    b'examples = 1000\nrho = 0.5\nsampling = "full"\nsolve = "epochs"\nnoise_multiplier = 8\n'
+    b'clip = "layer"\ngroup_size = 2\n',
 )
 
 

@@ -1,4 +1,4 @@
-"""Damaged files are read as what they say, or refused in privlearn's own words: no other error, and nothing is executed."""
+"""Damaged files are read as what they say, or refused in privlearn's own words: no other error, nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named checks of runs that are driven by hand, of nested batches, of rows fetched by index and of worlds of processes."""
+"""Named checks of runs driven by hand, of nested batches, of rows fetched by index and of worlds of processes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def read(folder: Path, x: Any, y: Any, x_test: Any) -> list[Callable[[], pv.Data
 
 @check
 def check_training_rows_are_not_tested_on() -> None:
-    """Some of them, in any order, others among them, in another type: refused by every reader. Rows of others are not."""
+    """Some of them, in any order, mixed with others, in another type: refused by every reader. Other rows are not."""
     x, y = rows()
     fresh, _ = rows(seed=1)
     tests = {
@@ -82,7 +82,7 @@ def check_training_rows_are_not_tested_on() -> None:
 
 @check
 def check_rows_that_are_often_alike_may_be_tested_on() -> None:
-    """Of three columns of yes and no nearly every fresh row is like some training row; the table itself is still refused."""
+    """Of three binary columns nearly every fresh row is like some training row; the table itself is still refused."""
     made_up = np.random.default_rng(0)
     x = made_up.integers(2, size=(120, 3)).astype(float)
     y = made_up.integers(3, size=120)
@@ -174,7 +174,7 @@ def methods(data: pv.Dataset) -> dict[str, Callable[[Ledger], Any]]:
 
 @check
 def check_one_process_trains() -> None:
-    """With what torchrun, mpirun or srun say to each of several processes: refused, nothing charged, begun or written."""
+    """In one of several processes of torchrun, mpirun or srun: refused, nothing charged, begun or written."""
     for name, method in methods(dataset()).items():
         ledger = Ledger()
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):

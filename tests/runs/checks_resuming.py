@@ -135,7 +135,7 @@ RUNS = [
 
 @check
 def check_a_run_in_pieces_ends_where_the_whole_one_does() -> None:
-    """Stopped after every other step, or every few, and gone on with: bit for bit the same weights, and the same charges."""
+    """Stopped after every other step, or every few, and continued: bit for bit the same weights and charges."""
     for run in RUNS:
         whole = run.go()
         for stop in (2, 4):
@@ -377,7 +377,7 @@ def check_two_runs_are_not_promised_the_same_budget() -> None:
 
 @check
 def check_charges_on_paper_run_ahead_and_are_settled() -> None:
-    """Blocks grow, and what is on paper at the end is what was charged: also when an earlier process may have drawn more."""
+    """Blocks grow, and at the end the paper has what was charged, also if an earlier process may have drawn more."""
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])
         ledger = Ledger.open(here / "ledger", create=True)
@@ -435,7 +435,7 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 @check
 def check_a_slip_in_a_ledgers_name_is_no_new_ledger() -> None:
-    """Without a budget a file must be there, also for a copy that was sent to another process; nothing is made of a slip."""
+    """Without a budget a file must be there, also for a copy sent to another process; nothing is made of a slip."""
     with folder() as here:
         for name in ("slip", "slip.json"):
             error = must_raise(BadInput, lambda name=name: Ledger.open(here / name))  # type: ignore[misc]

@@ -188,7 +188,7 @@ def check_rules_look_at_the_declared_number() -> None:
 
 @check
 def check_runs_in_python_divide_by_the_declared_number() -> None:
-    """`pv.train`, `pv.dpsgd` and `pv.dpmac` on neighbours, one of which has as many rows as are declared: equal settings."""
+    """`pv.train`, `pv.dpsgd`, `pv.dpmac` on neighbours, one of them with as many rows as declared: equal settings."""
     steep = {"schedule": pv.schedules.Constant(2.0), "epochs": 1, "examples": ROWS, "adjacency": ADD}
 
     def by(plan: pv.Plan, method: Callable[..., Any], loss: Any) -> Callable[[pv.Dataset], Any]:

@@ -64,7 +64,7 @@ def content(path: Path) -> bytes:
 
 
 def main(folder: Path, most: int, options: list[str]) -> None:
-    """Kill until the run ends, or `most` times, then let it end; then run it again, or on from its beginning, undisturbed."""
+    """Kill until the run ends or `most` times, then let it end; run it again, or on from its beginning, undisturbed."""
     made_up = random.Random(most)
     quietly(
         folder, lambda: cli.main([*TRAIN, "--epochs", "1", "--out", str(folder / "warm")])

@@ -90,7 +90,7 @@ def check_a_fit_costs_what_was_asked_for() -> None:
 
 @check
 def check_estimators_and_their_clones_have_one_ledger() -> None:
-    """A second fit, clones (also of one that was never fitted), copies and searches: all is on one ledger, and warned of."""
+    """A second fit, clones (also of an unfitted one), copies and searches: all is on one ledger, and warned of."""
     for name in DECLARED:
         first = DECLARED[name]()
         twins = [copy.copy(first), copy.deepcopy(first), clone(first)]
@@ -118,7 +118,7 @@ def check_estimators_and_their_clones_have_one_ledger() -> None:
 
 @check
 def check_a_ledger_is_a_limit_for_all_clones() -> None:
-    """With `ledger=`, what goes beyond its budget is refused in clones, too; and `privacy_` is the ledger's guarantee."""
+    """With `ledger=`, what exceeds its budget is refused in clones, too; and `privacy_` is the ledger's guarantee."""
     for name in DECLARED:
         plan = fitted(name).result_.plan
         ledger = pv.Ledger(pv.sklearn.budget_for(plan, fits=2, delta=1e-5))

@@ -155,7 +155,7 @@ def check_one_row_moves_rows_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_blocks_make_no_difference() -> None:
-    """One row at a time, a few, or all: the same statistics, rows that the sample does not have left out, data untouched."""
+    """One row at a time, a few, or all: the same statistics, rows outside the sample left out, data untouched."""
     x, y = some_rows()
     before = x.clone()
     sample = one_sample(pv.Poisson(0.5), len(x))
@@ -228,7 +228,7 @@ def check_every_plan_costs_what_it_says() -> None:
 
 @check
 def check_noise_of_statistics_has_the_stated_scale() -> None:
-    """Counts, sums and moments on no rows: noise alone, of z sensitivity / share; joint, with shares that add up to one."""
+    """Counts, sums and moments on no rows: noise alone, of z sensitivity / share; joint, shares that sum to one."""
     empty = torch.full((1, 40_000), math.nan), torch.zeros(1, dtype=torch.int64)
     split = (0.2, 0.3, 0.5)
     for adjacency, factor in ((ADD, (1.0, 1.0, 1.0)), (REPLACE, (math.sqrt(2), 2.0, math.sqrt(2)))):
@@ -283,7 +283,7 @@ def check_one_shot_selection_has_the_stated_law() -> None:
 
 @check
 def check_randomised_response_has_the_stated_law() -> None:
-    """A true label e^epsilon times as often as each other one; an empty row reports any alike; charged before it is drawn."""
+    """A true label e^epsilon times as often as any other; an empty row reports any alike; charged before the draw."""
     n, epsilon = 60_000, 1.2
     for present in (True, False):
         ledger = Ledger()

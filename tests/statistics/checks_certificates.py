@@ -35,7 +35,7 @@ def plans_that_choose() -> list[ChoosingPlan]:
 
 @check
 def check_the_chosen_features_are_told_and_no_others() -> None:
-    """Settings, certificate and card name what the model keeps, in its order; scores only where statistics were released."""
+    """Settings, certificate and card name what the model keeps, in order; scores only if statistics were released."""
     data = named(*some_rows(60))
     for plan in plans_that_choose():
         result = carried_out(plan, data)

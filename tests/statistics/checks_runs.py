@@ -59,7 +59,7 @@ def check_distances_and_t_statistics_choose_what_they_say() -> None:
 
 @check
 def check_welch_statistics_have_the_variance_of_each_class() -> None:
-    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same moments are what they were."""
+    """Against scipy's, for classes of different sizes and spreads; pooled variances of the same moments stay."""
     generator = torch.Generator().manual_seed(2)
     y = torch.tensor([0] * 40 + [1] * 60 + [2] * 90)
     x = torch.randn(190, 6, generator=generator, dtype=torch.float64) + y[:, None] * torch.linspace(0, 1, 6)
@@ -88,7 +88,7 @@ def check_welch_statistics_have_the_variance_of_each_class() -> None:
 
 
 def toy(seed: int, n: int = 400, p: int = 2000, m: int = 20) -> tuple[Tensor, Tensor]:
-    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2; numbers within [-1, 1]."""
+    """Two classes of n rows; the first m features have means 1/2 and -1/2, all deviate by 1/2; values in [-1, 1]."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2 * n, p, generator=generator) / 2
     y = torch.arange(2 * n) % 2
@@ -256,7 +256,7 @@ def check_the_literal_release_is_never_published() -> None:
 
 @check
 def check_a_selection_before_training_is_in_the_price() -> None:
-    """Its event comes first, its transform is published, and a ledger has both; labels of other classes are refused first."""
+    """Its event is first, its transform is published, a ledger has both; labels of other classes are refused first."""
     x, y = some_rows(30)
     x = x.float() / (1 + x.float().abs())
     for way in ("means", "gumbel"):

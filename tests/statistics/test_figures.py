@@ -18,7 +18,7 @@ from privlearn.transforms.select import SelectFeatures
 
 
 def test_the_published_constant_beside_the_exact_one() -> None:
-    """sqrt(2 ln(1/delta)) / epsilon is more than zero-out needs at epsilon 1; for exchanged rows it is half of enough."""
+    """sqrt(2 ln(1/delta)) / epsilon is more than zero-out needs at epsilon 1, and half of enough for replaced rows."""
     published = math.sqrt(2 * math.log(1e5))
     assert published == pytest.approx(4.798526, abs=1e-6)
     assert 1 / zcdp.gaussian_mu_for(1.0, 1e-5) == pytest.approx(3.730632, abs=1e-6)

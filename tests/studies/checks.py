@@ -142,7 +142,7 @@ def _short(claimed: float, **others: object) -> Call:
 
 @reproduces
 def check_runs_of_dpmac_pay_for_their_projection() -> None:
-    """What a run says it spent is its plan's guarantee, projection included, at exactly the noise that was asked for."""
+    """What a run says it spent is its plan's guarantee, projection included, at exactly the noise asked for."""
     for method in ("dpmac", "dpsgd"):
         setting = _short(8.0, method=method).setting
         found = dpmac.train(0, setting)
@@ -192,7 +192,7 @@ def check_images_are_split_afresh_and_disjoint() -> None:
 
 @reproduces
 def check_settings_are_tried_on_images_held_back() -> None:
-    """The last 5,000 of MNIST, none of them trained on; DP-SGD has as many tries as DP-MAC, and the best is so there."""
+    """The last 5,000 of MNIST, none trained on; DP-SGD has as many tries as DP-MAC, and the best is so there."""
     setting = dpmac_mnist.held_back(_short(2.0, method="dpsgd", noise=None, epsilon=2.0)).setting
     plan, ledger = dpmac.plan_of(setting), Ledger()
     held, whole = (dpmac._rows(replace(setting, held=each), 0, ledger, plan) for each in (True, False))

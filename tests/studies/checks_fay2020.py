@@ -60,7 +60,7 @@ def check_codes_cost_what_is_stated() -> None:
 
 @reproduces
 def check_images_of_mnist_are_public_private_or_tested_on() -> None:
-    """The first 9,000 test images are public, without their labels; the last 1,000 are tested on; records are none of them."""
+    """The first 9,000 test images are public, without their labels; the last 1,000 are tested on; none is a record."""
     found = votes.parts()
     x, y = digits()
     assert np.array_equal(found.pool.x, x[:9000])
@@ -114,7 +114,7 @@ def check_the_lower_half_is_hidden() -> None:
 
 @reproduces
 def check_kept_answers_are_those_of_their_queries() -> None:
-    """The first queries get their own answers, a teacher without any stays without, and the number of teachers stays."""
+    """The first queries get their own answers, a teacher without any stays without, the number of teachers stays."""
     said = [torch.arange(6.0)[:, None] + 10 * number for number in range(3)]
     kept = Kept([*said, None])
     assert kept.count == 4
@@ -161,7 +161,7 @@ def check_winners_are_believed_and_counts_weighed() -> None:
 
 @reproduces
 def check_students_learn_classes_in_every_way() -> None:
-    """A small run: each way's student has a score for each class, and is better than chance on labels that are right."""
+    """A small run: each way's student has a score for each class, and beats chance on labels that are right."""
     images, labels = torch.from_numpy(digits()[0][:300].copy()), torch.from_numpy(digits()[1][:300]).long()
     scores = torch.zeros(200, 10, dtype=torch.float64)
     scores[torch.arange(200), labels[:200]] = 50.0

@@ -109,7 +109,7 @@ def check_releases_cost_what_is_stated() -> None:
 
 @check
 def check_private_rows_are_not_chosen_by() -> None:
-    """As many rows of each class as asked for, others to choose by, the data's own test rows; other seeds, other rows."""
+    """As many rows of each class as asked for, others to choose by, the data's test rows; other seeds, other rows."""
     with with_digits():
         found, other = (releases.parts("digits", 50, seed) for seed in (0, 1))
         whole = releases.parts("digits", None, 0)

@@ -62,7 +62,7 @@ def test_images_are_moved_by_two_pixels_at_most_and_nothing_is_added() -> None:
 
 
 def test_runs_of_pate_are_found_again(tmp_path: Path) -> None:
-    """What is written for a run gives the same outcome; settings that differ have different keys, also across studies."""
+    """What is written for a run gives the same outcome; different settings have different keys, also across studies."""
     reached = Outcome(
         teacher=0.9, plurality=0.92, answers=(0.9, 0.8), test=((0.8, 0.9, 0.95),) * 2, epsilons=(2.0, 2.0)
     )

@@ -1,4 +1,4 @@
-"""Figures of the studies of feature selection: the toy model in small, settings that are told apart, and what is written."""
+"""Figures of the studies of feature selection: the toy model in small, settings told apart, and what is written."""
 
 from __future__ import annotations
 

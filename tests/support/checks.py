@@ -1,4 +1,4 @@
-"""The registry of named checks: `check_...` functions in the `checks*.py` of every room, entered when these are imported.
+"""The registry of named checks: `check_...` functions in every room's `checks*.py`, entered when these are imported.
 
 Every check raises (an AssertionError or an error of privlearn's) if its property does not hold. All are seeded. Tests
 run them on the code as it is; planted bugs must make them fail.

@@ -49,7 +49,7 @@ def translated(rows: int = 40, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """A collate function that pads to the longest, as those of transformers do; a text is its own target if it has none."""
+    """A collate function that pads to the longest, as transformers' do; a text without a target is its own target."""
     longest = max(len(row["input_ids"]) for row in rows)
 
     def filled(values: list[int], fill: int) -> list[int]:

@@ -53,7 +53,7 @@ _TIMES = re.compile(r'"seconds": [\d.e-]+|seconds +[\d.]+|\d:\d\d:\d\d|-:--:--')
 
 @dataclass
 class Transcript:
-    """What can be seen of a run (`seen`, in order), what it released, and, unseen, what its sums were before the noise."""
+    """What can be seen of a run (`seen`, in order), what it released, and, unseen, its sums before the noise."""
 
     seen: list[Any] = field(default_factory=list)
     released: list[list[Tensor]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Transcript:
 
 
 class Stream:
-    """A random stream that writes down what is asked of it. With `rows`, how many rows ask for numbers stays its secret."""
+    """A random stream that records what is asked of it. With `rows`, how many rows ask for numbers stays secret."""
 
     def __init__(self, name: str, stream: Any, seen: list[Any], rows: bool = False) -> None:
         self._name, self._stream, self._seen, self._rows = name, stream, seen, rows

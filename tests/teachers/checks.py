@@ -184,7 +184,7 @@ def check_one_teacher_moves_codes_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_box_bounds_hold_for_every_corner() -> None:
-    """Against the exact maximum over all corners; never above sqrt(d) for orthonormal rows; tight for a single coordinate."""
+    """Against the maximum over all corners; never above sqrt(d) for orthonormal rows; tight for a single coordinate."""
     made_up = torch.Generator().manual_seed(3)
     for size, kept in ((8, 1), (8, 3), (10, 10)):
         rows = torch.linalg.qr(torch.randn(size, size, generator=made_up, dtype=torch.float64))[0][:kept]
@@ -200,7 +200,7 @@ def check_box_bounds_hold_for_every_corner() -> None:
 
 @check
 def check_centres_lie_in_the_box() -> None:
-    """A teacher that can't be used takes the place of a target in the box, also where the reducer's centre is outside."""
+    """A teacher that can't be used takes the place of a target in the box, also if the reducer's centre is outside."""
     far = teachers.Identity(SIZE, 5.0)
     for corner in (torch.zeros(2, *SIZE), torch.ones(2, *SIZE)):
         one, bound = _sums(pv.teachers.Box(6), far, [corner])
@@ -242,7 +242,7 @@ def check_one_teacher_moves_votes_by_at_most_the_sensitivity() -> None:
 
 @check
 def check_a_teacher_that_cannot_be_used_gives_the_centre() -> None:
-    """Only for the query on which it can't: what a teacher that says the centre gives, or code 0 where codes are bounded."""
+    """Only for the query it can't answer: as a teacher that says the centre, or code 0 where codes are bounded."""
     for name, reducer in all_reducers().items():
         said = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(1))
         broken, central = said.clone(), said.clone()
@@ -299,7 +299,7 @@ def _odd(queries: int) -> list[Any]:
 
 @check
 def check_what_a_teacher_says_is_never_refused() -> None:
-    """Whatever its shape and type: no error and no warning, nothing in its place, and the others' answers as they were."""
+    """Whatever its shape and type: no error, no warning, nothing in its place, and the others' answers as they were."""
     votes, maps = torch.tensor([0, 1, 2]), torch.randn(3, *SIZE, generator=torch.Generator().manual_seed(0))
     cases: list[tuple[pv.teachers.PatePlan, Any, Tensor, list[Any]]] = [
         (pv.teachers.PatePlan(3, 3, pv.teachers.Votes(3), 5.0), None, votes, [maps]),
@@ -359,7 +359,7 @@ class _Fails(teachers.Reducer):
 
 @check
 def check_an_encoder_that_fails_on_a_teacher_says_nothing() -> None:
-    """What fails on a teacher's targets is the centre; what fails on the centre, too, is the encoder's fault, and told."""
+    """What fails on a teacher's targets is the centre; failing on the centre, too, is the encoder's fault, and told."""
     large, fine = torch.full((2, *SIZE), 10.0), torch.ones(2, *SIZE)
     one, two = (_sums(pv.teachers.Ball(9.0), _Fails(), said)[0] for said in ([fine, large], [fine, None]))
     assert torch.equal(one, two)
@@ -400,7 +400,7 @@ def check_every_query_is_charged_before_its_noise() -> None:
 
 @check
 def check_the_noise_is_fresh_and_of_the_size_that_was_planned() -> None:
-    """On means of codes noise_std, on counts sqrt(2) times the multiplier, independent of each other; the divisor is K."""
+    """On means of codes noise_std, on counts sqrt(2) times the multiplier, all independent; the divisor is K."""
     shape = (40, 50)
     plan = pv.teachers.PatePlan(6, 4, pv.teachers.Ball(0.5), noise_multiplier=8.0)
     target = 0.01 * torch.ones(6, *shape)
@@ -475,10 +475,9 @@ def codes_as_released(said: Any, reducer: Any, aggregate: Any) -> Tensor:
 
 @check
 def check_noiseless_codes_are_the_mean_of_encode() -> None:
-    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of what the encoder makes of their answers, decoded.
+    """Fay et al. 2020, Algorithms 1 and 2: the mean over all teachers of their encoded answers, decoded.
 
-    No code of the autoencoder is clipped, wherever in the unit ball it lies, and a teacher that can't be used has code
-    0.
+    No code of the autoencoder is clipped, wherever in the unit ball it lies, and an unusable teacher has code 0.
     """
     fitted = all_reducers()
     said = [2.0 * target for target in torch.randn(3, 4, *SIZE, generator=torch.Generator().manual_seed(2))]
@@ -501,7 +500,7 @@ def check_noiseless_codes_are_the_mean_of_encode() -> None:
 
 @check
 def check_confident_votes_pay_for_every_test() -> None:
-    """Each query asked pays for its test, each answer for itself, until as many were given as were paid for; no more."""
+    """Each query asked pays for its test, each answer for itself, until as many are given as were paid for; no more."""
     agreed = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1])
     votes = [agreed if k < 12 else torch.where(torch.arange(8) % 4 == 3, 0, agreed) for k in range(30)]
     plan = pv.teachers.PatePlan(8, 30, pv.teachers.ConfidentVotes(2, 25.0, 3, 0.4), noise_multiplier=0.05)
@@ -528,7 +527,7 @@ def check_confident_votes_pay_for_every_test() -> None:
 
 @check
 def check_the_noisy_count_decides_who_is_answered() -> None:
-    """With noise as large as the counts as many queries pass the test as the normal curve says, on either side of it."""
+    """With noise as large as the counts, queries pass the test as often as the normal curve says, on either side."""
     queries = 400
     unanimous = [torch.zeros(queries)] * 30
     for threshold in (30.0, 40.0, 20.0):

@@ -95,7 +95,7 @@ def check_sites_are_not_for_replaced_records() -> None:
 
 @check
 def check_records_of_persons_are_not_for_replaced_records() -> None:
-    """Assigned by person, a record that becomes another person's moves two teachers: refused, whatever the group size."""
+    """Assigned by person, a record that becomes another person's moves two teachers: refused, for any group size."""
     ids = np.repeat(np.arange(20), 3)
 
     def votes(groups: Any) -> Tensor:

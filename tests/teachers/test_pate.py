@@ -116,8 +116,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a file that is not there": (lambda: teachers.Given("nowhere.npz"), "no file nowhere.npz"),
     "a recipe that is none": (lambda: teachers.Trained(private(), 3, 2), "recipe is 3"),  # type: ignore[arg-type]
     "spreading what is no class": (
-        lambda: ask(coded(), Said(*MAPS, MAPS[0]), teachers_module.Identity(SIZE), student=pv.teachers.Student(linear,
-                                                                                                               spread=pv.teachers.Spread())),
+        lambda: ask(coded(), Said(*MAPS, MAPS[0]), teachers_module.Identity(SIZE),
+                    student=pv.teachers.Student(linear, spread=pv.teachers.Spread())),
         "leave out spread=",
     ),
 }  # fmt: skip
@@ -258,7 +258,7 @@ def test_beliefs_follow_bayes() -> None:
 
 
 def test_made_up_answers_look_like_the_plans() -> None:
-    """As many as are asked for, or as the plan asks, or as there are inputs; noise of the plan's size; every class occurs."""
+    """As many as asked for, as the plan asks, or as there are inputs; noise of the plan's size; every class occurs."""
     for queries, expected in ((None, 30), (7, 7), (100, 40)):
         made_up = Answers.made_up(PLAN, None, INPUTS, queries=queries)
         assert len(made_up.targets) == expected

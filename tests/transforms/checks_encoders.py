@@ -1,4 +1,4 @@
-"""Named checks of public features: each example by itself, kept for the rows that they are of, and certified as they were."""
+"""Named checks of public features: each example alone, kept for the rows they are of, and certified as they were."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def check_blocks_make_no_difference_to_least_squares() -> None:
 
 @check
 def check_noise_of_least_squares_has_the_stated_scale() -> None:
-    """On no rows: noise alone; X'X's symmetric, louder on its diagonal, and its spectral norm what the ridge is made of."""
+    """On no rows: noise alone; X'X's symmetric, louder on its diagonal, and the ridge is made of its spectral norm."""
     empty = torch.full((1, 300), math.nan), torch.zeros(1, dtype=torch.int64)
     for adjacency, factors in ((ADD, (1.0, 1.0)), (REPLACE, (2 * R / math.hypot(R, C), math.sqrt(2)))):
         ledger = pv.Ledger()
@@ -139,7 +139,7 @@ def check_noise_of_least_squares_has_the_stated_scale() -> None:
 
 @check
 def check_least_squares_is_what_it_says() -> None:
-    """Hardly any noise: the normal equations, with an intercept, whatever the classes' sizes; negative eigenvalues are 0."""
+    """Hardly any noise: the normal equations, with intercept, for classes of any size; negative eigenvalues are 0."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(400, 4, generator=generator, dtype=torch.float64) + 1
     y = (x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64) > 1.9).long() + 0
@@ -159,7 +159,7 @@ def check_least_squares_is_what_it_says() -> None:
 
 @check
 def check_heads_from_statistics_stand_behind_public_features() -> None:
-    """As on features made beforehand, for both heads and rows; named in the certificate, which is recomputed and verifies."""
+    """As on precomputed features, for both heads and rows; named in the certificate, recomputed by verification."""
     data = encoder_checks.images(30)
     made = encoder_checks.Scattering(1)(torch.from_numpy(data.x).float() / 255)
     numbers = math.prod(made.shape[1:])
@@ -214,7 +214,7 @@ def trained(plan: pv.Plan, data: Any, **more: Any) -> pv.Result:
 
 @check
 def check_moments_are_those_of_clipped_rows() -> None:
-    """Hardly any noise: mean and deviation of clipped rows, number by number; rows clipped and of one length afterwards."""
+    """Hardly any noise: mean and deviation of clipped rows, by coordinate; then rows are clipped and of one length."""
     x = some_rows(400)[0].float()
     clipped = x * (R / x.norm(dim=1, keepdim=True)).clamp(max=1)
     made = moments(1e-5).fit(x, ADD, pv.Ledger(), pv.Streams.new(0).noise)
@@ -229,7 +229,7 @@ def check_moments_are_those_of_clipped_rows() -> None:
 
 @check
 def check_moments_are_in_the_price() -> None:
-    """One Gaussian release, charged first and of the whole noise; a constant feature is not blown up; published, verified."""
+    """One Gaussian release, charged first, of the whole noise; constant features not blown up; published, verified."""
     plan = with_moments()
     assert math.isclose(zcdp.rho(plan.front[0].event()), 0.5 / 9)
     x, y = some_rows(30)
@@ -307,7 +307,7 @@ def check_neighbouring_runs_with_moments_look_the_same() -> None:
 
 @check
 def check_rates_know_rows_of_public_norm() -> None:
-    """After moments, and for normalised features in a folder, all rows have one norm: the rule for a score's noise holds."""
+    """After moments, and for a folder's normalised features, all rows have one norm: the rule for score noise holds."""
     plan = pv.Plan(pv.Poisson(0.1), epochs=3, clip=pv.Flat(0.1)).calibrate(epsilon=2.0, delta=1e-5)
     data = pv.Dataset(np.zeros((40, 4), np.float32), np.zeros(40, int), classes=3)
 
@@ -335,7 +335,7 @@ def folder_of(path: Path, data: pv.Dataset, spec: str, **more: Any) -> FeatureFo
 
 @check
 def check_a_folder_trains_what_its_encoder_trains() -> None:
-    """The same weights as with the encoder at work; certified under the declared name, and nothing of the rows with it."""
+    """The same weights as with the encoder at work; certified under the declared name, with nothing of the rows."""
     data = encoder_checks.images()
     with tempfile.TemporaryDirectory() as name, code(LINEAR) as spec:
         path, out = Path(name) / "features", Path(name) / "model"
@@ -429,7 +429,7 @@ def check_a_folder_is_read_in_every_form() -> None:
 
 @check
 def check_a_certificate_of_a_folder_names_its_encoder() -> None:
-    """Another name, digest or kind than in the configuration does not verify, also where all digests of parts are right."""
+    """Another name, digest or kind than configured does not verify, also where all digests of parts are right."""
     data = encoder_checks.images()
     for change in ({"spec": "precomputed by theirs"}, {"digest": "cd" * 32}, {"kind": "scatter"}):
         with tempfile.TemporaryDirectory() as name, code(LINEAR) as spec:

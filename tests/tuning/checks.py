@@ -134,7 +134,7 @@ def check_selection_draws_by_its_probabilities() -> None:
 
 @check
 def check_selection_is_within_its_range() -> None:
-    """The privacy loss of neighbours' draws has a range of at most epsilon, and attains it, whichever way counts move."""
+    """The privacy loss of neighbours' draws has a range of at most epsilon, and attains it, however counts move."""
     rng_ = np.random.default_rng(0)
     for one_way in (True, False):
         # With noise of 1 on the second of two, the scale is how much worse it may be and still win.
@@ -324,7 +324,7 @@ def mixture_delta(sigmas: tuple[float, float], epsilon: float) -> float:
 
 @check
 def check_disjoint_blocks_cost_their_dearest() -> None:
-    """By privacy loss distributions too: never less than the truth, and exactly what the dearest block costs by itself."""
+    """By privacy loss distributions too: never less than the truth, and exactly the cost of the dearest block alone."""
     blocks = Parallel((Gaussian(1.0), Gaussian(2.0)))
     for epsilon in (0.5, 2.0):
         delta = mixture_delta((1.0, 2.0), epsilon)
@@ -361,7 +361,7 @@ def check_one_of_several_costs_the_dearest() -> None:
 
 @check
 def check_selection_by_the_paper_and_by_the_eighth() -> None:
-    """Yu et al. charge epsilon^2 / 2 for exp(-epsilon z / 2): 4 times the bounded range's, 16 times what counts cost."""
+    """Yu et al. charge epsilon^2 / 2 for exp(-epsilon z / 2): 4 times the bounded range, 16 times what counts cost."""
     epsilon = 0.6
     assert math.isclose(zcdp.rho(Selection(epsilon)), epsilon**2 / 8)  # any scores of sensitivity 1
     assert math.isclose(zcdp.rho(Selection(epsilon / 2)), epsilon**2 / 32)  # the same draw, where counts move one way
@@ -474,7 +474,7 @@ def check_losing_models_are_not_kept() -> None:
 
 @check
 def check_candidates_are_held_to_their_plan() -> None:
-    """A training that spends more, or elsewhere, or nothing, or goes by another plan, is refused, whatever it returns."""
+    """A training that spends more, or elsewhere, or nothing, or by another plan, is refused, whatever it returns."""
 
     def greedy(candidate: Any, rows: Any, ledger: Any, streams: Any) -> Any:
         result = train(candidate, rows, ledger, streams)
@@ -703,7 +703,7 @@ def failing(when: str, *which: float) -> Train:
 
 @check
 def check_a_failed_candidate_is_the_worst_and_says_nothing() -> None:
-    """One that fails while it trains loses silently, and all examples count as its errors; one that refuses is heard."""
+    """One that fails in training loses silently, and all examples count as its errors; one that refuses is heard."""
     for plan in both_ways(300.0):
         try:
             results = [
@@ -829,7 +829,7 @@ def everything_in(value: Any, seen: set[int] | None = None, depth: int = 0) -> s
 
 @check
 def check_losers_leave_no_trace() -> None:
-    """No count, score or weight of any candidate but the chosen one's weights: on screen, in files, in what is returned."""
+    """No count, score or weight of any candidate but the chosen one's weights: on screen, in files, or returned."""
     real_counts, real_release = tune_module.wrong_predictions, tune_module.release
     released: list[float] = []
     trained: list[Any] = []

@@ -160,7 +160,7 @@ def check_grids_keep_the_middle() -> None:
 
 @check
 def check_dice_by_hand() -> None:
-    """Two thirds where one of two voxels is found, 1 for a class that is nowhere, 0 for one that is missed; in the mean."""
+    """2/3 where one of two voxels is found, 1 for a class that is nowhere, 0 for one that is missed; in the mean."""
     found = torch.tensor([[[1, 0, 0]], [[2, 2, 0]]])
     truth = torch.tensor([[[1, 1, 0]], [[0, 2, 2]]])
     assert dice(found, truth, 4) == pytest.approx([(2 / 3 + 1) / 2, (1 + 1 / 2) / 2, 1.0])
@@ -228,7 +228,7 @@ def check_copies_of_a_volume_are_one_example() -> None:
 
 @check
 def check_the_papers_noise_is_on_each_layer() -> None:
-    """Of Fay et al.: on each layer's sum 4 sqrt(6); 118 epochs cost 8 if one layer is released, and 52 with all nine."""
+    """Of Fay et al.: 4 sqrt(6) on each layer's sum; 118 epochs cost 8 if one layer is released, 52 with all nine."""
     from privlearn_studies.fay2020 import segmentation as study
 
     network = pv.models.build("unet", (1, 20, 28, 20), CLASSES, np.random.default_rng(0))
@@ -284,7 +284,7 @@ def check_noise_is_held_back() -> None:
 
 @check
 def check_one_teacher_moves_codes_by_the_diameter() -> None:
-    """Whatever one teacher says, sums of codes move by at most twice the radius, through the whole chain; NaN says nothing."""
+    """Whatever a teacher says, codes' sums move by at most twice the radius, over the whole chain; NaN says nothing."""
     start = small_start()
     rng = torch.Generator().manual_seed(0)
     usual = [torch.rand(5, CLASSES, SIDE, SIDE, SIDE, generator=rng).softmax(1) for _ in range(3)]
@@ -324,7 +324,7 @@ def check_a_view_that_fails_says_nothing() -> None:
 
 @check
 def check_a_start_is_public() -> None:
-    """Volumes that are not declared public are refused, the pool's masks change nothing, and no training changes the start."""
+    """Volumes not declared public are refused, the pool's masks change nothing, and no training changes the start."""
     for name in ("labelled", "pool"):
         secret = {name: scans_of(3, public=False)}
         assert "public" in str(must_raise(BadInput, lambda own=secret: small_start(**own)))
@@ -349,7 +349,7 @@ def check_a_start_is_public() -> None:
 
 @check
 def check_training_what_a_start_gives_leaves_it_public() -> None:
-    """DP-SGD on `start.network`, or on the network that was given, changes neither what PATE begins with nor the reference."""
+    """DP-SGD on `start.network`, or on the given network, changes neither what PATE begins with nor the reference."""
     given = small_net()
     start = Start.learn(
         scans_of(2, 1, public=True), scans_of(5, 2, public=True), given, learning=Training(steps=20), tuning=SHORT
@@ -418,7 +418,7 @@ def small_run() -> Outcome:
 
 @check
 def check_releases_of_the_study_cost_what_is_stated() -> None:
-    """Each way's ledger ends at the target, with noise over the radius of 2 sqrt(N) / (K mu), the paper's 2 / K in a ball."""
+    """Each way's ledger ends at the target; noise over radius is 2 sqrt(N) / (K mu), the paper's 2 / K in a ball."""
     from privlearn.accounting import zcdp
 
     with small_study():

@@ -52,7 +52,7 @@ def by_the_loop(network: nn.Module, x: Tensor, y: Tensor) -> list[list[Tensor]]:
 
 @pytest.mark.parametrize("clip", [pv.clipping.PerLayer(0.05), pv.Flat(0.2)], ids=["layer", "flat"])
 def test_sums_of_the_unets_gradients_are_the_loops(clip: Any) -> None:
-    """In float64, each layer (or the whole) of each example clipped by hand; and a bound that follows the number of layers."""
+    """In float64, each layer (or the whole) of each example clipped by hand; the bound follows the number of layers."""
     network = unet().double()
     x, y = scans_of(5, 3).tensors()
     x = x.double()

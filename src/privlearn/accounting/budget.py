@@ -28,7 +28,7 @@ _LOWEST, _HIGHEST = 1e-9, 1e9
 def bracket(
     good: Callable[[float], bool], high: float, low: float = 0.0, most: float = math.inf
 ) -> tuple[float, float]:
-    """Double `high` until it is good: the last that was not (or `low`), and the first that is, infinite beyond `most`."""
+    """Double `high` until it is good: the last that was not (or `low`) and the first that is, inf beyond `most`."""
     while not good(high):
         low, high = high, 2 * high
         if high > most:

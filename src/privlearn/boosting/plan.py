@@ -1,4 +1,4 @@
-"""`BoostingPlan`: boosting as public numbers. Columns, splits, rounds and noise are fixed before any data are touched."""
+"""`BoostingPlan`: boosting as public numbers. Columns, splits, rounds and noise, fixed before any data are touched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_RELEASES, _MOST_CELLS = 100_000, 1 << 16
 @registered
 @dataclass(frozen=True)
 class Interval:
-    """A column of numbers with declared bounds, cut into bins of equal width. A number beyond a bound is in the last bin.
+    """A column of numbers with declared bounds, in bins of equal width. Numbers beyond a bound are in the last bin.
 
     Attributes:
         low: the declared lower bound; public.

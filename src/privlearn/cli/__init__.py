@@ -49,7 +49,7 @@ _ARGUMENT = re.compile(r"(?<![\w.-])([a-z_]+)=('[^']*'|\([^()]*\)|\w*)")
 
 
 def in_options(message: str, command: str) -> str:
-    """`message` with options of a command in place of the Python arguments that it names, as `examples=N` or as first word.
+    """`message` with options of a command for the Python arguments that it names, as `examples=N` or as first word.
 
     Where an argument stands in a call, or is made of several options, these follow the message. The library knows
     nothing of

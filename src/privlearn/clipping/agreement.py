@@ -125,7 +125,7 @@ class Choice:
         return None, rows
 
     def _alike(self, problem: Problem, batches: Sequence[Leaves], rows: Leaves) -> bool:
-        """Whether rows in which nothing is left out, too, can be computed operation by operation, like single examples."""
+        """Whether rows in which nothing is left out can also be computed operation by operation, as single examples."""
         reason = self.reason
         try:
             way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])

@@ -212,7 +212,7 @@ class FlipAndShift:
         """Refuse rows that are no images, or too small ones.
 
         Raises:
-            BadInput: `shape`, of one row, is neither (height, width) nor (channels, height, width), or shifts leave none.
+            BadInput: `shape`, of one row, is not (height, width) or (channels, height, width), or shifts leave none.
         """
         if len(shape) not in (2, 3):
             raise BadInput(

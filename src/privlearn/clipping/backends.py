@@ -70,8 +70,8 @@ class Problem:
         Raises:
             NotPerExample: there is not one for each row.
         """
-        losses = require_one_each(losses, rows)
-        return losses if self.copies == 1 else losses.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
+        own = require_one_each(losses, rows)
+        return own if self.copies == 1 else own.unflatten(0, (-1, self.copies)).mean(1)  # type: ignore[no-untyped-call]
 
     def forward(self, *leaves: Tensor) -> Tensor:
         """The losses of rows."""
@@ -266,7 +266,7 @@ class Vmap:
 
 @contextmanager
 def gradients_apart(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """For the block no parameter has a gradient (`.grad`); those that it writes are lost, and those before are put back."""
+    """For the block no parameter has a `.grad`; those that it writes are lost, and those before are put back."""
     held = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in held:
         parameter.grad = None

@@ -75,5 +75,5 @@ def kept(norm: float, dtypes: Iterable[torch.dtype]) -> float:
 
 
 def in_steps(values: Tensor) -> Tensor:
-    """`values`, at most 1 in size, rounded towards 0 to multiples of 2^-36: sums below 2^17 are exact in double precision."""
+    """`values`, at most 1 in size, rounded towards 0 to multiples of 2^-36: sums below 2^17 are exact in float64."""
     return (values.double() * 2.0**36).trunc_().mul_(2.0**-36)

@@ -168,7 +168,7 @@ class Capture(TorchFunctionMode):
         copies: rows of the batch for each example.
         layouts: of each call, in order; None to write down the shapes instead.
         batch: of each operation that may move rows, in order, the batch's dimensions of what it moves.
-        shared: of each call, in order, whether it has nothing to do with the batch, but derives from trained parameters.
+        shared: of each call, in order, whether it derives from trained parameters, and not from the batch.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class Capture(TorchFunctionMode):
 
 
 def moving(one: Capture, other: Capture) -> list[set[int]]:
-    """From two captures of made-up rows: for each operation that may move rows, the batch's dimensions of what it moves.
+    """From two captures of made-up rows: for operations that may move rows, the batch's dimensions of what each moves.
 
     Raises:
         NotLayerwise: rows are moved, or put together by a matrix.
@@ -343,8 +343,8 @@ _ALONG: dict[str, tuple[int, int | None]] = {
     **{"sort": (1, -1), "msort": (9, 0), "topk": (2, -1), "unbind": (1, 0)},
 }
 _ANYWHERE = {
-    "take", "put", "masked_select", "masked_scatter", "index_put", "flipud", "unique", "_return_output", "_return_inverse",
-    "_return_counts", "unique_consecutive", "_unique_impl", "_unique2",
+    "take", "put", "masked_select", "masked_scatter", "index_put", "flipud", "unique", "_return_output",
+    "_return_inverse", "_return_counts", "unique_consecutive", "_unique_impl", "_unique2",
 }  # fmt: skip
 _LOOK_UP = {"embedding", "embedding_bag"}
 

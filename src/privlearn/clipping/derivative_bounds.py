@@ -143,7 +143,7 @@ class Derivatives:
 @registered
 @dataclass(frozen=True)
 class Analytic:
-    """Bound derivatives by the weights and by what a layer can see, in place of clipping (Harder et al. 2019, appendices).
+    """Bound derivatives by the weights and bounds on inputs, in place of clipping (Harder et al. 2019, appendices).
 
     With noise `Derivatives` trains far better: these bounds are for the worst example, and large where weights are.
 

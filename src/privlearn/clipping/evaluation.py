@@ -88,7 +88,7 @@ class RightAnswers:
     def count(
         self, sample: Sample, x: Tensor, y: Tensor, adjacency: Adjacency, examples: Tensor | None = None
     ) -> Bounded:
-        """The right answers less the wrong ones, halved, over the examples that `sample` drew; sensitivity computed here.
+        """The right answers less the wrong ones, halved, over the examples `sample` drew; sensitivity computed here.
 
         An example adds 1/2 or -1/2. One without an answer adds nothing, like one that is not there: it may be the empty
         one of zero-out neighbours. An example of several rows adds their mean.
@@ -109,7 +109,7 @@ class RightAnswers:
         return Bounded((each.sum().view(1),), adjacency.sum_sensitivity(HALF), adjacency, sample)
 
     def _can_be_together(self, x: Tensor, y: Tensor) -> bool:
-        """Whether rows can be computed at once: tried on made-up ones of the shape and type of `x`, so that no row decides.
+        """Whether rows can be computed at once: tried on made-up ones of `x`'s shape and type, so that no row decides.
 
         Not where a model draws random numbers in evaluation mode, too: a row less would give the others' to other rows.
         """
@@ -321,7 +321,7 @@ def _right(model: nn.Module, data: Dataset) -> Tensor:
 
 
 def _weights(data: Dataset) -> Tensor:
-    """What each row counts for: 1, or its share of a person's rows; 0 for an empty row, which is not finite. float64."""
+    """What each row counts for: 1, or its share of a person's rows; 0 for an empty (not finite) row. float64."""
     x, _ = data.tensors()
     full = x.isfinite().view(len(x), math.prod(x.shape[1:])).all(1).double()
     if data.groups is None or not persons_in(np.asarray(data.groups)):

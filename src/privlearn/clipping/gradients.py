@@ -307,7 +307,7 @@ class ClippedGradients:
     def _chunks(self, rows: Rows, examples: NDArray[np.int64]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         """The examples that are computed at once: rows of one shape, whose company changes no other row."""
         first = (self._way, self._chunk)
-        groups: Any = rows.by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]  # type: ignore[attr-defined]
+        groups: Any = cast(Any, rows).by_shape(examples, self._suits) if _padded(rows) else [(rows, examples)]
         for data, own in groups:
             assert self._chunk is not None
             size = min(self._chunk, BLOCK)
@@ -318,7 +318,7 @@ class ClippedGradients:
             self._way, self._chunk = first
 
     def _suits(self, rows: Rows) -> bool:
-        """Turn to rows of the shapes of these; False if they can't be computed, which made-up rows of these shapes tell."""
+        """Turn to rows of the shapes of these; False if made-up rows of these shapes can't be computed."""
         shapes = _shapes(rows)
         if shapes not in self._ways:
             before = self._random.active
@@ -336,7 +336,7 @@ class ClippedGradients:
         try:
             gradients, losses, squares, finite = self._finite(data, rows)
         except Exception:
-            # One of them can't be fetched or computed (a label that the loss refuses): halves find it, and it adds nothing.
+            # One of them can't be fetched or computed (a label that the loss refuses): halves find it; it adds nothing.
             for half in rows.tensor_split(2) if len(rows) > 1 else ():
                 self._add_clipped(data, half, sums, clipped)
             return

@@ -17,7 +17,7 @@ from privlearn.errors import BadInput, NotPerExample
 
 #: (outputs, targets) to one value for each example, shape (batch,); or (model, batch) to that, where the first
 #: parameter is called `model`. Losses are tried on made-up rows, of random numbers. For models that refuse those, a
-#: loss of the model and the batch has `made_up`, which makes of such a batch one as the data are; it never sees the data.
+#: loss of the model and the batch has `made_up`, which makes such a batch look like the data; it never sees the data.
 Loss = Callable[..., Tensor]
 
 
@@ -110,7 +110,7 @@ class ModelLoss:
 
 
 def same_loss(one: Loss | None, other: Loss | None) -> bool:
-    """Whether two losses are one: also a function that is made anew in each turn of a loop, of the same code and values."""
+    """Whether two losses are one: also a function that is made anew each time, of the same code and values."""
     one, other = (loss.function if isinstance(loss, ModelLoss) else loss for loss in (one, other))
     if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
         return one == other
@@ -140,7 +140,7 @@ def require_one_each(losses: Any, rows: int) -> Tensor:
 
 
 def losses_of(model: nn.Module, loss: Loss, leaves: Sequence[Tensor], shape: BatchShape = PAIR) -> Any:
-    """What `loss` gives for a batch: a model is called with a tensor, with all of a tuple, or with a dictionary's names."""
+    """What `loss` gives for a batch: a model is called with a tensor, all of a tuple, or a dictionary's names."""
     if shape is PAIR:
         return loss(model(leaves[0]), leaves[1])
     batch = nested(leaves, shape.structure)

@@ -63,7 +63,7 @@ class RowRandom:
         return self._keyed(self._examples, layouts, purpose)
 
     def alone(self, number: int, purpose: int = 0) -> AbstractContextManager[object]:
-        """A block in which only the example at place `number` is computed. It draws what it draws `together` with others."""
+        """A block in which only example `number` is computed. It draws what it draws `together` with others."""
         return self._keyed(self._examples[number : number + 1], None, purpose)
 
     def _keyed(
@@ -302,7 +302,7 @@ def foreign_state() -> str:
 
 @contextmanager
 def generators_at(seed: int) -> Iterator[None]:
-    """For the block: PyTorch's, numpy's and Python's global random generators at `seed`. All are then what they were."""
+    """For the block: PyTorch's, numpy's and Python's global generators at `seed`. All are then what they were."""
     legacy, plain = np.random.get_state(), random.getstate()  # noqa: NPY002 - what estimators draw from
     with torch.random.fork_rng():
         draw_from(seed)

@@ -1,4 +1,4 @@
-"""Class statistics of bounded rows, in one pass over blocks: counts, sums and second moments, and sensitivities for them.
+"""Class statistics of bounded rows, in one pass over blocks: counts, sums and second moments, and their sensitivities.
 
 Of one row x of class c, clipped to L2 norm R, the counts get the unit vector of c, the class sums x in row c, and the
 pooled second moments x^2, number by number. So one row adds at most 1, R and R^2 (|x^2|_2 <= |x|_2^2). Exchanging it
@@ -107,7 +107,7 @@ def least_squares_sums(
     constant: float,
     prepare: Prepare | None = None,
 ) -> tuple[Bounded, Bounded]:
-    """X'Y and X'X over the rows of the sample, each clipped to `norm` and followed by a constant; sensitivities computed here.
+    """X'Y and X'X over the sample's rows, each clipped to `norm` and followed by a constant, and sensitivities.
 
     With the constant c a row x~ = (x, c) is at most r = sqrt(norm^2 + c^2) long. Of a row of class k, the first gets x~
     in column k, and the second x~ x~', given in the layout of `isometric`. So a row adds at most r and r^2, both at
@@ -146,7 +146,7 @@ def least_squares_sums(
 @final
 @dataclass(frozen=True, repr=False)
 class BoxSums:
-    """Counts, to be released, and the class sums of rows whose numbers are clipped to [-bound, bound], which stay private.
+    """Counts, to be released, and class sums of rows with numbers clipped to [-bound, bound], which stay private.
 
     Attributes:
         counts: the number of rows of each class.
@@ -199,9 +199,9 @@ def box_sums(
 def bounded_rows(
     x: Any, sample: Sample, adjacency: Adjacency, *, norm: float, columns: Tensor, prepare: Prepare | None = None
 ) -> Bounded:
-    """The rows of the sample themselves, in some columns, each clipped to `norm`; single precision, shape (rows, columns).
+    """The sample's rows themselves, in some columns, each clipped to `norm`; float32, shape (rows, columns).
 
-    For neighbours with as many rows only: another row, or an empty one, takes the place. Rows that are not finite are 0.
+    For neighbours with as many rows only: another row, or an empty one, takes its place. A row that is not finite is 0.
     """
     positive("norm", norm)
     clipped = torch.empty(len(sample), len(columns))
@@ -222,7 +222,7 @@ def finite_rows(x: Any, sample: Sample, columns: Tensor, prepare: Prepare | None
 def labelled_blocks(
     x: Any, y: Any, sample: Sample, classes: int, columns: Tensor | None, prepare: Prepare | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Copies of a few rows at a time, (rows, features), and whose they are, (rows, classes) of 0 and 1; double precision.
+    """Copies of a few rows at a time, (rows, features), and whose they are, (rows, classes) of 0 and 1; float64.
 
     What is no row (not finite) or has no class is 0 in both. There is at least one block, maybe of no rows.
     """
@@ -305,7 +305,7 @@ def second_moment(
 
 
 def isometric(gram: Tensor) -> Tensor:
-    """A symmetric matrix as the vector of its upper triangle, off-diagonal entries times sqrt(2): as long as the matrix."""
+    """A symmetric matrix as its upper triangle, off-diagonal entries times sqrt(2): a vector of the same norm."""
     upper = gram.triu(1) * math.sqrt(2) + gram.diag().diag()
     i, j = _upper_triangle(len(gram))
     return upper[i, j]

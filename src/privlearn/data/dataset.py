@@ -305,7 +305,7 @@ _AT_ONCE = 1024  # rows
 
 
 def overlap(rows: Any, training: Any) -> tuple[float, float]:
-    """The share of `rows` whose numbers are those of some training row, and the share of training rows that have a twin.
+    """The share of `rows` whose numbers are those of some training row, and of training rows that have a twin.
 
     Where `rows` are fresh, the two are about the same: a fresh row is as likely to be like a training row as another
     training row is. Rows of another shape, or of what are no numbers, have nothing in common.

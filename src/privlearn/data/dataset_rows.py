@@ -1,4 +1,4 @@
-"""Rows of a map-style data set, fetched by index through a collate function: each made by itself, at seeds of its own."""
+"""Rows of a map-style data set, fetched by index through a collate function: each made by itself, at its own seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from privlearn._checks import count
 from privlearn.data.padding import Padding, Shapes, shapes_of
-from privlearn.data.rows import Leaves, Rows, described, digests, inputs_in
+from privlearn.data.rows import Leaves, Rows, Whole, described, digests, inputs_in
 from privlearn.errors import BadInput
 
 #: Rows of a data set are made with PyTorch's, numpy's and Python's generators at this seed, so that none depends on
@@ -33,7 +33,7 @@ _LOOKED_AT, _TRIED = 32, 6
 
 
 @final
-class DatasetRows:
+class DatasetRows(Whole):
     """Rows of a map-style `torch.utils.data.Dataset`, made anew whenever they are asked for, with a collate function.
 
     A row that can't be made or collated raises when it is fetched: who computes with rows takes it for one that is
@@ -156,7 +156,7 @@ class DatasetRows:
         return rows
 
     def try_collate(self) -> None:
-        """Learn how the collate function pads, and refuse one that makes something else of rows together than of each alone.
+        """Learn how the collate function pads, and refuse one that makes rows together different from each alone.
 
         It is tried on a few rows, for the data's curator: before anything is spent, outside the guarantee. Of one that
         changes rows at random, only what it pads with is compared. Whatever it does, rows are collated one by one: this
@@ -190,7 +190,7 @@ class DatasetRows:
 
 
 @final
-class _Batch:
+class _Batch(Whole):
     """Some rows that are there already.
 
     Args:
@@ -288,7 +288,7 @@ class _Made:
             return _as_nest(self._collate(rows))
 
     def row(self, number: int, key: bytes | None) -> Leaves:
-        """The tensors of a row, at the usual seed; or, if it draws random numbers and there is a key, at one of its own."""
+        """The tensors of a row at the usual seed, or at its own seed if it draws random numbers and there is a key."""
         with _seeded(_SEED, watched=key is not None) as drew:
             batch = _as_nest(self._collate([self._dataset[number]]))
             again = key is not None and drew()
@@ -339,7 +339,7 @@ def _seeded(seed: int, *, watched: bool = True) -> Iterator[Callable[[], bool]]:
 
     Yields whether anything has been drawn since, if it is `watched`, which takes time.
     """
-    held, legacy, plain = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 - what others use
+    held, legacy, plain = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 - global state
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)

@@ -134,9 +134,9 @@ def adult(files: Contents) -> Dataset:
         table = parse_csv(rows.encode(), file, schema.columns, _ADULT)
         parts["x" + part], parts["y" + part] = encode_features(table, schema), encode_target(table, schema)
     low, high = schema.bounds()
-    note = "categories as the data set's documentation lists them, declared ranges, missing categories count as none of them"
-    return Dataset(**parts, classes=2, low=low, high=high, name="adult", note=note, schema=schema,
-                   feature_names=schema.feature_names)  # fmt: skip
+    return Dataset(**parts, classes=2, low=low, high=high, name="adult", schema=schema,
+                   feature_names=schema.feature_names, note="categories as the data set's documentation lists them, "
+                   "declared ranges, missing categories count as none of them")  # fmt: skip
 
 
 def cifar10_binary(files: Contents) -> Dataset:

@@ -95,7 +95,7 @@ def load(
 
 
 def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
-    """The features of a table of new rows, a file or a data frame; the target's column may be absent, and is not looked at.
+    """The features of a table of new rows, a file or a data frame; the target column may be absent, and is ignored.
 
     `y` of what is returned is None.
 

@@ -38,7 +38,7 @@ class Padding:
 
     @classmethod
     def learned(cls, alone: Sequence[Leaves], together: Sequence[Any], *, drawn: bool = False) -> Padding | None:
-        """What makes of several rows, each collated by itself, the batch that they are collated to; None if nothing does.
+        """What makes of rows, each collated by itself, the batch that they are collated to; None if nothing does.
 
         Args:
             alone: the rows.

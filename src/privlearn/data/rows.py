@@ -1,4 +1,4 @@
-"""Rows fetched by index, batch by batch: from memory or from memory-mapped arrays (from data sets: `data.dataset_rows`).
+"""Rows fetched by index, batch by batch: from memory or memory-mapped arrays (from data sets: `data.dataset_rows`).
 
 A batch is any nest of tensors (tuples, lists, dictionaries) with examples along the first axis. What computes with
 batches is given their tensors in the order of `torch.utils._pytree`, and the nest's structure once.
@@ -49,6 +49,19 @@ class Rows(Protocol):
         """A digest of each of these rows as they were given, before any transform."""
 
 
+class Whole:
+    """What goes whole into a step: taken apart in the loop, it says who gets the rows."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(
+            "a batch goes whole into a step, private.step(batch, loss), and is not taken apart before it. The loss "
+            "gets the model and the rows: def loss(model, rows): x, y = rows"
+        )
+
+    def __getitem__(self, _: Any) -> Any:
+        return iter(self)
+
+
 def nested(leaves: Sequence[Tensor], structure: TreeSpec) -> Any:
     """The batch of this structure."""
     return tree_unflatten(list(leaves), structure)
@@ -67,7 +80,7 @@ def digests(*tensors: Tensor) -> NDArray[np.uint64]:
 
 
 @final
-class TensorRows:
+class TensorRows(Whole):
     """Rows of a nest of tensors, or of memory-mapped arrays, which are read when they are asked for.
 
     Args:
@@ -120,7 +133,7 @@ def inputs_in(batch: Any) -> int:
 
 
 @final
-class TransformedRows:
+class TransformedRows(Whole):
     """Rows whose first tensor, the inputs, goes through public modules whenever they are fetched.
 
     Args:

@@ -169,7 +169,7 @@ class Schema:
         return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that settles the meaning of features and labels, as a schema file says it; `from_json` reads it."""
+        """All that settles the meaning of features and labels, as a schema file says it; `from_json` reads it."""
         columns: dict[str, Any] = {column.name: column.stated() for column in self.features}
         target = {self.target: {"kind": "target", "classes": list(self.classes)}}
         return {"target": self.target, "missing": list(self.missing), "columns": columns | target}

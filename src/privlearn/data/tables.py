@@ -69,7 +69,7 @@ def is_frame(given: Any) -> bool:
 
 
 def of_frame(frame: Any, wanted: Sequence[str]) -> Table:
-    """The columns `wanted` of a data frame of pandas or polars, or of a table of Arrow; those that it lacks are left out.
+    """The columns `wanted` of a data frame of pandas or polars, or of an Arrow table; those that it lacks are left out.
 
     Raises:
         BadInput: two columns of one name, or cells that are no numbers, texts, booleans or dates.

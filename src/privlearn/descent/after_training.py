@@ -103,7 +103,7 @@ class AfterTraining:
 
     @torch.no_grad()
     def end(self) -> None:
-        """The parameters become what is published: post-processed, and the last layer divided by the temperature, once."""
+        """The parameters become what is published: post-processed, the last layer divided by the temperature, once."""
         if not self._divided:
             self._process()
         if self.value is None or self._divided:

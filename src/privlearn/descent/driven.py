@@ -105,7 +105,7 @@ class Driven:
             self._session.keep(self.taken - self._epoch.number * self.steps, now=True)
 
     def spent(self, delta: float) -> float:
-        """The epsilon of what was charged so far. It is the guarantee only where steps end when they were planned to."""
+        """The epsilon of what was charged so far: the guarantee only where steps end when they were planned to."""
         return self._session.ledger.spent(delta).epsilon
 
     def finish(self) -> Result:

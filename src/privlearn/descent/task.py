@@ -1,4 +1,4 @@
-"""A task: rows, a network and a loss that fit each other and the plan. Whatever can be refused is refused when it is made.
+"""A task: rows, a network and a loss that fit each other and the plan. What can be refused is refused when it is made.
 
 Its epochs and batches, for a run that is driven by hand.
 """
@@ -23,7 +23,7 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
-from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, ahead
+from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
 from privlearn.data.schema import of_table
 from privlearn.descent.epoch_noise import public_rows, require_scores
 from privlearn.descent.rules import learning_rate
@@ -205,7 +205,7 @@ class Task:
         return TensorRows((x.new_zeros(0, *self.front.shape), self.y[:0]))
 
     def _refuse(self, session: TrainingSession) -> None:
-        """Refuse what can't be computed: on made-up rows, and on the smallest and largest whole numbers of those in memory."""
+        """Refuse what can't be computed: on made-up rows, and on the least and largest integers of those in memory."""
         assert self.loss is not None
         where, like = device_of(None, self.network), self.rows.like
         shape = BatchShape.of(self.rows, self.loss)
@@ -259,7 +259,7 @@ class Task:
             require_finite(self.parameters, rate, f"epoch {number + 1} of {self.plan.epochs}")
 
     def facts(self, session: TrainingSession, optimizer: torch.optim.Optimizer, rates: Schedule) -> dict[str, Any]:
-        """Public values of the run, for its certificate; they are also what a resumed run must have in common with it."""
+        """Public values of the run, for its certificate; a resumed run must have them in common with it."""
         copies = self.compute.get("augmentation")
         stated = {
             **training_facts(self.examples, self.plan.epochs * self.steps, optimizer, rates, self.front.described()),
@@ -269,8 +269,8 @@ class Task:
         }
         if session.file:
             session.facts = facts(
-                self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y), self.persons,
-                self.validation, copies.transform if copies else None, plan=self.plan,
+                self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
+                self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
                 microbatch=self.compute.get("microbatch"), **stated,
             )  # fmt: skip
         return stated
@@ -320,7 +320,7 @@ def _rows_of_examples(plan: Plan, data: Dataset, rows: int, key: bytes) -> Tenso
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Batch:
+class Batch(Whole):
     """One batch that was sampled, good for one step.
 
     Attributes:

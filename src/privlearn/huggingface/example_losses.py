@@ -93,7 +93,7 @@ class ExampleLoss:
         return each.sum(1) / self._tokens
 
     def _of_classes(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """As transformers tell regression, one class and several classes apart: by the configuration, else by the labels."""
+        """As transformers tell regression, one class and several classes apart: by configuration, else by labels."""
         problem = self._problem
         if problem is None:
             whole = not labels.is_floating_point()

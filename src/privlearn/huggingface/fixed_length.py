@@ -87,7 +87,7 @@ class Padded:
 
 
 def require_one_length(dataset: Sized, padded: Padded) -> None:
-    """Refuse texts of several lengths where no public one was given: a row of another shape than the first would be left out.
+    """Refuse texts of several lengths without a public one: a row of another shape than the first's is left out.
 
     Raises:
         BadInput: naming the argument.
@@ -111,7 +111,7 @@ def tokens_in(like: Mapping[str, Tensor]) -> int:
 
 
 def padding_token(processing_class: Any, model: nn.Module) -> int:
-    """The token that texts are padded with: the tokenizer's, else the configuration's, else 0. The mask leaves it out."""
+    """The token that texts are padded with: the tokenizer's, else the configuration's, else 0; masked out."""
     config = getattr(base_of(model), "config", None)
     for given in (getattr(processing_class, "pad_token_id", None), getattr(config, "pad_token_id", None)):
         if isinstance(given, int) and given >= 0:

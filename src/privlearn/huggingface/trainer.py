@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ class PrivateTrainer(Trainer):
     """
 
     def __init__(self, model: Any = None, args: Any = None, **arguments: Any) -> None:
-        privacy: Privacy = {name: arguments.pop(name) for name in Privacy.__annotations__ if name in arguments}  # type: ignore[assignment]
+        privacy = cast(Privacy, {name: arguments.pop(name) for name in Privacy.__annotations__ if name in arguments})
         if arguments.get("model_init") is not None or model is None:
             raise BadInput("model is None: give the model itself, model_init would make another one in each run")
         require_own_loss(self, PrivateTrainer)
@@ -206,8 +206,8 @@ class PrivateTrainer(Trainer):
         saved = self.args.save_strategy != "no"
         return Run(
             self.plan, model, loss, rows, optimizer=lambda parameters: self.optimizer,
-            microbatch=self._microbatch, precision=self._precision, ledger=given.get("ledger"), streams=given.get("streams"),
-            checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
+            microbatch=self._microbatch, precision=self._precision, ledger=given.get("ledger"),
+            streams=given.get("streams"), checkpoint=Checkpoint(path, every=_NEVER) if saved else None,
         )  # fmt: skip
 
     def _require_all_trained(self) -> None:
@@ -222,7 +222,7 @@ class PrivateTrainer(Trainer):
             )
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """A private step, the optimizer's included: the trainer's own finds no gradients after it, and changes nothing."""
+        """A private step, the optimizer's included: the trainer's own finds no gradients then, and changes nothing."""
         assert self.private is not None
         model.train()
         if callable(switch := getattr(self.optimizer, "train", None)):
@@ -256,7 +256,7 @@ class PrivateTrainer(Trainer):
 
     @property
     def _rates(self) -> str:
-        """What the certificate says of the learning rates: the name of the trainer's schedule, or of a scheduler's class."""
+        """What the certificate says of learning rates: the name of the trainer's schedule, or a scheduler's class."""
         named = getattr(self.args.lr_scheduler_type, "value", self.args.lr_scheduler_type)
         return str(named) if self._created_lr_scheduler else type(self.lr_scheduler).__name__
 
@@ -323,7 +323,7 @@ class _TrainerPart:
         self._saved = {name: json.loads(text) for name, text in state.items()}
 
     def written(self, folder: str) -> str | None:
-        """A checkpoint in the form that `Trainer` resumes from, in this folder; None if there is nothing to go on with."""
+        """A checkpoint in this folder in the form that `Trainer` resumes from; None if there is nothing to resume."""
         if self._saved is None or not self._saved["state"]["global_step"]:
             return None
         path, trainer = Path(folder), self._trainer

@@ -61,7 +61,7 @@ def _nowhere(*args: Any, **kwargs: Any) -> None:
 
 @contextmanager
 def no_metrics_in(module: nn.Module) -> Iterator[None]:
-    """A block in which the step is tried: refuse one that updates metrics of torchmetrics, which would keep private figures.
+    """A block in which the step is tried: refuse one that updates torchmetrics' metrics, which keep private figures.
 
     Raises:
         BadInput: naming the metric.

@@ -31,7 +31,7 @@ _EXPECTED: dict[str, tuple[Any, str]] = {
 
 
 class PrivateStrategy(SingleDeviceStrategy):
-    """A strategy of Lightning with differential privacy: `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
+    """A Lightning strategy with differential privacy: `Trainer(strategy=PrivateStrategy(epsilon=3, delta=1e-5, ...))`.
 
     Guarantee: that of `plan`, for the module after the last step and after each. The module, its `training_step`,
     `configure_optimizers`, callbacks and loggers stay as they are. The training loader is read for its rows, and
@@ -99,7 +99,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             )
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Of the training loader the run's batches; others as they are. It comes first, when the sanity check is over."""
+        """The run's batches for the training loader, the first after the sanity check; other loaders unchanged."""
         trainer = self._trainer
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
             return super().process_dataloader(dataloader)
@@ -146,7 +146,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         return closure()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """A checkpoint, for anything but to go on training: noise would be drawn anew for steps that were taken before."""
+        """A checkpoint, not for resuming training: noise would be drawn anew for steps that were taken before."""
         if self.lightning_module.trainer.state.fn == "fit":
             raise BadInput(
                 "ckpt_path can't be used with fit: a private run can't go on from Lightning's checkpoint. Load its "

@@ -1,12 +1,12 @@
-"""Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights and bounds on its vectors.
+"""Analytic sensitivities of DP-MAC's Taylor coefficients: what one example can add, from weights and bounds on vectors.
 
 The bounds printed in Harder et al. 2019, appendices E to G, are exceeded (by up to 1.66, 1.40 and 1.41) by examples
 that meet the stated assumptions. Those here hold for any weights, and are nearly attained: tests search for the worst
 example.
 
 Throughout, a layer's input has norm at most `inputs` (the bias's 1 included), its targets norm at most `outputs`, and
-R_h =
-|w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and g = f - u s the coefficients of an example are
+R_h = |w_h| inputs bounds the size of the argument u_h. With s = f', k = f'' and g = f - u s the coefficients of an
+example are
 
     a = sum_h (g - z_h)^2 + k u^2 (f - z_h),    b_h = 2 [(s g - k u f) - z_h (s - k u)] z_in,
     dT_h = 2 s (f - z_h) z_in,                  C_h = [s^2 + k (f - z_h)] z_in z_in^T = d2T_h / 2.
@@ -98,7 +98,7 @@ def binary(weight: Tensor, inputs: float) -> Sensitivities:
 
 
 def softmax(inputs: float) -> float:
-    """|dT| of an output layer with softmax cross-entropy: dT = z (p - y)^T, and distributions differ by at most sqrt(2)."""
+    """|dT| of an output layer with softmax cross-entropy: dT = z (p - y)^T; distributions differ by sqrt(2) at most."""
     return math.sqrt(2) * inputs
 
 

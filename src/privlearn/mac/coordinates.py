@@ -64,7 +64,7 @@ class Coordinates:
 
 @torch.no_grad()
 def forward(layers: Sequence[Layer], x: Tensor, radius: float | None = None) -> list[Tensor]:
-    """What each hidden layer gives for `x`, shape (examples, inputs), each projected onto the ball before it goes on."""
+    """What each hidden layer gives for `x`, shape (examples, inputs), each projected onto the ball before the next."""
     activities: list[Tensor] = []
     for layer in layers[:-1]:
         assert layer.activation is not None

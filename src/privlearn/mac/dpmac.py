@@ -389,7 +389,7 @@ class MacSteps:
         self.weights.take(self.derivatives.released(released), noise)
 
     def learn(self, learned: Histogram, adjacency: Adjacency, x: Tensor, y: Tensor, mu: float) -> None:
-        """Release the histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
+        """Release histograms of derivative norms on all the data, and take the thresholds from them (Algorithm 2)."""
         (everybody,) = FullBatch().draw(len(x))
         if self.derivatives.learned:  # released before an interruption
             everybody.spend(learned.event(), adjacency, self.ledger)

@@ -1,4 +1,4 @@
-"""Per-example Taylor coefficients of each layer's objective (Harder et al. 2019, sec. 2.2), as factors of outer products.
+"""Per-example Taylor coefficients of layers' objectives (Harder et al. 2019, sec. 2.2), as factors of outer products.
 
 With u = W z_in for the weights W that were released last, the objective of a hidden layer for one example is
 sum_h (z_h - f(u_h))^2. Its derivatives by row h of W are d_h z_in with d = 2 f'(u) (f(u) - z), and, halved, c_h z_in
@@ -246,8 +246,8 @@ class WeightSteps:
         return objectives
 
     def _direction(self, layer: Layer, objective: Surrogate) -> Tensor:
-        """What the optimizer steps against: the gradient of the objective over twice the batch size (eq. 5), or the Newton
-        step, which does not change with such factors.
+        """What the optimizer steps against: the gradient of the objective over twice the batch size (eq. 5), or the
+        Newton step, which does not change with such factors.
         """
         weight = layer.weight()
         if self.newton is not None:

@@ -32,7 +32,7 @@ _BETWEEN = 1e-6
 @final
 @dataclass(frozen=True, repr=False)
 class Suprema:
-    """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, for each unit h; shape (units,).
+    """Upper bounds of expressions in f, s = f', k = f'' and g = f - u s over |u| <= R_h, by unit h; shape (units,).
 
     Attributes:
         product: of |f s|.
@@ -236,8 +236,8 @@ def layers_of(model: nn.Module, activations: Activations | None = None) -> list[
         elif not (type(module) is nn.Flatten and not linears) and type(module) is not nn.Identity:
             where = f"at {name!r} of the model" if name else "that the model is"
             raise BadInput(f"the {type(module).__name__} {where} is not for this method: {_EXPECTED}")
-    if not linears or between[-1] is not None:
-        ending = "no Linear layer" if not linears else f"an activation, {between[-1].name}, last"  # type: ignore[union-attr]
+    if not linears or (last := between[-1]) is not None:
+        ending = "no Linear layer" if not linears else f"an activation, {last.name}, last"  # type: ignore[union-attr]
         raise BadInput(f"the model has {ending}, and the loss takes what a Linear layer gives: {_EXPECTED}")
     layers = [Layer(linear, activation) for linear, activation in zip(linears, between, strict=True)]
     _require_plain(model, layers)
@@ -291,9 +291,9 @@ def with_ones(rows: Tensor, layer: Layer) -> Tensor:
 
 @final
 class LayerDiagnostics:
-    """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and the
-    share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such layers
-    add nothing) is `left_out`.
+    """Collects, epoch by epoch: the mean loss of the network, and of each layer's first derivatives the mean norm and
+    the share that was clipped; NaN where no example had one. How many examples had a layer that was not finite (such
+    layers add nothing) is `left_out`.
     """
 
     def __init__(self, layers: int) -> None:
@@ -306,7 +306,7 @@ class LayerDiagnostics:
         self._norms, self._clipped, self._counted = ([0.0] * self._layers for _ in range(3))
 
     def see(self, losses: Tensor, norms: list[Tensor], clipped: Tensor) -> None:
-        """Some examples' losses, shape (examples,), norms for each layer, and which were clipped, shape (layers, examples)."""
+        """Some examples' losses, shape (examples,), norms by layer, and which were clipped, (layers, examples)."""
         finite = losses.isfinite()
         self._rows += int(finite.sum())
         self._loss += float(losses[finite].sum(dtype=torch.float64))

@@ -91,7 +91,7 @@ class BatchDerivatives:
         self.limits()  # whatever can be refused
 
     def limits(self, mu: float = 1.0) -> list[list[float]]:
-        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the weights as they are.
+        """For each layer the largest norm of each of its parts: thresholds, or analytic bounds at the current weights.
 
         `mu` is the weight of hidden layers' objectives, which analytic bounds grow with.
         """
@@ -129,7 +129,7 @@ class BatchDerivatives:
 
     @torch.no_grad()
     def histograms(self, sample: Sample, x: Tensor, y: Tensor, mu: float) -> list[Bounded]:
-        """How many examples have derivatives of which norm: a histogram for each kind and layer; arguments as for a call.
+        """How many examples have derivatives of which norm: a histogram by kind and layer; arguments as for a call.
 
         Raises:
             BadInput: there are no thresholds to learn.
@@ -320,7 +320,7 @@ class DerivativeSums:
         return torch.stack(clipped)
 
     def bounded(self, sample: Sample) -> list[Bounded]:
-        """The sums as bounded values of `sample`, from whose examples they were: for each layer first, then second order."""
+        """The sums as bounded values of `sample`, whose examples they are of: by layer, first order first."""
         return [
             Bounded((total,), self._adjacency.sum_sensitivity(limit), self._adjacency, sample)
             for sums, limits in zip(self._sums, self._limits, strict=True)
@@ -334,7 +334,7 @@ class DerivativeSums:
 
 
 def _units(rows: Tensor, norms: Tensor) -> Tensor:
-    """Rows brought to length 1; 0 where they have none, or where `norms` (of what they are a factor of) are not finite."""
+    """Rows brought to length 1; 0 where they are 0, or where `norms` (of what they are a factor of) aren't finite."""
     lengths = row_norms(rows)
     usable = norms.isfinite() & lengths.isfinite() & (lengths > 0)
     scaled = rows / lengths.where(usable, 1.0).to(rows.dtype)[:, None]

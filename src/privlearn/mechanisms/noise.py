@@ -89,7 +89,7 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
 
 
 def _on_circles(radii: Tensor, turns: Tensor) -> Tensor:
-    """radii x (cos pi t, sin pi t) for turns t in [-1, 1], stacked; in single precision by polynomials, in half the time."""
+    """radii x (cos pi t, sin pi t) for turns t in [-1, 1], stacked; in float32 by polynomials, in half the time."""
     draws = radii.new_empty(2, *radii.shape)
     if radii.dtype == torch.float64:
         torch.mul(radii, (turns * math.pi).cos_(), out=draws[0])

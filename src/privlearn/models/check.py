@@ -34,7 +34,7 @@ def require_shaped(model: nn.Module) -> None:
 
 
 def require_separate(model: nn.Module, *, fixed: bool = False) -> None:
-    """Raise `NotPerExample` for modules that are known to couple examples, by name; `fixed` as for `require_per_example`."""
+    """Raise `NotPerExample`, naming modules known to couple examples; `fixed` as for `require_per_example`."""
     for name, module in model.named_modules():
         for kind, reason in _COUPLED.items():
             if isinstance(module, kind) and not (fixed and module.track_running_stats):

@@ -13,7 +13,7 @@ from privlearn.errors import BadInput
 
 @final
 class FrozenBatchNorm(nn.Module):
-    """A batch norm whose statistics are fixed: it scales and shifts channels, of inputs of shape (batch, channels, ...).
+    """A batch norm with fixed statistics: it scales and shifts channels, of inputs of shape (batch, channels, ...).
 
     Args:
         norm: the batch norm; weight and bias are taken over, and can be trained.

@@ -28,7 +28,7 @@ _MODES = ("hooks", "functorch", "ew", "ghost")
 
 @final
 class PrivacyEngine:
-    """Takes a model, an optimizer and a loader, and returns them with differential privacy, by the calls of Opacus's engine.
+    """Takes a model, an optimizer and a loader, and makes them private, by the calls of Opacus's engine.
 
     Guarantee: that of `descent.dpsgd.Run`, for the model after each step. The script keeps its form: `zero_grad`, the
     model on a batch of the loader, the loss, `backward`, `step`. Its loss is taken apart into one value for each
@@ -50,7 +50,7 @@ class PrivacyEngine:
         self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: Any,
         noise_multiplier: float, max_grad_norm: float | Sequence[float], epochs: int | None = None, **options: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """The module, the optimizer and the loader of a run at this noise; with grad_sample_mode="ghost" also the criterion.
+        """The module, optimizer and loader of a run at this noise; with grad_sample_mode="ghost" also the criterion.
 
         Args:
             module: trained in place.
@@ -96,9 +96,9 @@ class PrivacyEngine:
                 "belong on one ledger, ledger=pv.Ledger(budget)"
             )
         own = {
-            "criterion": None, "batch_first": True, "loss_reduction": "mean", "poisson_sampling": True, "clipping": "flat",
-            "grad_sample_mode": "hooks", "noise_generator": None, "wrap_model": True, "rand_on_empty": False,
-        }  # fmt: skip
+            "criterion": None, "batch_first": True, "loss_reduction": "mean", "poisson_sampling": True,
+            "clipping": "flat", "grad_sample_mode": "hooks", "noise_generator": None, "wrap_model": True,
+            "rand_on_empty": False}  # fmt: skip
         asked = {name: options.pop(name, usual) for name, usual in own.items()}
         _require_known(asked)
         require_separate(module)
@@ -133,7 +133,7 @@ class PrivacyEngine:
         return self.loop.taken
 
     def get_epsilon(self, delta: float, **options: Any) -> float:
-        """The epsilon of what was charged so far, priced as if the number of steps had been fixed beforehand: an estimate.
+        """The epsilon of what was charged so far, as if the number of steps had been fixed beforehand: an estimate.
 
         The guarantee, which a certificate claims, is for all epochs: `loop.plan.guarantee(delta)`.
         """

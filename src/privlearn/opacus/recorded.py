@@ -1,8 +1,7 @@
 """What a script computes from a batch, noted while it computes, so that it can be computed again for each example.
 
-A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The tensors that it is
-handed are
-`Recorded`: they hold the batch's values, and each operation on them becomes an entry on the tape of their `Turn`.
+A script in Opacus's form calls the model, the loss and `backward` itself, for a whole batch. The tensors it is given
+are `Recorded`: they hold the batch's values, and operations on them become entries on the tape of their `Turn`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from privlearn.errors import BadInput
 _SIZED = {"view", "reshape", "expand", "new_zeros", "new_ones", "new_full", "new_empty"}
 #: What is known of a batch without looking at its values.
 _PUBLIC = {"size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "is_floating_point", "is_complex",
-           "is_contiguous", "element_size", "type", "get_device", "__hash__", "__get__", "__set__", "retain_grad"}  # fmt: skip
+           "is_contiguous", "element_size", "type", "get_device", "__hash__", "__get__", "__set__",
+           "retain_grad"}  # fmt: skip
 _WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
 
 

@@ -58,7 +58,7 @@ class ScriptLoss:
         self.__qualname__ = "loss of a script"
 
     def same_as(self, other: ScriptLoss, *, numbers: bool = True) -> bool:
-        """Whether both compute the same; without `numbers` also if only numbers and tensors differ that are no rows'."""
+        """Whether both compute the same; without `numbers`, up to numbers and tensors that are no rows'."""
         if len(self._tape) != len(other._tape) or len(self._terms) != len(other._terms):
             return False
         entries = zip(self._tape, other._tape, strict=True)

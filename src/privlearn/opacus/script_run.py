@@ -297,7 +297,7 @@ class PrivateLoader:
 
 @final
 class BatchMemoryManager:
-    """A block in which so many examples are computed at once. The loader still hands out whole batches, one for each step.
+    """A block in which so many examples are computed at once. The loader still hands out whole batches, one a step.
 
     Args:
         data_loader: the private one.

@@ -15,6 +15,7 @@ from privlearn.plan import AbstractPlan
 from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.runs.post_processing import ROWS
+from privlearn.runs.result import SCRIPTS_RATES
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
@@ -38,7 +39,8 @@ def _neighbours(guarantee: Guarantee) -> str:
 def _protected(unit: PrivacyUnit) -> str:
     """What is protected, and what is protected less."""
     if unit.rows_per_person is not None:
-        return f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of the run."
+        return (f"{unit}. That the rows were rightly assigned to persons is the publisher's word, as is the rest of "
+                "the run.")  # fmt: skip
     if unit.group_size > 1:
         return f"{unit}: a person with more is protected less."
     return f"{unit}: a person with several rows is protected less."
@@ -68,8 +70,7 @@ def write(
     """Return the card's text, Markdown with a YAML header.
 
     Args:
-        event: what the claim is about.
-        guarantee: the claim.
+        event, guarantee: what the claim is about, and the claim.
         plan: of the run.
         facts: public values that only the run could tell.
         seeded: whether anyone may know the seed.
@@ -227,7 +228,8 @@ def _public_text(stated: dict[str, Any]) -> str:
 
 def _optimizer(stated: dict[str, Any], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rates = re.sub("[:,]start=[^,]*", "", facts["learning_rate_schedule"])  # it counts relative to its own start
-    yield "optimizer", f"{stated['name']}, learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
+    made = "made with " * (rates == SCRIPTS_RATES)  # a scheduler of torch may begin at another rate
+    yield "optimizer", f"{stated['name']}, {made}learning rate {stated.get('lr', 0):.4g}, schedule {rates}"
 
 
 def _noise_multipliers(stated: list[float], facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

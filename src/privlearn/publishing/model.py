@@ -1,4 +1,4 @@
-"""A published model's configuration and its use: config.json describes the network, which is built from it and its weights.
+"""A published model's configuration and its use: config.json describes the network, built from it and the weights.
 
 The publisher chooses the configuration, so a certified one may still be absurd. The built-in networks are laid out
 without memory first, and get some only when they have exactly the tensors that lie in the weights. What is loaded are
@@ -48,7 +48,7 @@ def describe(result: Result, spec: str | None, classes: int | None) -> dict[str,
         **result.architecture,
         "model": spec,
         "classes": classes,
-        "transforms": [_describe_transform(module) for module in list(result.model)[:-1]],  # type: ignore[call-overload]
+        "transforms": [_describe_transform(part) for part in list(result.model)[:-1]],  # type: ignore[call-overload]
     }
 
 
@@ -262,7 +262,7 @@ class PublishedModel(Described, nn.Sequential):
 
     @torch.no_grad()
     def predict_proba(self, x: Any) -> Any:
-        """The scores of the classes, made to add up to 1: what a temperature was fitted to are estimates of probabilities.
+        """The classes' scores, made to add up to 1: with a temperature fitted, they are estimates of probabilities.
 
         Args:
             x: as for `predict`.
@@ -287,8 +287,8 @@ class PublishedModel(Described, nn.Sequential):
     def export(self, out: str | Path) -> Path:
         """Write the model as a program of `torch.export`, which runs by PyTorch alone; no certificate goes with it.
 
-        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is written only if it gives the
-        scores of this model on made-up rows.
+        `torch.export.load(out).module()(rows)` gives the scores, for any number of rows. It is written only if it gives
+        the scores of this model on made-up rows.
 
         Args:
             out: a new file, `model.pt2`.
@@ -325,7 +325,7 @@ class PublishedModel(Described, nn.Sequential):
         return load_features(frame, self.schema).x
 
     def _tensor(self, x: Any) -> Tensor:
-        """Rows as training took them: numbers in the type of the weights; whole ones stay whole where nothing scales them."""
+        """Rows as in training: numbers in the type of the weights; integers stay integers where nothing scales them."""
         try:
             values = as_tensor(x if isinstance(x, Tensor) else np.asarray(x), "the rows", whole_is_float=len(self) > 1)
         except (ValueError, TypeError) as error:

@@ -139,8 +139,8 @@ def _signature(certificate: dict[str, Any], trusted: PublicKey | None) -> tuple[
         missing = "the certificate is not signed, and a signature with the key {} was asked for: get the signed copy"
         return ([missing.format(trusted.fingerprint)] if trusted else []), None
     if trusted and signer.raw != trusted.raw:
-        other = f"it is signed with the key {signer.fingerprint}, and not with the one that was given, {trusted.fingerprint}"
-        return [other], signer.fingerprint
+        other = f"it is signed with the key {signer.fingerprint}, and not with the one that was given, "
+        return [other + trusted.fingerprint], signer.fingerprint
     return [], signer.fingerprint
 
 
@@ -240,8 +240,8 @@ def _identity(features: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee) -> list[str]:
-    """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of other
-    runs; it must be for the neighbours that are claimed; and the facts of the run must follow from it.
+    """What is wrong with the plan: its events must be those of the certificate, or go together with what is said of
+    other runs; it must be for the neighbours that are claimed; and the facts of the run must follow from it.
     """
     plan = read_plan(certificate["plan"])
     planned = plan.event()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def scaled(data: Dataset, x: Tensor) -> tuple[list[RowTransform], Tensor]:
-    """What stands first, for rows of a declared range: what scales them to it; and `x`, rows of such data, behind that."""
+    """What scales rows of a declared range, and stands first; and `x`, rows of such data, behind that."""
     first: list[RowTransform] = [] if data.low is None else [Scale(*data.bounds())]
     return first, through(first, x)
 

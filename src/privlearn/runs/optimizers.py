@@ -20,7 +20,7 @@ from privlearn.schedules import Constant, Schedule
 
 @final
 class MeanWeights:
-    """The mean of the weights after each step, the later the heavier (polynomial-decay averaging, Shamir and Zhang 2013).
+    """The mean of the weights after all steps, later ones heavier (polynomial-decay averaging, Shamir and Zhang 2013).
 
     Weights after step s count about as s^p, with p = 2 / share - 2. What is averaged is then as old, on the average, as
     what the plain mean over the last `share` of the steps averages; for share 1 it is the plain mean over all. One copy

@@ -1,4 +1,4 @@
-"""What may be done with released weights, at no cost to privacy: a table, of which a row is an argument, an option and a fact.
+"""What may be done with released weights, at no cost in privacy: a table of arguments, options and facts.
 
 A row is all that a run needs to know: it gives the argument of `pv.dpsgd`, `pv.Run` and `pv.train`, the option of
 `privlearn train`, the fact in the certificate, and the line of the card. Plans and `verify` read it without torch.

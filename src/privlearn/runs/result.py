@@ -32,6 +32,9 @@ from privlearn.transforms.specs import Rescale
 if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
 
+#: Stated as the schedule of learning rates where the caller's own script may change the optimizer's.
+SCRIPTS_RATES = "the script's own"
+
 
 def training_facts(
     examples: int,
@@ -215,9 +218,9 @@ class Result(Described):
 
 @final
 class Diagnostics:
-    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out because
-    they could not be computed or were not finite: private, for the curator. Of an epoch without usable examples means
-        are NaN.
+    """Collects, epoch by epoch, the mean loss, the share of clipped gradients, and how many examples were left out
+    because they could not be computed or were not finite: private, for the curator. Of an epoch without usable
+    examples means are NaN.
 
     Only sums are kept: small tensors kept from every batch would split up the memory that the next ones need.
     """

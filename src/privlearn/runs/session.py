@@ -231,7 +231,7 @@ class TrainingSession(Session):
         return transform
 
     def epochs(self, noise: Any) -> Iterator[tuple[int, float]]:
-        """The epochs that are still to run, each with its noise multiplier. Those that were released are charged here."""
+        """The epochs still to run, each with its noise multiplier. Those that were released are charged here."""
         for epoch, noise_multiplier in noise:
             if not self.released(epoch, noise_multiplier):
                 yield epoch, noise_multiplier
@@ -244,7 +244,7 @@ class TrainingSession(Session):
         return before
 
     def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
-        """The batches of an epoch that are still to be released, each with its number. Those that were are charged here.
+        """The batches of an epoch still to be released, each with its number. Those that were are charged here.
 
         They may be drawn ahead of their use; `keep` is to be called before each is used.
         """
@@ -258,7 +258,7 @@ class TrainingSession(Session):
             yield step, sample
 
     def keep(self, step: int, *, now: bool = False) -> None:
-        """Write a checkpoint if it is time, or `now`: what is before this batch of the epoch was released, and it was not."""
+        """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was released, it was not."""
         if self.file and (now or self.file.due):
             self._save(step)
 

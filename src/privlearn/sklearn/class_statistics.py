@@ -30,13 +30,13 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
     Args:
         epsilon, delta: the target of one fit; not looked at with a plan.
         keep: how many features; None: half of them.
-        classes: the labels that there may be, public. None: those of the plan, 0 .. classes - 1; without one they are read off
-            the labels, and nothing is claimed.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: with a plan rows are taken
-            as they are, and clipped to its bounds; without one each number x becomes x / (1 + |x|).
+        classes: the labels that there may be, public. None: those of the plan, 0 .. classes - 1; without one they are
+            read off the labels, and nothing is claimed.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: with a plan rows
+            are taken as they are, and clipped to its bounds; without one each number x becomes x / (1 + |x|).
         plan: a settled `SelectionPlan`, in place of epsilon, delta and keep.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. A seed is for trying out: nothing is claimed.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
 
     Attributes:
         indices_: the kept features' places, the best first.
@@ -63,8 +63,8 @@ class DPFeatureSelector(SelectorMixin, PrivateEstimator):  # type: ignore[misc]
         """Choose features, by rows of numbers, shape (rows, features), and their labels, (rows,).
 
         Args:
-            then: the plan of the estimator that comes next on the same ledger: where there is no room for both, nothing is
-                charged. In a pipeline `fit(X, y, dpfeatureselector__then=plan)`.
+            then: the plan of the estimator that comes next on the same ledger: where there is no room for both, nothing
+                is charged. In a pipeline `fit(X, y, dpfeatureselector__then=plan)`.
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.

@@ -8,15 +8,15 @@ from privlearn.errors import BadInput
 from privlearn.sklearn.estimator import PrivateEstimator
 
 _WEIGHTS = {
-    "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 counts as one of weight 1, "
-    "and not as two rows"
+    "check_sample_weight_equivalence_on_dense_data": "weights are bounded: a row of weight 2 counts as one of weight 1"
+    ", and not as two rows"
 }
 #: By class: the check, and why it fails.
 _EXPECTED: dict[str, dict[str, str]] = {"DPBoostingClassifier": _WEIGHTS, "DPBoostingRegressor": _WEIGHTS}
 
 
 def expected_failed_checks(estimator: Any) -> dict[str, str]:
-    """The checks of `sklearn.utils.estimator_checks` that fail for an estimator, each with the reason: for `check_estimator`.
+    """The checks of `sklearn.utils.estimator_checks` that fail for an estimator, with reasons, for `check_estimator`.
 
     At most five for each; an empty dictionary where all pass.
 

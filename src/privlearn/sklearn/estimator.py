@@ -1,4 +1,4 @@
-"""What all estimators for scikit-learn have in common: rows and labels as declared, the ledger, `privacy_` and `publish`."""
+"""What all scikit-learn estimators share: rows and labels as declared, the ledger, `privacy_` and `publish`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from privlearn.streams import Streams
 
 Array = NDArray[Any]
 
-#: The kind of neighbour where nothing else is chosen: that of DP-SGD without a declared number of examples, so that the steps
-#: of a pipeline fit on one ledger. How many rows there are is public.
+#: The kind of neighbour where nothing else is chosen: that of DP-SGD without a declared number of examples, so that the
+#: steps of a pipeline fit on one ledger. How many rows there are is public.
 ADJACENCY = Adjacency.ZERO_OUT
 
 NO_CLASSES = "the classes were read off the labels: declare them, classes=[...]"
@@ -43,13 +43,13 @@ _SQUASHED = "x / (1 + |x|), number by number: no bounds were declared"
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """The base of the estimators: each `fit` is one release, charged to one ledger.
 
-    Without `ledger=` fits are charged to a ledger that the estimator shares with its clones and copies, and with nothing else.
-    It has no limit: the first fit has the guarantee that was asked for, each further one adds to it, which `privacy_` says and
-    a `PrivacyWarning`. With `ledger=` all fits are charged there, and refused beyond its budget. An estimator that was pickled
-    without a ledger in a file predicts, and takes no fit.
+    Without `ledger=` fits are charged to a ledger that the estimator shares with its clones and copies, and with
+    nothing else. It has no limit: the first fit has the guarantee that was asked for, each further one adds to it,
+    which `privacy_` says and a `PrivacyWarning`. With `ledger=` all fits are charged there, and refused beyond its
+    budget. An estimator that was pickled without a ledger in a file predicts, and takes no fit.
 
-    Neighbours differ in one row that is replaced by an empty one (`zero_out`): how many rows there are is public. Where an
-    estimator has options, `{"adjacency": "add_remove"}` is another kind, for DP-SGD with `{"examples": N}`, a declared number.
+    Neighbours differ in one row, replaced by an empty one (`zero_out`): how many rows there are is public. Where an
+    estimator has options, `{"adjacency": "add_remove"}` is another kind, for DP-SGD with a declared `{"examples": N}`.
 
     Rows that hold no finite numbers, and labels outside the declared classes, are refused before anything is spent.
 
@@ -88,7 +88,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     # -- what is declared
 
     def _validated(self, X: Any, y: Any = "no_validation", *, reset: bool = True) -> Any:
-        """Rows of finite numbers, and targets if there are some; other rows than at the fit are refused, unless `reset`."""
+        """Rows of finite numbers, and targets if there are some; rows unlike the fit's are refused, unless `reset`."""
         if reset and self._plan is None:
             positive("epsilon", self.epsilon)
         try:
@@ -188,8 +188,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             own = np.full(len(X), own)
         if own.dtype.kind not in "fiub" or own.shape != (len(X),) or not np.isfinite(own).all() or (own < 0).any():
             raise BadInput(
-                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite number of at least 0 for "
-                f"each of the {len(X)} rows"
+                f"sample_weight holds {own.dtype} values of shape {own.shape}: expected a finite number of at least 0 "
+                f"for each of the {len(X)} rows"
             )
         if not (own > 0).any():
             raise BadInput("sample_weight is zero for every row: expected at least one row with a weight above zero")
@@ -213,16 +213,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "_held")
         if self._held.result is None:
             raise BadInput(
-                "this estimator was pickled after its fit, and what was released stayed with the ledger: publish it where it "
-                "was fitted, or keep the ledger in a file, pv.Ledger.open(path, budget)"
+                "this estimator was pickled after its fit, and what was released stayed with the ledger: publish it "
+                "where it was fitted, or keep the ledger in a file, pv.Ledger.open(path, budget)"
             )
         return self._held.result
 
     def publish(self, out: str | Path, **arguments: Any) -> Path:
         """Publish the fitted model as a folder with its certificate: arguments and errors as of `privlearn.publish`.
 
-        The model takes rows as `fit` does where bounds are declared. Without, it takes each number x as x / (1 + |x|), and the
-        card says so.
+        The model takes rows as `fit` does where bounds are declared. Without, it takes each number x as x / (1 + |x|),
+        and the card says so.
 
         Raises:
             BadInput: nothing is claimed, because something was not declared; or what was fitted is no model.
@@ -230,8 +230,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         result = self.result_
         if not isinstance(result, Result):
             raise BadInput(
-                f"{type(self).__name__} makes no model of its own: publish the estimator that comes after it, whose model "
-                "takes the rows that this one makes"
+                f"{type(self).__name__} makes no model of its own: publish the estimator that comes after it, whose "
+                "model takes the rows that this one makes"
             )
         if self.privacy_.total is None:
             raise BadInput(f"nothing can be claimed for this model: {'; '.join(self.privacy_.undeclared)[:200]}")
@@ -258,7 +258,7 @@ class NetworkEstimator(PrivateEstimator):
         self.module_ = copy.deepcopy(module).double().eval()
 
     def _linear(self, bounds: tuple[Any, Any]) -> tuple[Array, Array]:
-        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is linear near the middle."""
+        """Slopes, shape (outputs, features), and the outputs of a row of zeros, of a module that is linear near 0."""
         low, high = (np.broadcast_to(bound, (self.n_features_in_,)) for bound in bounds)
         middle, step = (low + high) / 2, _STEP * (high - low)
         corners = torch.from_numpy(np.concatenate([middle[None], middle + np.diag(step)]))
@@ -276,7 +276,7 @@ class PrivateClassifier(ClassifierMixin, NetworkEstimator):  # type: ignore[misc
     """
 
     def decision_function(self, X: Any) -> Array:
-        """The score of each class, shape (rows, classes); of two classes, that of the second less the first's, (rows,)."""
+        """The score of each class, shape (rows, classes); of two, that of the second less the first's, (rows,)."""
         scores = self._outputs(X).numpy()
         return np.asarray(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores)
 
@@ -309,8 +309,8 @@ def pair(name: str, given: Any, features: int = 1) -> tuple[Any, Any]:
         shapes = False
     if not shapes or not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise BadInput(
-            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or arrays of one for each of the "
-            f"{features} features, the lower one first"
+            f"{name} is {shortened(repr(given), 60)}: expected (low, high), public numbers or arrays of one for each "
+            f"of the {features} features, the lower one first"
         )
     low, high = np.broadcast_arrays(low, high)
     return (float(low), float(high)) if not low.shape else (low.copy(), high.copy())
@@ -325,7 +325,7 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
         plan: declares so many classes, from 0 on where none are declared.
 
     Raises:
-        BadInput: labels outside the declared classes, or another number of them than the plan's: for the data's curator.
+        BadInput: labels outside the declared classes, or not as many as the plan's: for the data's curator.
     """
     if classes is None and plan is None:
         seen, inverse = np.unique(labels, return_inverse=True)
@@ -333,8 +333,8 @@ def numbered(labels: Array, classes: Any, plan: Any = None) -> tuple[Array, Arra
     if classes is None:
         if labels.dtype.kind not in "iub":
             raise BadInput(
-                f"the labels are {labels.dtype} values: declare the {plan.classes} that there may be, classes=[...], or "
-                "number them from 0"
+                f"the labels are {labels.dtype} values: declare the {plan.classes} that there may be, classes=[...], "
+                "or number them from 0"
             )
         return np.arange(plan.classes), labels, ()
     try:

@@ -40,13 +40,13 @@ _SEED = 0
 class PATEClassifier(PrivateClassifier):
     """A student of estimators that voted, with noise, on public rows.
 
-    Guarantee: of each fit as that of `privlearn.pate`, if each row is with one teacher; of several, see `privacy_`. Public
-    rows are not protected.
+    Guarantee: of each fit as that of `privlearn.pate`, if each row is with one teacher; of several, see `privacy_`.
+    Public rows are not protected.
 
     Args:
         estimator: what each teacher is: an estimator that is cloned and fitted to the teacher's own rows (None:
-            `GaussianNB`), or a list of fitted ones, of which no row taught two. Those are asked about rows as they are, and
-            give the declared classes.
+            `GaussianNB`), or a list of fitted ones, of which no row taught two. Those are asked about rows as they are,
+            and give the declared classes.
         epsilon, delta, classes, bounds, ledger, random_state: as of `DPClassifier`.
         options: `teachers` (20; not with a list), `queries` (200 at most, or all public rows), `student` (`linear`, or
             `mlp:100`), and other fields of `privlearn.teachers.Student` (`epochs`, `learning_rate`).
@@ -76,7 +76,7 @@ class PATEClassifier(PrivateClassifier):
         """Train teachers on rows, shape (rows, features), and their labels, (rows,); ask them; and teach the student.
 
         Args:
-            X_public: public rows to ask about; None: made up at random within the bounds, which is enough for few features.
+            X_public: public rows to ask about; None: random ones within the bounds, enough for few features.
 
         Raises:
             BudgetExceeded: the ledger has no room; before any teacher is asked.

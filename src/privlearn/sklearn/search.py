@@ -36,17 +36,17 @@ _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}
 class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
     """Chooses one of several settings of a `DPClassifier`, and trains it: all of it together at one target.
 
-    Guarantee: of each fit as that of `privlearn.tune`, the choice included; of several, see `privacy_`. Nothing but the chosen
-    settings and their model is kept. How long it takes is not covered.
+    Guarantee: of each fit as that of `privlearn.tune`, the choice included; of several, see `privacy_`. Nothing but the
+    chosen settings and their model is kept. How long it takes is not covered.
 
     Args:
-        estimator: a `DPClassifier` or `DPLogisticRegression`, for all that is not searched; None: the first. Its epsilon,
-            delta, ledger and random_state are not looked at.
-        param_grid: values to try by parameter, or a list of such, as for `GridSearchCV`: `{"model": ["linear", "mlp:32"]}`.
+        estimator: a `DPClassifier` or `DPLogisticRegression`, for all that is not searched; None: the first. Its
+            epsilon, delta, ledger and random_state are not looked at.
+        param_grid: values to try by parameter, or a list of such (`GridSearchCV`): `{"model": ["linear", "mlp:32"]}`.
         epsilon, delta: the target of everything together.
         way: "random-stopping" trains a random number of candidates on all rows, "blocks" each on a block of its own.
         ledger: what fits are charged to; None: one that the search shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. A seed is for trying out: nothing is claimed.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
 
     Attributes:
         best_params_: the chosen settings.
@@ -83,13 +83,13 @@ class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
 
         Raises:
             BudgetExceeded: the ledger has no room; before anything is drawn.
-            BadInput: an estimator that is not trained by DP-SGD, fewer than two candidates, or what `privlearn.tune` refuses.
+            BadInput: an estimator not trained by DP-SGD, fewer than two candidates, or what `privlearn.tune` refuses.
         """
         made = DPClassifier() if self.estimator is None else self.estimator
         if not isinstance(made, DPClassifier):
             raise BadInput(
-                f"estimator is {shortened(repr(made), 60)}: expected a DPClassifier or a DPLogisticRegression. Search others "
-                "with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
+                f"estimator is {shortened(repr(made), 60)}: expected a DPClassifier or a DPLogisticRegression. Search "
+                "others with GridSearchCV and ledger=pv.Ledger(pv.sklearn.budget_for(plan, fits=N, delta=D))"
             )
         one_of("way", self.way, ("random-stopping", "blocks"))
         X, labels, reasons = self._labelled(X, y)

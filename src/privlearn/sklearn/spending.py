@@ -31,8 +31,8 @@ SEEDED = "the noise follows from a seed, which anyone who knows it can take off:
 class SharedFits:
     """The ledger that an estimator shares with all its clones and copies, where it was given none.
 
-    It has no limit and only records. Copies of it are itself, so that no clone has a budget of its own; one that was pickled
-    has no ledger any more, and takes no fit.
+    It has no limit and only records. Copies of it are itself, so that no clone has a budget of its own; one that was
+    pickled has no ledger any more, and takes no fit.
 
     Attributes:
         ledger: what fits are charged to; None behind a pickle.
@@ -62,8 +62,8 @@ class SharedFits:
         """
         if self.ledger is None:
             raise BadInput(
-                "this estimator was pickled, and the ledger that it shares with its clones stayed behind: a fit here would "
-                "be recorded nowhere. Fit with n_jobs=None, or give ledger=pv.Ledger.open(path, budget)"
+                "this estimator was pickled, and the ledger that it shares with its clones stayed behind: a fit here "
+                "would be recorded nowhere. Fit with n_jobs=None, or give ledger=pv.Ledger.open(path, budget)"
             )
         return self.ledger
 
@@ -93,8 +93,8 @@ class FitPrivacy(Described):
 
     Attributes:
         fit: the guarantee of this fit by itself, whatever was released before; None where nothing is claimed.
-        total: of everything on the ledger; None where nothing is claimed. Its `kind` is "estimate" for several fits on a
-            ledger without a limit: it would be the guarantee if they had been fixed beforehand.
+        total: of everything on the ledger; None where nothing is claimed. Its `kind` is "estimate" for several fits on
+            a ledger without a limit: it would be the guarantee if they had been fixed beforehand.
         fits: how many the estimator and its clones had so far.
         undeclared: what was read off the private rows, or why else nothing is claimed.
     """

@@ -19,8 +19,8 @@ from privlearn.errors import BadInput
 from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
 from privlearn.statistics.regression import RidgePlan, ridge
 
-#: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows are
-#: longer, and those that are bias the slopes.
+#: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
+#: are longer, and those that are bias the slopes.
 _ROW_NORM = 0.7
 
 
@@ -33,12 +33,12 @@ class DPClassifier(PrivateClassifier):
         epsilon: the target of one fit.
         delta: its other half; below one over the number of examples.
         classes: the labels that there may be, public. None: they are read off the labels, and nothing is claimed.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: each number x becomes
-            x / (1 + |x|), a fixed map into (-1, 1).
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature. None: each number x
+            becomes x / (1 + |x|), a fixed map into (-1, 1).
         model: `linear`, `mlp:100`, or `package.module:function`.
         options: anything else that `privlearn.train` takes, by name: `{"epochs": 30, "examples": 1000}`.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. A seed is for trying out: nothing is claimed.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
 
     Attributes:
         classes_: the classes, sorted.
@@ -95,8 +95,8 @@ class DPLogisticRegression(DPClassifier):
     """Logistic regression by DP-SGD: a linear model of rows as they are. Arguments as of `DPClassifier`.
 
     Attributes:
-        coef_: what a number in a row adds to the scores, shape (classes, features), or (1, features) for two classes. Where no
-            bounds are declared, of numbers x / (1 + |x|).
+        coef_: what a number in a row adds to the scores, shape (classes, features), or (1, features) for two classes.
+            Where no bounds are declared, of numbers x / (1 + |x|).
         intercept_: the scores of a row of zeros.
     """
 
@@ -258,7 +258,7 @@ class DPRidge(PrivateRegressor):
         self.options, self.ledger, self.random_state = options, ledger, random_state
 
     def fit(self, X: Any, y: Any) -> DPRidge:
-        """Release sums of rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
+        """Release sums of rows, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
         X, y, self._range, reasons = self._targets(X, y)
         features, data = self.n_features_in_, self._dataset(X, y)
         fields = self._options(RidgePlan, row_norm=_ROW_NORM * features**0.5, adjacency=ADJACENCY)
@@ -307,8 +307,8 @@ class DPBoostingClassifier(PrivateClassifier):
         """Boost on rows of numbers, shape (rows, features), and their labels, (rows,). Errors as of `DPClassifier.fit`.
 
         Args:
-            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. A row's weight may not
-                follow from other rows.
+            sample_weight: of each row, from 0 to 1, private like the rows; larger ones count as 1. A row's weight may
+                not follow from other rows.
         """
         X, labels, reasons = self._labelled(X, y)
         weights = self._weights(sample_weight, X)

@@ -1,4 +1,4 @@
-"""Transforms of rows that are made by a release: scaling by noisy moments, noisy principal components, an autoencoder."""
+"""Transforms of rows that a release makes: scaling by noisy moments, noisy principal components, an autoencoder."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class PrivateScaledTransformer(TransformerMixin, PrivateEstimator):  # type: ign
 class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type: ignore[misc]
     """Takes off each feature's mean and divides by its deviation, from one release of noisy moments.
 
-    Guarantee: of each fit, one Gaussian release at the target, as `privlearn.transforms.Moments`; of several, see `privacy_`.
+    Guarantee: of a fit, a Gaussian release at the target (`privlearn.transforms.Moments`); of several, see `privacy_`.
 
     Args:
         epsilon, delta: the target of one fit.
-        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature; numbers beyond count as these.
+        bounds: (low, high) of the numbers in rows, public, or arrays of one for each feature; numbers are clipped.
             None: each number x becomes x / (1 + |x|), and moments are of that.
         ledger: what fits are charged to; None: one that the estimator shares with its clones, without a limit.
-        random_state: None for noise from the operating system, or `pv.Streams`. A seed is for trying out: nothing is claimed.
+        random_state: None for noise from the operating system, or `pv.Streams`. With a seed nothing is claimed.
 
     Attributes:
         mean_, scale_, var_: of each feature, as released, in the units of the rows (squashed ones, without bounds).
@@ -134,8 +134,8 @@ class DPStandardScaler(OneToOneFeatureMixin, PrivateScaledTransformer):  # type:
 class DPPCA(ClassNamePrefixFeaturesOutMixin, PrivateScaledTransformer):  # type: ignore[misc]
     """Projects rows on principal components, from one release of their noisy second moments.
 
-    Numbers are scaled to [-1, 1] by the declared bounds, so that the middle of the bounds takes the place of the mean, which
-    is not released. Components are of rows scaled like this.
+    Numbers are scaled to [-1, 1] by the declared bounds, so that the middle of the bounds takes the place of the mean,
+    which is not released. Components are of rows scaled like this.
 
     Guarantee: of each fit, one Gaussian release at the target, as `privlearn.transforms.PrivatePCA`; of several, see
     `privacy_`.

@@ -7,9 +7,9 @@ shares pi: linear in x, the log-posterior (up to what all classes share) of norm
 
 Private least squares: a linear classifier from X'Y and X'X with noise, in one release; what follows is post-processing.
 
-The weights are (X'X + ridge I)^-1 X'Y, with a column of 0 and 1 for each class in Y. The ridge follows from public numbers: it
-is a part of the spectral norm of the noise in X'X. Negative eigenvalues of that count as 0, so that nothing is divided by less
-than the ridge. (Dwork et al. 2014, "Analyze Gauss", for X'X; Wang 2018 for a ridge that follows the noise.)
+The weights are (X'X + ridge I)^-1 X'Y, with a column of 0 and 1 for each class in Y. The ridge follows from public
+numbers: a part of the spectral norm of the noise in X'X. Negative eigenvalues of X'X count as 0, so that nothing is
+divided by less than the ridge. (Dwork et al. 2014, "Analyze Gauss", for X'X; Wang 2018 for ridges that follow noise.)
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def fisher(
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as the statistics'
-        rows were clipped, keeps the chosen features, and gives a score for each class.
+        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as the
+        statistics' rows were clipped, keeps the chosen features, and gives a score for each class.
 
     Raises:
         BudgetExceeded, BadInput: as `select_features`.
@@ -125,7 +125,7 @@ def classifier(
 def _chosen(
     plan: FisherPlan | RowsPlan, origin: Origin, transforms: Sequence[nn.Module], statistics: Statistics
 ) -> dict[str, Any]:
-    """Which features were chosen, for the facts: released, and so free to tell. Where rows are released, scores are not."""
+    """Which features were chosen, for the facts: released, so free to tell. Where rows are released, scores are not."""
     kept = [module.get_buffer("indices").tolist() for module in transforms if isinstance(module, Keep)]
     if not plan.selects or not kept:
         return {}
@@ -153,8 +153,8 @@ def _released(plan: FisherPlan, rows: Opened) -> tuple[list[nn.Module], Statisti
     assert isinstance(counts, Tensor)
     kept = release_statistics(
         rows.x, rows.y, classes=plan.classes, norm=plan.rest_norm, adjacency=plan.neighbours,
-        noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream, split=plan.split, counts=counts, columns=best,
-        prepare=rows.prepare,
+        noise_multiplier=plan.rest_noise, ledger=rows.ledger, stream=stream, split=plan.split, counts=counts,
+        columns=best, prepare=rows.prepare,
     )  # fmt: skip
     return [Keep(best), ClipRows(torch.tensor(plan.rest_norm))], kept
 
@@ -190,8 +190,8 @@ def least_squares(
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as they were clipped,
-        and gives a score for each class.
+        A result to publish with `model_spec="linear"` and the number of classes. Its model clips rows as they were
+        clipped, and gives a score for each class.
 
     Raises:
         BudgetExceeded, BadInput: as `select_features`.

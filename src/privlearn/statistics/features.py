@@ -90,9 +90,9 @@ def release_features(
     """Choose features, and release every row of them once, with noise.
 
     Guarantee: all that is returned is `plan.guarantee(delta)`-DP, for zero-out or replace-one neighbours: the number of
-    rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release of
-    all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing features
-    by all rows needs a trusted curator: this is not local privacy.
+    rows, and their order, are public. The ledger is charged exactly `plan.event()`: the selection, one Gaussian release
+    of all rows (each is in it once), and randomised response for the labels unless they are declared public. Choosing
+    features by all rows needs a trusted curator: this is not local privacy.
 
     Args:
         plan: what will be spent, and how.
@@ -166,20 +166,20 @@ def select_features(
 ) -> Selected:
     """Choose the plan's number of features.
 
-    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
-    exactly `plan.event()`. Labels and shapes are looked at once, for the data's curator, before anything is spent. From
-    then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class has a floor:
-    nothing is said about any of them.
+    Guarantee: what is returned is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
+    charged exactly `plan.event()`. Labels and shapes are looked at once, for the data's curator, before anything is
+    spent. From then on a row that is not finite counts as none, a row beyond the bounds is clipped, and an empty class
+    has a floor: nothing is said about any of them.
 
     Args:
         plan: what will be spent, and how.
-        dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared bounds scale its rows first.
+        dataset: a `Dataset`, a pair (inputs, classes) or a map-style PyTorch data set. Declared bounds scale it first.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
-        BadInput: labels outside the declared classes, or rows of another length than the plan's; before anything is spent.
+        BadInput: labels outside the declared classes, or rows not of the plan's length; before anything is spent.
     """
     with opened(plan, SelectionPlan, dataset, ledger, streams) as rows:
         indices, released = plan.selection.chosen(

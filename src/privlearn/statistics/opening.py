@@ -117,7 +117,7 @@ def opened(
 def _in_front(
     plan: StatisticsPlan, data: Dataset
 ) -> tuple[tuple[nn.Module, ...], Any, Callable[[Tensor], Tensor] | None, Sequence[dict[str, Any]]]:
-    """The transforms in front, the rows behind them, what is still to be done to a few of them, and the public features.
+    """The transforms in front, the rows behind them, what is still to be done to a few of them, and public features.
 
     Features are made here, for they may be kept; rows are scaled a few at a time.
     """

@@ -107,9 +107,9 @@ def ridge(
 ) -> Result:
     """Release sums of products of rows and targets, and make a linear model of them.
 
-    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is charged
-    exactly `plan.event()`: one Gaussian release. Shapes are looked at once, for the data's curator, before anything is spent;
-    then a row that is not finite, or whose target is not, counts as none.
+    Guarantee: the returned model is `plan.guarantee(delta)`-DP for the plan's adjacency and unit, and the ledger is
+    charged exactly `plan.event()`: one Gaussian release. Shapes are looked at once, for the data's curator, before
+    anything is spent; then a row that is not finite, or whose target is not, counts as none.
 
     Args:
         plan: what will be spent, and how.
@@ -118,7 +118,7 @@ def ridge(
         streams: the random streams; by default new ones.
 
     Returns:
-        A result to publish. Its model clips rows as they were clipped, and gives one number for each, in units of the target.
+        A result to publish. Its model clips rows likewise, and gives one number for each, in units of the target.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.

@@ -26,9 +26,9 @@ def ridge_sums(
 ) -> tuple[Bounded, Bounded]:
     """X'y and X'X over the rows of the sample, for targets clipped to [-1, 1]; sensitivities computed here.
 
-    Rows are clipped to `norm` and followed by a constant, as for `least_squares_sums`: each is at most r = sqrt(norm^2 + c^2)
-    long, and adds at most r and r^2. Exchanging one for another moves the first by 2 r (the same row, opposite targets) and
-    the second by sqrt(2) r^2. A row that is not finite, or whose target is not, adds nothing.
+    Rows are clipped to `norm` and followed by a constant, as for `least_squares_sums`: each is at most
+    r = sqrt(norm^2 + c^2) long, and adds at most r and r^2. Exchanging one for another moves the first by 2 r (the same
+    row, opposite targets) and the second by sqrt(2) r^2. Where a row or its target is not finite it adds nothing.
 
     Args:
         x: as for `class_statistics`.

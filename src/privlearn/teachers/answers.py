@@ -39,7 +39,7 @@ from privlearn.transforms.modules import Scale
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers:
-    """What a student learns from: public inputs, and what was released for some of them; charged once, for all students.
+    """What a student learns from: public inputs, and what was released for some; charged once, for all students.
 
     Attributes:
         inputs: all public inputs as the student gets them (scaled, where bounds are declared), shape (pool, ...); the
@@ -110,7 +110,7 @@ class Answers:
         return self.inputs[: len(self.targets)][self.answered], self.targets[self.answered]
 
     def beliefs(self, agreement: float) -> Tensor:
-        """The probability of each class, shape (queries, classes), if that share of the teachers vote for the right one.
+        """The probability of each class, shape (queries, classes), if that share of teachers vote for the right one.
 
         By Bayes' rule from the noisy counts, the other votes being spread evenly; 0 where there is no answer.
 
@@ -220,7 +220,7 @@ def sum_answers(
 def release_answers(
     plan: PatePlan, sums: CodeSums | VoteCounts, reducer: Reducer | None, ledger: Account, streams: Streams
 ) -> Noisy:
-    """Release the answers to the plan's queries; returns targets, which queries have one, and for votes the noisy counts.
+    """Release answers to the plan's queries: targets, which queries have one, and for votes the noisy counts.
 
     Guarantee: what is charged to `ledger` is `plan.event()`, each query before its noise is drawn, and every number
     that is returned follows from what was released.

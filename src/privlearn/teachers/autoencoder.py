@@ -1,4 +1,4 @@
-"""The autoencoder of Fay et al. (2020, Algorithm 2): a bottleneck in the unit ball, trained with the release's own noise."""
+"""Autoencoder of Fay et al. (2020, Algorithm 2): a bottleneck in the unit ball, trained with the release's noise."""
 
 from __future__ import annotations
 

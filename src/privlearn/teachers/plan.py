@@ -131,7 +131,7 @@ class PatePlan(AbstractPlan):
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of the noise on each number that is released: on the mean of codes, or on counts of votes."""
+        """Standard deviation of the noise on each released number: of the mean of codes, or of counts of votes."""
         over = 1 if isinstance(self.aggregate, Votes | ConfidentVotes) else self.teachers
         return self.noise * self.aggregate.sensitivity / over
 
@@ -239,7 +239,7 @@ class PatePlan(AbstractPlan):
         ]
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan: other noise, too many answers, or a record that is replaced and changes two teachers."""
+        """What contradicts the plan: other noise, too many answers, or a replaced record that changes two teachers."""
         problems = []
         for name, true in self.noise_figures().items():
             stated = float(facts[name])
@@ -349,7 +349,7 @@ class Ball:
 @registered
 @dataclass(frozen=True)
 class Box:
-    """Each teacher's target is clipped to [0, 1] in each of `dimensions` numbers, then encoded by a linear map of norm 1.
+    """Each teacher's target is clipped to [0, 1] in `dimensions` numbers, then encoded by a linear map of norm 1.
 
     The sum over teachers moves by at most sqrt(dimensions) (Fay et al. 2020, Prop 1): far more than a ball's for
     targets of many numbers.
@@ -371,7 +371,7 @@ class Box:
 @registered
 @dataclass(frozen=True)
 class Votes:
-    """Each teacher votes for one of `classes`, or for none; what is released are noisy counts, of which the largest wins.
+    """Each teacher votes for one of `classes`, or for none; noisy counts are released, of which the largest wins.
 
     One teacher moves its vote: two counts by 1 each, sqrt(2) together (the Gaussian noisy max, Papernot et al. 2018).
     """
@@ -392,7 +392,7 @@ class Votes:
 @registered
 @dataclass(frozen=True)
 class ConfidentVotes:
-    """As `Votes`, asked only where the largest count, with noise, reaches `threshold` (Confident-GNMax, Papernot et al. 2018).
+    """As `Votes`, but only where the largest noisy count reaches `threshold` (Confident-GNMax, Papernot et al. 2018).
 
     Every query is charged for that test, and `answers` of them at most for an answer; then nothing more is asked.
 

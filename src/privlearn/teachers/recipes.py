@@ -125,7 +125,7 @@ class Network:
 
         def predict(inputs: Tensor) -> Tensor:
             with torch.no_grad():
-                return torch.cat([module(part) for part in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
+                return torch.cat([module(own) for own in inputs.split(_ROWS_AT_ONCE)])  # type: ignore[no-untyped-call]
 
         return predict
 

@@ -50,7 +50,7 @@ class Reducer:
 
     @property
     def code_centre(self) -> Tensor:
-        """The public code that codes are clipped about, which stands in for a teacher that can't be used, shape (size,).
+        """The public code that codes are clipped about and that replaces an unusable teacher's, shape (size,).
 
         It is the centre's code; 0 for reducers whose codes are bounded, which are not shifted before they are clipped.
         """
@@ -58,7 +58,7 @@ class Reducer:
 
     @property
     def matrix(self) -> Tensor | None:
-        """The linear map (size, numbers in a target), applied after the centre is taken off; None if it is not linear."""
+        """The linear map (size, numbers in a target), applied after the centre is taken off; None if not linear."""
         return None
 
     @property
@@ -79,7 +79,7 @@ class Reducer:
         """Its kind and public numbers, for certificates."""
 
     def radius(self, public: Dataset, share: float = 1.0) -> float:
-        """The radius about `code_centre` within which this share of the codes of public targets lie, for `pv.teachers.Ball`.
+        """The radius about `code_centre` within which this share of public targets' codes lie, for `pv.teachers.Ball`.
 
         Raises:
             BadInput: data that are not declared public, or targets of another shape.
@@ -87,8 +87,8 @@ class Reducer:
         targets = public_targets(public)
         if tuple(targets.shape[1:]) != self.shape:
             raise BadInput(f"targets have shape {tuple(targets.shape[1:])}: this reducer takes {self.shape}")
-        centre = self.code_centre
-        lengths = [(self.encode(part) - centre).norm(dim=1) for part in targets.split(_ROWS_AT_ONCE)]  # type: ignore[no-untyped-call]
+        centre, parts = self.code_centre, targets.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
+        lengths = [(self.encode(part) - centre).norm(dim=1) for part in parts]
         return float(torch.quantile(torch.cat(lengths).double(), probability("share", share)))
 
 
@@ -209,7 +209,7 @@ class PublicPCA(Reducer):
         return self.kept(best)
 
     def loss(self, noise_std: float, components: int | None = None) -> float:
-        """The expected squared error of a target that was encoded, got noise and was decoded (Fay et al. 2020, sec. Utility).
+        """The expected squared error of a target that was encoded, noised and decoded (Fay et al. 2020, sec. Utility).
 
         The variance along the directions that were left out, plus one noise variance for each that was kept; clipping
         left aside.

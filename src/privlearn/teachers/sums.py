@@ -52,7 +52,7 @@ class Encoder(Protocol):
 
     @property
     def matrix(self) -> Tensor | None:
-        """The linear map (codes, numbers in a target), applied after the centre is taken off; None if it is not linear."""
+        """The linear map (codes, numbers in a target), applied after the centre is taken off; None if not linear."""
         ...
 
     @property
@@ -137,7 +137,7 @@ class CodeSums:
         return (self.shape,)
 
     def add(self, predictions: Any) -> bool:
-        """Add what one teacher says to every query: targets of shape (queries, *shape). Anything else is the origin, silently.
+        """Add one teacher's answers: targets of shape (queries, *shape). Anything else is the origin, silently.
 
         Returns:
             Whether it had answers of that shape: private.
@@ -151,7 +151,7 @@ class CodeSums:
         return True
 
     def _tried(self, targets: Tensor) -> Tensor:
-        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets, and would not on the centre."""
+        """The codes of some targets as `_clipped`; 0 where the encoder fails on these targets but not the centre."""
         try:
             return self._clipped(targets)
         except Exception:
@@ -171,7 +171,7 @@ class CodeSums:
         return torch.where((finite & codes.isfinite().all(1))[:, None], codes, 0.0)
 
     def _encoded(self, targets: Tensor) -> Tensor:
-        """Codes in double precision. A box's rest on the map itself, which is then computed in double precision, too."""
+        """Codes in double precision. A box's rest on the map itself, then in double precision, too."""
         if not self._box:
             return self._encoder.encode(targets).double()
         matrix, rows = self._encoder.matrix, targets.double().flatten(1)
@@ -232,7 +232,7 @@ class VoteCounts:
 
 
 def clip_to_ball(codes: Tensor, radius: float) -> Tensor:
-    """Scale every row of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`, or hardly less.
+    """Scale rows of `codes` (rows, numbers), in double precision, down to L2 norm at most `radius`, or hardly less.
 
     (The room for rounding, `rounding`: of sums of up to 2048 teachers in the worst case.)
     """

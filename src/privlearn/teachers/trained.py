@@ -92,7 +92,7 @@ class Trained(Teachers):
         return self._count
 
     def require_covered(self, adjacency: Adjacency, unit: PrivacyUnit) -> None:
-        """Refuse neighbours that differ in two teachers, and to protect persons where it is not known whose a record is.
+        """Refuse neighbours that differ in two teachers, and protecting persons where a record's person is unknown.
 
         A record can be replaced by one of another site, or of another person, which is with another teacher.
 
@@ -209,7 +209,7 @@ class Trained(Teachers):
         self, numbers: range, x: Tensor, y: Tensor, asked: Tensor, place: Places, seeds: list[int]
     ) -> Iterator[Tensor | None]:
         """The answers of a few teachers, trained at once; no more are held than that."""
-        left = [number for number in numbers if not (self._path(number) and self._path(number).exists())]  # type: ignore[union-attr]
+        left = [number for number in numbers if not ((path := self._path(number)) and path.exists())]
         jobs = [
             (self._recipe, x[rows], y[rows], asked, seeds[number])
             for number in left
@@ -327,7 +327,7 @@ def drawn(data: Dataset, teachers: int, rng: np.random.Generator) -> Places:
 
 
 def by_site(data: Dataset, sites: Any) -> tuple[Places, int]:
-    """For each row its teacher where each site is one, and how many there are: the sites, which are public, in their order.
+    """For each row its teacher where each site is one, and how many there are: the public sites, in their order.
 
     Raises:
         BadInput: not one site for each row, or a person at two sites.

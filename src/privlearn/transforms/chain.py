@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 256
 
 
 def read_features(features: str, dataset: Dataset) -> tuple[tuple[PublicTransform, ...], Dataset]:
-    """The transforms in front of a network for `features`, and the data that it takes: a folder's take the place of the rows.
+    """The transforms in front of a network for `features`, and the data that it takes: a folder's replace the rows.
 
     Args:
         features: as `parse` reads them, or a folder of features that were made elsewhere (`save_features`).
@@ -51,7 +51,7 @@ _KEPT: ContextVar[tuple[Path | None, Callable[[int, int], None] | None]] = Conte
 
 @contextmanager
 def feature_cache(folder: str | Path | None, progress: Callable[[int, int], None] | None = None) -> Iterator[None]:
-    """A block in which runs keep the public features that a plan's front makes of their rows, for later runs on the same.
+    """A block in which runs keep the public features that a plan's front makes of rows, for later runs on the same.
 
     Args:
         folder: where to keep them, as secret as the rows; None: nowhere.

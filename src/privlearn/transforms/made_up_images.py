@@ -45,10 +45,9 @@ def made_up_images(shape: Sequence[int], number: int) -> NDArray[np.float32]:
     images = np.empty((number, channels, height, width), np.float32)
     for index in range(number if channels != _COLOURS else 0):
         draw = _strokes if index % 2 else _shapes
-        # Channels share what is drawn, in colours of their own.
-        seed = int(rng.integers(2**63))
-        images[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height, width)
-                        for channel in range(channels)]  # fmt: skip
+        seed = int(rng.integers(2**63))  # channels share what is drawn, in colours of their own
+        images[index] = [draw(np.random.default_rng((seed, 0)), np.random.default_rng((seed, 1 + channel)), height,
+                              width) for channel in range(channels)]  # fmt: skip
     if channels == _COLOURS:
         for index in range(number):
             images[index] = _photograph(rng, height, width)
@@ -70,7 +69,7 @@ def _photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> NDArray[np.float64]:
-    """Noise with a power spectrum between 1/f^1.4 and 1/f^3.4, mostly grey: (3, height, width), mean 0 and variance 1."""
+    """Noise with a power spectrum between 1/f^1.4 and 1/f^3.4, mostly grey: (3, height, width), mean 0, variance 1."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     white = rng.normal(size=(1, height, width)) + 0.5 * rng.normal(size=(_COLOURS, height, width))
     falling = np.maximum(frequency, 1 / max(height, width)) ** -rng.uniform(0.7, 1.7)
@@ -215,4 +214,5 @@ def projected(features: Tensor, mean: Tensor, components: Tensor) -> Tensor:
 
 def images(shape: Sequence[int], most: int | None = None) -> tuple[Tensor, ...]:
     """Made-up images of `shape`, all or the first `most`, in blocks."""
-    return torch.from_numpy(made_up_images(shape, min(_IMAGES, most or _IMAGES))).split(_ROWS_AT_ONCE)  # type: ignore[no-any-return, no-untyped-call]
+    made = torch.from_numpy(made_up_images(shape, min(_IMAGES, most or _IMAGES)))
+    return made.split(_ROWS_AT_ONCE)  # type: ignore[no-any-return, no-untyped-call]

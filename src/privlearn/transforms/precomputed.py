@@ -35,7 +35,7 @@ _LARGEST, _ROWS_AT_ONCE = 1 << 16, 4096
 @final
 @dataclass(frozen=True)
 class FeatureFolder:
-    """A folder of features: `features.json`, and `train`, perhaps `test`, as .npy, .npz or .safetensors, in the data's order.
+    """A folder of features: `features.json`, and `train`, maybe `test`, as .npy, .npz or .safetensors, in data order.
 
     Attributes:
         path: where it is.
@@ -203,7 +203,7 @@ def save_features(
 
 
 def rows_digest(x: Any) -> str:
-    """SHA-256 of the shape and type of an array, such as "(60000, 28, 28) uint8", a line feed, and its bytes in C order."""
+    """SHA-256 of an array's shape and type, such as "(60000, 28, 28) uint8", a line feed, and its bytes in C order."""
     values = np.asarray(x)
     digest = hashlib.sha256(f"{values.shape} {values.dtype}\n".encode())
     for start in range(0, len(values), _ROWS_AT_ONCE):

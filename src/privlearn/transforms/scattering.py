@@ -99,7 +99,7 @@ class Scattering(RowTransform):
         return {"kind": self.kind, "spec": self.spec, "shape": self.shape}
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn images (batch, height, width) or (batch, channels, height, width) into (batch, features, h / 2^J, w / 2^J).
+        """Images (batch, height, width) or (batch, channels, height, width) become (batch, features, h / 2^J, w / 2^J).
 
         With directions into (batch, kept).
         """

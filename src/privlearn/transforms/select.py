@@ -96,7 +96,7 @@ class Statistics:
         return (self.moments / counts - self.squares(least_count)).maximum(self.moment_std / counts)
 
     def squares(self, least_count: float) -> Tensor:
-        """Squares of class means without the noise's part in them, shape (classes, features): unbiased, maybe below 0."""
+        """Squares of class means without the noise's part, shape (classes, features): unbiased, maybe below 0."""
         noise = (self.sum_std / self.counts.clamp(min=least_count)) ** 2
         return self.means(least_count) ** 2 - noise[:, None]
 
@@ -311,7 +311,7 @@ class SelectFeatures(PrivateTransform):
         moments: bool | None = None,
         prepare: Prepare | None = None,
     ) -> tuple[Tensor, Statistics | Tensor]:
-        """The chosen features, the best first, and what was released beside them: statistics of all features, or counts.
+        """The chosen features, best first, and what was released beside them: statistics of all features, or counts.
 
         `moments` says whether second moments are released; by default where the criterion needs them.
         """
@@ -348,7 +348,7 @@ class SelectFeatures(PrivateTransform):
         examples: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> Keep:
-        """Choose features of `x`, shape (rows, ...), by the classes in `labels`, and return the transform that keeps them.
+        """Choose features of `x`, shape (rows, ...), by the classes in `labels`; returns the transform that keeps them.
 
         Raises:
             BadInput: fewer features than are to be kept; rows of persons, or no labels.
@@ -420,7 +420,7 @@ def choice_json(
 
 
 def check_choices(facts: Mapping[str, Any], keeps: Sequence[int]) -> None:
-    """Raise `BadInput` unless `facts` tell of one choice for each number in `keeps`, and of no others: what strangers wrote.
+    """Raise `BadInput` unless `facts`, which strangers wrote, tell of one choice for each of `keeps`, and no others.
 
     Raises:
         KeyError, TypeError: fields are missing or of other types.

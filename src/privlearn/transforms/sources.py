@@ -1,4 +1,4 @@
-"""Features that are made by others than privlearn, as plans hold them: by the user's own module, or before and elsewhere."""
+"""Features that privlearn does not make, as plans hold them: by the user's own module, or made beforehand."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class External(PublicTransform):
 @final
 @dataclass(frozen=True)
 class Precomputed(PublicTransform):
-    """Rows that are features already, made elsewhere by a declared public encoder: as they are, or each normalised by itself.
+    """Rows that are features, made elsewhere by a declared public encoder: as they are, or each normalised by itself.
 
     Naming the encoder declares that no private row had a part in it, and that each row's features were made of that row
     alone. Neither can be checked here.

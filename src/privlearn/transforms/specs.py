@@ -1,4 +1,4 @@
-"""Public transforms as plans hold them: frozen values, without torch. What transforms stands beside, one file a kind."""
+"""Public transforms as plans hold them: frozen values, without torch. Their modules are beside, one file a kind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DIRECTIONS, _LEAST_DIRECTIONS, _FEW = (1000, 2000), 300, 3000
 @final
 @dataclass(frozen=True)
 class Rescale(PublicTransform):
-    """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or into [-1, 1] where it reaches below 0.
+    """Numbers of a declared public range, clipped to it and scaled: to [0, 1], or [-1, 1] where it reaches below 0.
 
     `Dataset(low=, high=)` declares ranges of the rows, which are scaled before everything else; this is for what has
     none.

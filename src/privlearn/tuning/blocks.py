@@ -129,7 +129,7 @@ class Blocks(AbstractPlan):
         )
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Blocks], float]:
-        """Each part first gets the noise at which it would meet the target by itself: no block costs more than another."""
+        """Each part first gets the noise at which it alone would meet the target: no block costs more than another."""
         # What has no price, or none in this measure, is refused by name; so is what nothing can make affordable.
         budget.spent(replace(self, selection_epsilon=self.selection_epsilon or 1.0).event(), self.neighbours)
         if self.selection_epsilon is not None:
@@ -198,7 +198,7 @@ class Blocks(AbstractPlan):
         return (self.for_all if self.retrain else self.for_block)(candidate, present).plan
 
     def follows(self, facts: Mapping[str, Any]) -> list[str]:
-        """What contradicts the plan of the candidate that is said to have been chosen, or the declared number of examples."""
+        """What contradicts the plan of the candidate said to be chosen, or the declared number of examples."""
         stated = count("examples", facts["tuning"]["examples"])
         own = self._settled(chosen_candidate(self.candidates, facts), stated).follows(facts)
         if stated == (self.examples or stated):

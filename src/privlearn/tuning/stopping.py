@@ -33,7 +33,7 @@ _SHARE = 0.05
 @registered
 @dataclass(frozen=True, repr=False)
 class RandomStopping(AbstractPlan):
-    """A random number of runs, of which the best is kept. The others are dropped, and not even their number is recorded.
+    """A random number of runs, of which the best is kept. The others are dropped; not even their number is recorded.
 
     Each run draws a candidate uniformly at random, trains it on all the data, and releases a noisy count of the
     examples that it gets right. The whole costs about two to three times one run, however many runs are expected.

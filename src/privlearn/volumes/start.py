@@ -131,7 +131,7 @@ class Corrections:
         )
 
     def encode(self, said: Tensor) -> Tensor:
-        """Codes, shape (rows, size), of one teacher's probabilities for the first queries, shape (rows, classes, *size)."""
+        """Codes, shape (rows, size), of a teacher's probabilities for the first queries, (rows, classes, *size)."""
         reference = self._reference[: len(said)]
         along = self._along(reference, said.float().flatten(2) - reference)
         return torch.einsum("qij,qj->qi", self._whitening[: len(said)], along)
@@ -200,7 +200,7 @@ def _kept(signal: Tensor, noise: float) -> Tensor:
 
 
 def _waves(size: tuple[int, ...], order: int) -> Tensor:
-    """Products of cosines over a volume, of at most `order` half waves together, the slow ones first: (waves, voxels)."""
+    """Products of cosines over a volume, of at most `order` half waves together, slow ones first: (waves, voxels)."""
     places = [(torch.arange(side) + 0.5) / side for side in size]
     numbers = sorted((sum(each), each) for each in product(range(order + 1), repeat=len(size)) if sum(each) <= order)
     waves = []
@@ -299,7 +299,7 @@ class Start:
         return cls(copy.deepcopy(network), labelled, inputs, reference, corrections, radius, tuning, labelled.classes)
 
     def teachers(self, private: Dataset, count: int, *, folder: str | Path | None = None, jobs: int = 1) -> Teachers:
-        """As many teachers on the private volumes, each going on from the public network; their answers are probabilities.
+        """`count` teachers on the private volumes, each going on from the public network; answers are probabilities.
 
         Args:
             private: the records, with maps of classes; each is with one teacher, drawn by chance.
@@ -326,7 +326,7 @@ class Start:
         return Identity((self.corrections.size,))
 
     def student(self, plan: PatePlan, seed: int = 0) -> MapStudent:
-        """A student that goes on from the public network with the corrected maps, noise held back, and the public maps."""
+        """A student that goes on from the public network on corrected maps, noise held back, and the public maps."""
         noise = plan.noise_std
         return MapStudent(
             self.network, self.tuning, self.labelled, lambda codes: self.corrections.recovered(codes, noise), seed

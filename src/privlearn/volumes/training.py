@@ -70,7 +70,7 @@ class Warp:
         return self._cut(moved, turned)
 
     def _matrices(self, rows: int) -> Tensor:
-        """An affine map of coordinates for each row, shape (rows, 3, 4); the last coordinate is the volume's first axis."""
+        """An affine map of coordinates by row, shape (rows, 3, 4); the last coordinate is the volume's first axis."""
         angles = self.angle * _uniform(rows, 3)
         matrices = torch.eye(3).expand(rows, 3, 3)
         for at, (one, other) in enumerate(((0, 1), (0, 2), (1, 2))):
@@ -216,7 +216,7 @@ def dice(predicted: Tensor | NDArray[Any], truth: Tensor | NDArray[Any], classes
 @final
 @dataclass(frozen=True)
 class Pairs:
-    """What DP-SGD needs to learn from moved volumes: an augmentation changes inputs alone, so the maps ride along in these.
+    """What DP-SGD needs to learn from moved volumes: augmentations change inputs alone, so maps ride along in these.
 
         pairs = Pairs(classes=3)
         pv.dpsgd(plan, pairs.network(unet), pairs.losses, pairs.rows(volumes, masks), augmentation=pairs.moved(Warp(),

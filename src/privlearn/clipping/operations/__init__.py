@@ -20,11 +20,11 @@ from privlearn.clipping.operations.recurrent import gru, lstm
 
 #: Functions that broadcast, beside those that have a rule of their own.
 _BROADCASTING = (
-    torch.where, torch.Tensor.where, torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.Tensor.__rsub__, torch.rsub,
-    torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.__truediv__, torch.Tensor.__rtruediv__, torch.maximum,
-    torch.minimum, torch.addcmul, torch.Tensor.addcmul, torch.Tensor.masked_fill, torch.masked_fill, torch.Tensor.add_,
-    torch.Tensor.__iadd__, torch.Tensor.mul_, torch.Tensor.__imul__, torch.Tensor.sub_, torch.Tensor.__isub__,
-    torch.Tensor.div_, torch.Tensor.__itruediv__, F.scaled_dot_product_attention,
+    torch.where, torch.Tensor.where, torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.Tensor.__rsub__,
+    torch.rsub, torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.__truediv__, torch.Tensor.__rtruediv__,
+    torch.maximum, torch.minimum, torch.addcmul, torch.Tensor.addcmul, torch.Tensor.masked_fill, torch.masked_fill,
+    torch.Tensor.add_, torch.Tensor.__iadd__, torch.Tensor.mul_, torch.Tensor.__imul__, torch.Tensor.sub_,
+    torch.Tensor.__isub__, torch.Tensor.div_, torch.Tensor.__itruediv__, F.scaled_dot_product_attention,
 )  # fmt: skip
 
 #: Torch's functions, and the rules that stand in for them.

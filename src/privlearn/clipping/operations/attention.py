@@ -77,7 +77,7 @@ def _projections(
     capture: Capture, inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor | None, apart: list[Tensor | None] | None,
     bias: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Queries, keys and values: by weights of their own (`apart`), or by blocks of one, at once where inputs are the same."""
+    """Queries, keys and values: by weights of their own (`apart`), or by blocks of one, at once for equal inputs."""
     query, key, value = inputs
     width = query.shape[2]
     blocks = [slice(n * width, (n + 1) * width) for n in range(3)]

@@ -118,7 +118,7 @@ def _channels_last(t: Tensor) -> Tensor:
 
 
 def _patches(t: Tensor, kernel: Sequence[int]) -> Tensor:
-    """(examples, rows, channels, ...) cut into patches of the kernel's size: (examples, positions, channels x kernel)."""
+    """(examples, rows, channels, ...) as patches of the kernel's size, (examples, positions, channels x kernel)."""
     spatial = len(kernel)
     for axis, size in enumerate(kernel):
         t = t.unflatten(3 + 2 * axis, (-1, size))  # type: ignore[no-untyped-call]

@@ -95,7 +95,7 @@ def multiply(capture: Capture, input: Any, other: Any, **options: Any) -> Any:
 
 
 def spread(func: Callable[..., Any], capture: Capture, *args: Any, **kwargs: Any) -> Any:
-    """Any operation that broadcasts its tensors: a parameter among them is copied for every row, and the rest is torch's."""
+    """Any operation that broadcasts its tensors: parameters are copied for every row, the rest is torch's."""
     given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     if not capture.trains(*given) or all(capture.trains(t) for t in given):
         return NotImplemented

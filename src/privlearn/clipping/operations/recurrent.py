@@ -177,9 +177,9 @@ def _recur(
     w_in, w_state, *biases = weights
     x = projected(capture, x, w_in, None).to(w_state.dtype)
     call = capture.call(x.shape, w_state.dtype)
-    both = (biases[0], biases[1]) if biases else None
+    given = kind(capture.kernels), call, capture, w_state, (biases[0], biases[1]) if biases else None, x, *start
     with no_autocast(x):
-        outputs = _Recurrence.apply(kind(capture.kernels), call, capture, w_state, both, x, *start)  # type: ignore[no-untyped-call]
+        outputs = _Recurrence.apply(*given)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, ...], outputs)
 
 
