@@ -63,7 +63,7 @@ def test_a_table_with_categories(tmp_path: Path, capsys: pytest.CaptureFixture[s
     model = pv.load_model(tmp_path / "model")
     rows = pv.load(str(tmp_path / "rows.csv"), schema=tmp_path / "schema.toml")
     assert (model.predict(rows.tensors()[0]).numpy() == rows.y).mean() > 0.8
-    assert model.config["schema"] == rows.schema
+    assert model.schema == rows.schema
 
 
 def test_the_budget_in_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,14 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import torch
 from torch import nn, zeros
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import cli, teachers
 from privlearn.cli import pate as pate_command
+from privlearn.metrics import Metrics
+from privlearn.opacus import PrivacyEngine
 from privlearn.publishing import keys
 from privlearn.publishing import verify as verify_module
 from privlearn.publishing.verify import verify
+from privlearn.sklearn import DPFisherClassifier
 from tests.publishing import checks_shared_ledgers as shared_ledger_checks
 from tests.publishing.checks import published
 from tests.support.checks import check
@@ -92,11 +98,41 @@ def maps_that_bring_nothing(place: Path) -> str:
     answer = {"plan": {"teachers": 2, "queries": 3}}
     with (
         contextlib.redirect_stderr(asides),
-        mock.patch.object(pate_command, "test_metrics", return_value={"dice": 0.5}),
+        mock.patch.object(pate_command, "evaluate", return_value=Metrics({"dice": 0.5}, 1)),
     ):
         result = pate_command._with_start(result, data, start, answer)  # type: ignore[arg-type]
         pate_command._maps_rows(result, data, answer)  # type: ignore[arg-type]
     return asides.getvalue()
+
+
+def trained_beside(place: Path) -> str:
+    """A second run on the same weights, which are changed between its steps; at a delta that gives rows away."""
+    model, rows = nn.Linear(3, 2), TensorDataset(torch.zeros(8, 3), torch.zeros(8, dtype=torch.long))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for delta in (1e-3, 0.5):
+            loop = pv.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(rows, batch_size=4),
+                                   epsilon=5.0, delta=delta, epochs=2, max_grad_norm=1.0)  # fmt: skip
+            for batch in loop.batches():
+                loop.step(batch, nn.CrossEntropyLoss(reduction="none"))
+                torch.nn.init.zeros_(model.weight)
+        other = nn.Linear(3, 2)
+        PrivacyEngine().make_private(
+            module=other, optimizer=torch.optim.SGD(other.parameters(), lr=0.1), data_loader=DataLoader(rows, batch_size=4),
+            noise_multiplier=9.0, max_grad_norm=1.0,
+        )  # fmt: skip
+    return " ".join(str(each.message) for each in caught)
+
+
+def fitted_twice(place: Path) -> str:
+    """Two fits of an estimator without a ledger, of classes that were not declared."""
+    x, y = np.random.default_rng(0).random((40, 3)), np.arange(40) % 2
+    estimator = DPFisherClassifier(epsilon=5.0, bounds=(0, 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.fit(x, y)
+        DPFisherClassifier(epsilon=5.0, bounds=(0, 1), classes=[0, 1]).fit(x, y).fit(x, y)
+    return " ".join(str(each.message) for each in caught)
 
 
 def noisy_maps(place: Path) -> str:
@@ -125,6 +161,8 @@ TRIGGERS: dict[str, Callable[[Path], str]] = {
     "a ledger without a limit": lambda place: " ".join(shared_ledger_checks.published("on a record")[1].warnings),
     "a key that others can read": key_of_others,
     "components below the noise": components_below_the_noise,
+    "training beside a private run": trained_beside,
+    "fits of estimators": fitted_twice,
     "maps that bring nothing": maps_that_bring_nothing,
     "maps drowned in noise": noisy_maps,
 }  # fmt: skip

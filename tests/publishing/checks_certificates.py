@@ -246,6 +246,7 @@ def every_plan() -> list[AbstractPlan]:
             pv.boosting.BoostingPlan((pv.boosting.Interval(0, 1), pv.boosting.Levels(3)), target, trees=2)
             for target in (pv.boosting.Labels(3), pv.boosting.Values(0, 1), pv.boosting.Counts(9))
         ),
+        pv.statistics.RidgePlan(64, 4.0, 0.0, 1.0),
         *feature_checks.EVERY_PLAN,
         pv.tuning.Blocks(two, retrain=True),
         pv.tuning.RandomStopping(two, 3.0),

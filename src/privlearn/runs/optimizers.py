@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -181,4 +182,4 @@ def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None
 def _settings(optimizer: torch.optim.Optimizer) -> str:
     """The settings of an optimizer's groups, its learning rates among them, as text to compare."""
     groups = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    return str([{name: float(v) if isinstance(v, Tensor) else v for name, v in group.items()} for group in groups])
+    return json.dumps(groups, default=lambda value: float(value) if isinstance(value, Tensor) else str(value))
