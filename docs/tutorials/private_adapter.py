@@ -1,8 +1,8 @@
 """A language model that was trained on public text gets an adapter (LoRA) that is trained on private text.
 
-All text is made by this program, so that nothing has to be fetched: sentences of two little grammars, which share their words
-and differ in which word follows which. The public one stands for what a model has read before, the private one for letters of
-a few hundred people. Runs on two cores in about two minutes:
+All text is made by this program, so that nothing has to be fetched: sentences of two little grammars, which share their
+words and differ in which word follows which. The public one stands for what a model has read before, the private one
+for letters of a few hundred people. Runs on two cores in about two minutes:
 
     python docs/tutorials/private_adapter.py
 """
@@ -50,7 +50,7 @@ def arguments(folder: Path, **own: Any) -> TrainingArguments:
 
 
 def main(rows: int = 4000, epochs: int = 10, epsilon: float = 3.0) -> dict[str, float]:
-    """Train, publish, verify and load again; returns perplexities on sentences that nobody was trained on, and epsilon."""
+    """Train, publish, verify and load again; returns perplexities on held-out sentences, and epsilon."""
     folder = Path(tempfile.mkdtemp())
     sizes = {"vocab_size": 3 + WORDS, "n_positions": LENGTH, "n_embd": 48, "n_layer": 2, "n_head": 4}
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0))

@@ -237,7 +237,7 @@ class PrivateLoop(Described):
         return self.run.step(batch, None if loss is None else _of_model(loss))
 
     def keep(self, *schedulers: Any) -> None:
-        """Let the checkpoint hold the state of learning-rate schedulers, so that a resumed run goes on with their rates.
+        """Let the checkpoint hold the state of learning-rate schedulers: a resumed run goes on with their rates.
 
         To be called before the first batch, with what has a `state_dict` and a `load_state_dict`.
         """

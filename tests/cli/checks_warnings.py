@@ -118,7 +118,7 @@ def trained_beside(place: Path) -> str:
                 torch.nn.init.zeros_(model.weight)
         other = nn.Linear(3, 2)
         PrivacyEngine().make_private(
-            module=other, optimizer=torch.optim.SGD(other.parameters(), lr=0.1), data_loader=DataLoader(rows, batch_size=4),
+            module=other, optimizer=torch.optim.SGD(other.parameters()), data_loader=DataLoader(rows, batch_size=4),
             noise_multiplier=9.0, max_grad_norm=1.0,
         )  # fmt: skip
     return " ".join(str(each.message) for each in caught)

@@ -1,4 +1,4 @@
-"""Training beside a private run, in the same script: refused, or nothing is claimed; and steps repeated with equal noise."""
+"""Training beside a private run, in the same script, is refused or not claimed; and steps that are repeated."""
 
 from __future__ import annotations
 

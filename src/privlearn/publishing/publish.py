@@ -70,7 +70,7 @@ def publish(
     path = folder.require_free(out)
     if not isinstance(result, Result):
         raise BadInput(f"result is a {type(result).__name__}: expected what a method such as dpsgd returned")
-    result.require_claimable()
+    _require_claimable(result)
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)
@@ -114,6 +114,13 @@ def publish(
     if result.checkpoint:
         result.checkpoint.delete()
     return path
+
+
+def _require_claimable(result: Result) -> None:
+    """Refuse weights that are not, or may not be, what the ledger was charged for."""
+    if "unclaimed" in result.facts:
+        raise BadInput(f"nothing can be claimed for this model: {result.facts['unclaimed']}")
+    result.require_unchanged()
 
 
 def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str, bytes]:

@@ -95,10 +95,10 @@ class RateSchedule:
 class Descent:
     """An optimizer under a private run: nothing but its steps may change the parameters.
 
-    A step of the optimizer on gradients of somebody else's is refused until the run is over. A change of parameters between
-    two steps, and parameters that another run trained before, are warned of and kept with the session: nothing is claimed
-    for such a model. Where the run has a checkpoint, the optimizer's settings at each step are noted, so that a step that
-    is repeated after an interruption, with the same noise, is the same step.
+    A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters between
+    two steps, and parameters that another run trained before, are warned of and kept with the session: nothing is
+    claimed for such a model. Where the run has a checkpoint, the optimizer's settings at each step are noted, so that a
+    step that is repeated after an interruption, with the same noise, is the same step.
 
     Args:
         optimizer: of the parameters.
@@ -129,14 +129,14 @@ class Descent:
         earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
         if any(other() is not ledger for other in earlier) or (earlier and ledger.budget is None):
             self._session.unclaimed = (
-                "the model was trained on private rows by an earlier run, which this one does not count: begin from fresh "
-                "weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
+                "the model was trained on private rows by an earlier run, which this one does not count: begin from "
+                "fresh weights, or give both runs one ledger with a limit, ledger=pv.Ledger(pv.Budget(E, D))"
             )
             warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=4)
 
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
-        """A block in which `sums` are the parameters' gradients. However it ends, no sum without noise stays in them."""
+        """A block in which `sums` are the gradients. However it ends, no sum without noise stays in them."""
         self._require_unchanged()
         self._session.note(_settings(self._optimizer))
         for parameter, total in zip(self._parameters, sums, strict=True):
@@ -164,13 +164,13 @@ class Descent:
             return
         if any(parameter.grad is not None for parameter in self._parameters):
             raise BadInput(
-                "optimizer.step() was called beside the private step, on gradients that were not clipped and have no noise: "
-                "take steps by what the call that made training private returned, and leave out backward() and "
+                "optimizer.step() was called beside the private step, on gradients that were not clipped and have no "
+                "noise: take steps by what the call that made training private returned, and leave out backward() and "
                 "optimizer.step() of your own"
             )
 
 
-#: Of each parameter that a private run trained, the ledger that was charged; and of each optimizer, the run that holds it.
+#: Of each parameter that a private run trained the ledger that was charged; of each optimizer the run that holds it.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
 _GUARDS: MutableMapping[torch.optim.Optimizer, Descent] = weakref.WeakKeyDictionary()
 

@@ -165,14 +165,12 @@ class Result(Described):
     def _versions_now(self) -> list[int]:
         return [parameter._version for parameter in self.model.parameters()]
 
-    def require_claimable(self) -> None:
-        """Raise `BadInput` if the weights are not, or may not be, what the ledger was charged for."""
-        if "unclaimed" in self.facts:
-            raise BadInput(f"nothing can be claimed for this model: {self.facts['unclaimed']}")
+    def require_unchanged(self) -> None:
+        """Raise `BadInput` if the weights were changed after the run."""
         if self._versions != self._versions_now():  # type: ignore[attr-defined]
             raise BadInput(
-                "the model's weights were changed after the run: nothing can be claimed for them. Publish before anything "
-                "else is done to the model, or go on with a copy of it (copy.deepcopy)"
+                "the model's weights were changed after the run: nothing can be claimed for them. Publish before "
+                "anything else is done to the model, or go on with a copy of it (copy.deepcopy)"
             )
 
     def _summary(self) -> Summary:

@@ -266,8 +266,8 @@ class TrainingSession(Session):
         """Note with what settings the next step is taken, before its noise is drawn.
 
         Raises:
-            BadInput: the step was taken before an interruption, with others: its noise is the same, so the difference of
-                the two releases would have none.
+            BadInput: the step was taken before an interruption, with others: its noise is the same, so the difference
+                of the two releases would have none.
         """
         if self.file is None:
             return
@@ -276,8 +276,8 @@ class TrainingSession(Session):
             self.file.note(digest)
         elif self._noted[self.taken] != digest:
             raise BadInput(
-                f"step {self.taken + 1} was taken before the interruption, with other settings of the optimizer (its learning "
-                "rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
+                f"step {self.taken + 1} was taken before the interruption, with other settings of the optimizer (its "
+                "learning rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
                 "private.keep(scheduler), or begin anew; what the run was charged stays charged"
             )
 
