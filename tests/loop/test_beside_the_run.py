@@ -58,7 +58,8 @@ def test_opacus_calls_whose_result_was_not_taken_are_refused() -> None:
 
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    PrivacyEngine().make_private_with_epsilon(
+    engine = PrivacyEngine()
+    engine.make_private_with_epsilon(
         module=model, optimizer=optimizer, data_loader=LOADER, target_epsilon=3.0, target_delta=1e-3, epochs=1,
         max_grad_norm=1.0,
     )  # fmt: skip

@@ -106,8 +106,8 @@ class Run(DescribedRun):
             torch._foreach_div_(list(task.gradients.released(noisy, task.divisor)), task.divisor)
             self._descent.at(batch.epoch + batch.step / task.steps)
             self.optimizer.step()
+            self._after.step()
         session.taken += 1
-        self._after.step()
         return PrivateDiagnostics(task.watch.batch())
 
     def result(self) -> Result:

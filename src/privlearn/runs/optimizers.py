@@ -120,9 +120,11 @@ class Descent:
         self._versions: list[int] | None = None
         self._stepping = False
         self._look_for_earlier_runs()
-        if isinstance(optimizer, torch.optim.Optimizer):
-            _GUARDS[optimizer] = self
-            optimizer.register_step_pre_hook(_refuse_foreign_gradients)
+        inner = getattr(optimizer, "optimizer", optimizer)  # in one that Accelerate prepared
+        if isinstance(inner, torch.optim.Optimizer):
+            if not hasattr(inner, _RUN):
+                inner.register_step_pre_hook(_refuse_foreign_gradients)
+            setattr(inner, _RUN, self)
 
     def _look_for_earlier_runs(self) -> None:
         ledger = self._session.ledger
@@ -170,13 +172,14 @@ class Descent:
             )
 
 
-#: Of each parameter that a private run trained the ledger that was charged; of each optimizer the run that holds it.
+#: Of each parameter that a private run trained the ledger that was charged.
 _TRAINED: MutableMapping[Tensor, weakref.ref[Ledger]] = WeakTensorKeyDictionary()
-_GUARDS: MutableMapping[torch.optim.Optimizer, Descent] = weakref.WeakKeyDictionary()
+#: Where an optimizer holds the private run that it serves.
+_RUN = "_privlearn_run"
 
 
 def _refuse_foreign_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    _GUARDS[optimizer].refuse_foreign_gradients()
+    getattr(optimizer, _RUN).refuse_foreign_gradients()
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -16,8 +17,10 @@ from privlearn.boosting.plan import BoostingPlan
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
+from privlearn.runs.result import Result
 from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
 from privlearn.statistics.regression import RidgePlan, ridge
+from privlearn.streams import Streams
 
 #: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
 #: are longer, and those that are bias the slopes.
@@ -195,12 +198,13 @@ class DPRegressor(PrivateRegressor):
             self._dataset(X, scaled), epsilon=self.epsilon, delta=self.delta, model=self.model,
             **self._options(features="raw", temperature=0.0),
         )  # fmt: skip
-        result = self._release(
-            settled.plan,
-            reasons,
-            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
-        )
-        _rescale(result.model, half, middle)
+
+        def release(ledger: Ledger, streams: Streams) -> Result:
+            result = fit_by_descent(settled, data, streams, ledger=ledger)
+            _rescale(result.model, half, middle)
+            return replace(result)  # of the weights as they are now
+
+        result = self._release(settled.plan, reasons, release)
         self._range = low, high
         self._keep(result.model)
         return self
