@@ -12,6 +12,7 @@ from privlearn.clipping.evaluation import Gains, evaluating
 from privlearn.data.rows import TensorRows
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
+from privlearn.runs.optimizers import Descent
 from privlearn.runs.post_processing import processors
 from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch
@@ -30,6 +31,7 @@ class AfterTraining:
 
     Args:
         task: what is trained.
+        descent: the optimizer, which knows whether something else changed the weights.
         arguments: of the run, by name.
 
     Raises:
@@ -37,8 +39,8 @@ class AfterTraining:
             scores come from a last linear layer.
     """
 
-    def __init__(self, task: Task, arguments: Mapping[str, Any]) -> None:
-        self._task, self._plan = task, task.plan.temperature
+    def __init__(self, task: Task, descent: Descent, arguments: Mapping[str, Any]) -> None:
+        self._task, self._descent, self._plan = task, descent, task.plan.temperature
         self._processors = processors(task.parameters, arguments)
         self.value: float | None = None
         self._divided = False
@@ -98,14 +100,17 @@ class AfterTraining:
         self.value = plan.best(noisy.cpu().numpy(), layer.out_features, task.examples, sensitivity)
 
     def _process(self) -> None:
+        self._descent.look()
         for processor in self._processors.values():
             processor.after_run()
+        self._descent.seen()
 
     @torch.no_grad()
     def end(self) -> None:
         """The parameters become what is published: post-processed, the last layer divided by the temperature, once."""
         if not self._divided:
             self._process()
+        self._descent.look()
         if self.value is None or self._divided:
             return
         layer = scored_by(self._task.network, self._made_up())
@@ -113,6 +118,7 @@ class AfterTraining:
         layer.weight.div_(self.value)
         if layer.bias is not None:
             layer.bias.div_(self.value)
+        self._descent.seen()
         self._divided = True
 
     def facts(self) -> dict[str, Any]:

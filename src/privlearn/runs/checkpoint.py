@@ -102,7 +102,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def note(self, digest: str) -> None:
-        """Write down what the next step is taken with; it is there when this returns, even if the process is killed."""
+        """Write down what the next step is taken with; it stays if the process is killed, not if the system crashes."""
         with self._notes.open("a", encoding="ascii") as file:
             file.write(f"{digest}\n")
 

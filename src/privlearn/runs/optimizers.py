@@ -95,10 +95,10 @@ class RateSchedule:
 class Descent:
     """An optimizer under a private run: nothing but its steps may change the parameters.
 
-    A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters between
-    two steps, and parameters that another run trained before, are warned of and kept with the session: nothing is
-    claimed for such a model. Where the run has a checkpoint, the optimizer's settings at each step are noted, so that a
-    step that is repeated after an interruption, with the same noise, is the same step.
+    A step of the optimizer on gradients from elsewhere is refused until the run is over. A change of parameters after a
+    step (in place, but not by `.data`), and parameters that another run trained before, are warned of and kept with the
+    session: nothing is claimed for such a model. Where the run has a checkpoint, the optimizer's settings at each step
+    are noted, so that a step that is repeated after an interruption, with the same noise, is the same step.
 
     Args:
         optimizer: of the parameters.
@@ -127,6 +127,8 @@ class Descent:
             setattr(inner, _RUN, self)
 
     def _look_for_earlier_runs(self) -> None:
+        if self._session.saved:
+            return  # the weights are those of the checkpoint
         ledger = self._session.ledger
         earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
         if any(other() is not ledger for other in earlier) or (earlier and ledger.budget is None):
@@ -139,7 +141,9 @@ class Descent:
     @contextmanager
     def step(self, sums: Sequence[Tensor]) -> Iterator[None]:
         """A block in which `sums` are the gradients. However it ends, no sum without noise stays in them."""
-        self._require_unchanged()
+        if self._versions is None:
+            _TRAINED.update(dict.fromkeys(self._parameters, weakref.ref(self._session.ledger)))
+        self.look()
         self._session.note(_settings(self._optimizer))
         for parameter, total in zip(self._parameters, sums, strict=True):
             parameter.grad = total
@@ -150,14 +154,17 @@ class Descent:
             self._stepping = False
             for parameter in self._parameters:
                 parameter.grad = None
-            self._versions = [own._version for own in self._parameters]
+            self.seen()
 
-    def _require_unchanged(self) -> None:
-        versions = [own._version for own in self._parameters]
-        if self._versions is None:
-            _TRAINED.update(dict.fromkeys(self._parameters, weakref.ref(self._session.ledger)))
-        elif self._versions != versions and not self._session.unclaimed:
-            self._session.unclaimed = "weights were changed between two steps, by something else than the run"
+    def seen(self) -> None:
+        """The parameters are as the run made them."""
+        self._versions = [own._version for own in self._parameters]
+
+    def look(self) -> None:
+        """Warn, and claim nothing, if something else than the run has changed the parameters since it made them."""
+        now = [own._version for own in self._parameters]
+        if self._versions not in (None, now) and not self._session.unclaimed:
+            self._session.unclaimed = "weights were changed after a step, by something else than the run"
             warnings.warn(f"nothing will be claimed: {self._session.unclaimed}", PrivacyWarning, stacklevel=5)
 
     def refuse_foreign_gradients(self) -> None:

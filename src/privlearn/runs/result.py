@@ -159,6 +159,10 @@ class Result(Described):
     model_spec: str | None = None
     classes: int | None = None
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.__post_init__()  # a copy's parameters count their changes anew
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "_versions", self._versions_now())
 

@@ -331,6 +331,7 @@ class TrainingSession(Session):
         plain = {
             "facts": self.facts,
             "run": self.ledger.run,
+            "unclaimed": self.unclaimed,
             "epoch": self._epoch,
             "step": step,
             "streams": now | drawn,
@@ -346,6 +347,7 @@ class TrainingSession(Session):
             part.load_state_dict(_whole(saved.plain["parts"][name], saved.tensors))
         self._released = [(config, _whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
+        self.unclaimed = saved.plain.get("unclaimed", "")
         self._generators = _whole(saved.plain["generators"], saved.tensors)
 
 

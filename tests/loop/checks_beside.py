@@ -1,0 +1,208 @@
+"""Named checks of training beside a private run in one script, and of steps repeated with equal noise."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import privlearn as pv
+from privlearn.errors import BadInput, PrivacyWarning
+from privlearn.opacus import PrivacyEngine
+from tests.loop.checks import X, Y, loader, loss, network, private, sgd, weights
+from tests.support.checks import check, must_raise
+
+STEPS = 8
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as place:
+        yield Path(place)
+
+
+def warned(action: Callable[[], Any]) -> str:
+    """What is warned of while `action` runs."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    return " ".join(str(each.message) for each in caught if issubclass(each.category, PrivacyWarning))
+
+
+def step_beside(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """A step of an ordinary loop."""
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(X[:5]), Y[:5]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@check
+def check_a_step_on_gradients_of_ones_own_is_refused() -> None:
+    """By the optimizer of a private run, until the run is over; without gradients a step changes nothing."""
+    model = network()
+    optimizer = sgd(model)
+    loop = private(model, optimizer=optimizer)
+    before = weights(model).clone()
+    assert "beside the private step" in str(must_raise(BadInput, lambda: step_beside(model, optimizer)))
+    assert torch.equal(before, weights(model))
+    optimizer.zero_grad()
+    for batch in loop.batches():
+        loop.step(batch, loss)
+        released = weights(model).clone()
+        optimizer.step()
+        assert torch.equal(released, weights(model))
+    loop.result()
+    step_beside(model, optimizer)  # the run is over: fine-tuning on public rows, say
+
+
+@check
+def check_opacus_calls_whose_result_was_not_taken_are_refused() -> None:
+    """The script's own loader and optimizer train without clipping and noise."""
+    model = network()
+    optimizer, engine = sgd(model), PrivacyEngine()
+    engine.make_private_with_epsilon(
+        module=model, optimizer=optimizer, data_loader=loader(), target_epsilon=3.0, target_delta=1e-3, epochs=1,
+        max_grad_norm=1.0,
+    )  # fmt: skip
+    must_raise(BadInput, lambda: step_beside(model, optimizer))
+
+
+@check
+def check_weights_that_something_else_changed_are_not_published() -> None:
+    """Between two steps, after the last one, and after the run."""
+    with folder() as place:
+        for when in range(1, STEPS + 1):
+            model = network()
+            loop = private(model)
+
+            def train(model: nn.Module = model, loop: Any = loop, when: int = when) -> None:
+                for batch in loop.batches():
+                    loop.step(batch, loss)
+                    if loop.taken == when:
+                        step_beside(model, sgd(model))
+                loop.result()
+
+            assert "changed after a step" in warned(train), when
+            assert "nothing can be claimed" in str(
+                must_raise(BadInput, lambda loop=loop: loop.publish(place / "model"))
+            )
+        model = network()
+        loop = private(model)
+        for batch in loop.batches():
+            loop.step(batch, loss)
+        result = loop.result()
+        pv.publish(copy.deepcopy(result), place / "copied", delta=1e-5)
+        step_beside(model, sgd(model))
+        assert "changed after the run" in str(must_raise(BadInput, lambda: loop.publish(place / "model")))
+
+
+@check
+def check_averaged_and_scaled_weights_are_the_runs_own() -> None:
+    """Post-processing and the temperature change weights, and are part of the run."""
+    with folder() as place:
+
+        def train() -> None:
+            loop = private(average=0.5)
+            for batch in loop.batches():
+                loop.step(batch, loss)
+            loop.publish(place / "averaged")
+            data = pv.Dataset(X.sigmoid(), Y, classes=2, low=0.0, high=1.0)
+            pv.publish(pv.train(data, epsilon=9.0, epochs=2, average=0.5), place / "scaled", delta=1e-5)
+
+        assert warned(train) == ""
+        assert pv.verify(place / "averaged").ok
+        assert pv.verify(place / "scaled").ok
+
+
+@check
+def check_a_second_run_on_the_same_weights_claims_nothing_or_both() -> None:
+    """Its weights hold what the first one released: without a ledger that limits both, nothing can be said."""
+
+    def run(model: nn.Module, **options: Any) -> Any:
+        loop = private(model, **options)
+        for batch in loop.batches():
+            loop.step(batch, loss)
+        return loop
+
+    with folder() as place:
+        model = network()
+        assert warned(lambda: run(model)) == ""
+        for ledger in (None, pv.Ledger()):
+            assert "earlier run, which this one does not count" in warned(
+                lambda ledger=ledger: run(model, ledger=ledger)
+            )
+        unlimited, other = pv.Ledger(), network()
+        run(other, ledger=unlimited)
+        assert "earlier run" in warned(lambda: run(other, ledger=unlimited))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)
+            again = run(model)
+        must_raise(BadInput, lambda: again.publish(place / "model"))
+        fresh, limit = network(), pv.Ledger(pv.Budget(8.0, 1e-5))
+        run(fresh, ledger=limit)
+        run(fresh, ledger=limit).publish(place / "both")
+        found = pv.verify(place / "both")
+        assert found.ok
+        assert found.epsilon is not None
+        assert found.epsilon >= limit.spent(1e-5).epsilon > 3.0
+
+
+def interrupted(checkpoint: Path, at: int, *, kept: bool = True, beside: bool = False, model: Any = None) -> list[Any]:
+    """Weights after each step of a run with a scheduler, which ends after `at` steps; resumed if there is a file."""
+    model, seen = model or network(), []
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=STEPS)
+    try:
+        with private(model, optimizer=optimizer, loss=loss, checkpoint=checkpoint) as loop:
+            if kept:
+                loop.keep(scheduler)
+            for batch in loop.batches():
+                if loop.taken == 3 and at < STEPS:
+                    loop.run._session.keep(batch.step, now=True)
+                loop.step(batch)
+                scheduler.step()
+                seen.append(weights(model).clone())
+                if beside and loop.taken == 1:
+                    step_beside(model, sgd(model))
+                if loop.taken == at:
+                    raise KeyboardInterrupt
+            loop.publish(checkpoint.with_suffix(".model"))
+    except KeyboardInterrupt:
+        pass
+    return seen
+
+
+@check
+def check_a_repeated_step_is_the_same_step() -> None:
+    """After an interruption: with a scheduler's state in the checkpoint it is, and else the run is refused."""
+    with folder() as place:
+        whole = interrupted(place / "whole", STEPS + 1)
+        interrupted(place / "kept", 6)
+        assert torch.equal(interrupted(place / "kept", STEPS + 1)[-1], whole[-1])
+        interrupted(place / "lost", 6, kept=False)
+        error = must_raise(BadInput, lambda: interrupted(place / "lost", STEPS + 1, kept=False))
+        assert "was taken before the interruption, with other settings" in str(error)
+        pv.runs.Checkpoint(place / "lost").delete()
+        assert not list(place.glob("lost*"))
+
+
+@check
+def check_an_interruption_forgets_no_change_and_is_no_earlier_run() -> None:
+    """The checkpoint says that nothing can be claimed; and the same model may go on from it in the same process."""
+    with folder() as place:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)
+            interrupted(place / "changed", 6, beside=True)
+        must_raise(BadInput, lambda: interrupted(place / "changed", STEPS + 1))
+        model = network()
+        interrupted(place / "same", 6, model=model)
+        assert warned(lambda: interrupted(place / "same", STEPS + 1, model=model)) == ""
+        assert pv.verify(place / "same.model").ok

@@ -1,0 +1,55 @@
+"""Planted bugs in what is noticed beside a private run: a named check must catch each."""
+
+from __future__ import annotations
+
+from privlearn.descent import after_training
+from privlearn.publishing import publish
+from privlearn.runs import checkpoint, optimizers, result, session
+from tests.support.mutant import Mutant, suite_of
+
+OWN, TAKEN = (
+    "check_a_step_on_gradients_of_ones_own_is_refused",
+    "check_opacus_calls_whose_result_was_not_taken_are_refused",
+)
+CHANGED = "check_weights_that_something_else_changed_are_not_published"
+SECOND, REPEATED = (
+    "check_a_second_run_on_the_same_weights_claims_nothing_or_both",
+    "check_a_repeated_step_is_the_same_step",
+)
+AVERAGED = "check_averaged_and_scaled_weights_are_the_runs_own"
+INTERRUPTED = "check_an_interruption_forgets_no_change_and_is_no_earlier_run"
+
+MUTANTS = [
+    Mutant("gradients of a loop beside the run are taken", optimizers.Descent.refuse_foreign_gradients,
+           "if any(parameter.grad is not None for parameter in self._parameters):", "if False:", OWN),
+    Mutant("a run that has not begun refuses nothing", optimizers.Descent.refuse_foreign_gradients,
+           '== "over"', '!= "under way"', TAKEN),
+    Mutant("the optimizer has no guard", optimizers.Descent.__init__,
+           "inner.register_step_pre_hook(_refuse_foreign_gradients)", "pass", OWN),
+    Mutant("changes between steps are not looked at", optimizers.Descent.look,
+           "self._versions not in (None, now)", "False", CHANGED),
+    Mutant("changes after the last step are not looked at", after_training.AfterTraining._process,
+           "self._descent.look()", "pass", CHANGED),
+    Mutant("changes after the run are not looked at", result.Result.require_unchanged,
+           "self._versions != self._versions_now()", "False", CHANGED),
+    Mutant("a copied result counts as changed", result.Result.__setstate__, "self.__post_init__()", "pass", CHANGED),
+    Mutant("averages are taken for a change", after_training.AfterTraining._process, "self._descent.seen()", "pass",
+           AVERAGED),
+    Mutant("what nothing can be claimed for is published", publish._require_claimable, '"unclaimed" in result.facts',
+           "False", SECOND),
+    Mutant("earlier runs are forgotten", optimizers.Descent._look_for_earlier_runs,
+           "if parameter in _TRAINED]", "if False]", SECOND),
+    Mutant("a ledger without a limit covers two runs", optimizers.Descent._look_for_earlier_runs,
+           " or (earlier and ledger.budget is None)", "", SECOND),
+    Mutant("a shared ledger covers nothing", optimizers.Descent._look_for_earlier_runs,
+           "other() is not ledger for", "True for", SECOND),
+    Mutant("a resumed run is taken for a second one", optimizers.Descent._look_for_earlier_runs,
+           "if self._session.saved:", "if False:", INTERRUPTED),
+    Mutant("settings of steps are not compared", session.TrainingSession.note,
+           "elif self._noted[self.taken] != digest:", "elif False:", REPEATED),
+    Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "file.write(", "str(", REPEATED),
+    Mutant("an interruption forgets a change", session.TrainingSession._restore,
+           'self.unclaimed = saved.plain.get("unclaimed", "")', "pass", INTERRUPTED),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS)
