@@ -28,13 +28,15 @@ from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
-from privlearn.metrics import Metrics, evaluate
+from privlearn.metrics import evaluate
+from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
+from privlearn.statistics.metric_figures import Metrics
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
@@ -79,6 +81,7 @@ class Job:
         rows: what there is to say of the result, by name; may add to the answer.
         notes: said below the headline.
         timed: False where the time would tell something.
+        plan: all that it is going to be charged; None: it is not known before the run, or not here.
     """
 
     data: Dataset
@@ -90,6 +93,7 @@ class Job:
     rows: Callable[[Result], Mapping[str, str]]
     notes: tuple[Callable[[], None], ...] = ()
     timed: bool = True
+    plan: AbstractPlan | None = None
 
 
 @final

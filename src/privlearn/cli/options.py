@@ -319,6 +319,10 @@ def _training() -> tuple[Option, ...]:
         Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
         Option("seed", "S", "repeatable run; the certificate then warns", int),
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
+        Option("metric", None, "the test figure that is shown first (default: accuracy)", str, "accuracy",
+               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy")),
+        Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
+               "training: the certificate is for both, and protects test rows, too", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
