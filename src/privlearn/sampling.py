@@ -192,7 +192,8 @@ class Poisson(Sampler):
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
-            yield Sample(taken(examples, self.sampling_rate, rng), EpochCharge(self.event))
+            chosen = taken(examples, self.sampling_rate, rng)
+            yield Sample(chosen, EpochCharge(self.event))
 
 
 @final
