@@ -19,6 +19,7 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; needs no data",
     "verify": "recompute the guarantee, the hashes and the signature of a published model",
     "predict": "use a published model; writes CSV",
+    "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
@@ -226,6 +227,24 @@ _OTHERS = (
                "gaussian (Gaussian releases alone, the tightest), renyi (any run), a Renyi order, or zcdp (default: "
                "as suits the first run)"),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
+    ),
+    *_group(
+        None, ("audit",),
+        Option("step", None, "one release of DP-SGD, many times, with the worst neighbours (default)", bool, False),
+        Option("noise-multiplier", "S", "noise of the release", float),
+        Option("sampling", "NAME", "full (default), or poisson, partition, shuffle, fixed with --examples and "
+               "--batch-size", str, "full"),
+        Option("examples", "N", "declared number of examples", int, 1000),
+        Option("batch-size", "B", "expected examples in a batch", int),
+        Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
+        Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
+               "function run(took_part)"),
+        Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
+        Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
+               "run)", int),
+        Option("confidence", "C", "(default: 0.95)", float, 0.95),
+        Option("discrete", None, "noise on a grid", bool, False),
+        Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
     ),
     Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
            commands=("key",), flag=False),
