@@ -31,7 +31,6 @@ from privlearn.cli.jobs import (
     seed_warning,
     test_metrics,
 )
-from privlearn.cli.metrics import approved, metric_rows, released
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
@@ -53,7 +52,6 @@ from privlearn.runs.given import require_changeable, require_same_examples
 from privlearn.runs.result import Result
 from privlearn.statistics.classifiers import fisher, least_squares
 from privlearn.statistics.features import release_features
-from privlearn.statistics.metric_figures import MetricsPlan
 from privlearn.statistics.plan import LeastSquaresPlan, RowsPlan
 from privlearn.streams import Streams
 from privlearn.transforms.base import shape_after
@@ -78,11 +76,11 @@ def run(request: Request) -> int:
     opened = Opened.of(request, kept)
     try:
         with _settle(request, data_of(request)) as job:
-            opened, paid = approved(job, opened)
+            opened = opened.approved(job)
             _say(job, opened)
             result = job.run(opened)
             rows = job.rows(result)
-            _publish(job, opened, result, rows, paid)
+            _publish(job, opened, result, rows)
     except BaseException as error:
         kept.interrupted(error)
         raise
@@ -121,11 +119,10 @@ def _say(job: Job, opened: Opened) -> None:
         note()
 
 
-def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str], paid: MetricsPlan | None) -> None:
+def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    model = result.model
-    metrics = test_metrics(model, data) if paid is None else released(model, data, paid, opened)
+    metrics = test_metrics(result.model, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
@@ -137,8 +134,8 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str], 
         classes=data.classes,
         sign=opened.key,
     )
-    if metrics is not None and paid is not None:
-        answer["paid_metrics"] = {"epsilon": paid.guarantee(request.delta).epsilon, **metrics.to_json()}
+    if metrics is not None and metrics.plan is not None:
+        answer["paid_metrics"] = {"epsilon": metrics.plan.guarantee(request.delta).epsilon, **metrics.to_json()}
     if opened.ledger is not None:
         answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
     answer |= {
@@ -152,7 +149,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str], 
     if request.json:
         screen.print_json(answer)
     else:
-        _show(answer, {**metric_rows(metrics, request.metric), **rows})
+        _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
 def _certified(folder: Path) -> dict[str, Any]:
