@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -418,6 +418,8 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
+    if hasattr(given, "with_format") and _indexed(given):  # Hugging Face's, which is no data set of PyTorch's
+        given = _Rows(given)
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
         return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
@@ -426,5 +428,19 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     return data, None
 
 
-def _indexed(given: TorchDataset[Any]) -> bool:
+@final
+class _Rows(TorchDataset[Any]):
+    """Rows of what has them by number, as a data set of PyTorch's."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._rows[number]
+
+
+def _indexed(given: Any) -> bool:
     return hasattr(given, "__getitem__") and hasattr(given, "__len__")
