@@ -222,6 +222,7 @@ def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = Fal
             f"{what} hold {array.dtype} values: expected numbers; turn names and categories into whole numbers from 0"
         )
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
+    array = array if array.flags.writeable else array.copy()  # memory-mapped, say: a tensor could be written to
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 
 

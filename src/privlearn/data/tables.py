@@ -21,6 +21,8 @@ Cell = str | int | float | bool | None
 _LONGEST_HEADER = 1 << 20
 #: Rows of a Parquet file that are read at once.
 _CHUNK = 1 << 15
+#: Bytes of each column that are read at once.
+_BUFFER = 1 << 20
 
 
 @final
@@ -81,8 +83,7 @@ def read_chunks(path: Path, wanted: Sequence[str]) -> Iterator[Table]:
     _require_different(path, names, wanted)
     first = 0
     try:
-        file = parquet.ParquetFile(path, page_checksum_verification=True)
-        for batch in file.iter_batches(_CHUNK, columns=[name for name in wanted if name in names]):
+        for batch in _batches(parquet, path, [name for name in wanted if name in names]):
             columns = {
                 name: _numbers_of(column, pyarrow.types) if _numbers_only(column, pyarrow.types)
                 else _cells(path, name, column, pyarrow.types)
@@ -92,6 +93,13 @@ def read_chunks(path: Path, wanted: Sequence[str]) -> Iterator[Table]:
             first += batch.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}", path=str(path)) from error
+
+
+def _batches(parquet: Any, path: Path, columns: list[str]) -> Iterator[Any]:
+    """Some rows at a time; row group by row group, because pyarrow keeps what it has read of several."""
+    file = parquet.ParquetFile(path, page_checksum_verification=True, buffer_size=_BUFFER)
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(_CHUNK, row_groups=[group], columns=columns)
 
 
 def _numbers_only(column: Any, types: Any) -> bool:
