@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.metrics import Metrics, evaluate
 from privlearn.publishing.folder import require_free
@@ -34,12 +35,14 @@ from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.given import require_no_features
+from privlearn.runs.ranks import launched
 from privlearn.runs.result import Result
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import map_losses
+from privlearn.world import World, require_one_process
 
 _ROWS_AT_ONCE = 4096
 _VOLUMES_AT_ONCE = 16
@@ -128,6 +131,13 @@ class Opened:
         ledger = None if request.ledger is None else _open_ledger(request.ledger, what)
         return cls(request, out, key, ledger, kept, started)
 
+    @classmethod
+    def by_the_first(cls, request: Request, kept: Kept, world: World) -> Opened:
+        """What the first of several processes opens; the others publish nothing and charge no file."""
+        opened: list[Opened] = []
+        world.once(lambda: opened.append(cls.of(request, kept)), "what is opened")
+        return opened[0] if opened else cls(request, Path(request.out), None, None, kept)
+
     def streams(self) -> Streams:
         """The random streams from their beginning."""
         return self.kept.streams(self.request)
@@ -191,7 +201,7 @@ class KeptCheckpoint:
 
     def interrupted(self, error: BaseException) -> None:
         """Say what is left: the checkpoint, which is there before anything is drawn, or nothing."""
-        if self.useless or not isinstance(error, KeyboardInterrupt):
+        if self.useless or not isinstance(error, KeyboardInterrupt | ProcessLost):
             return
         if self.checkpoint.path.exists():
             path = screen.plain(self.checkpoint.path)
@@ -203,6 +213,27 @@ class KeptCheckpoint:
 
     def done(self) -> None:
         """`publish` deletes the checkpoint."""
+
+
+def world_of(request: Request) -> World:
+    """The processes that train together; all but the first are quiet.
+
+    Raises:
+        BadInput: a launcher started several, for what takes one.
+    """
+    if request.method != DPSGD or request.tune is not None:
+        require_one_process(f"--method {request.method}" if request.tune is None else "--tune")
+        return World()
+    world = launched()
+    if world.rank:
+        screen.be_quiet()
+    if world.size > 1:
+        signal.signal(signal.SIGTERM, _end)  # torchrun's, when another process ended
+    return world
+
+
+def _end(*_: object) -> None:
+    raise ProcessLost("another process of this run ended, or torchrun was stopped: all end here")
 
 
 def seed_warning(request: Request) -> Iterator[str]:
