@@ -38,6 +38,7 @@ _COMMANDS = (
 )
 #: Options of the programs in bench/, and arrows of a drawing.
 _OTHERS = {
+    "--nproc-per-node",
     "--quick",
     "--only",
     "--threads",

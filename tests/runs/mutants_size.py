@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privlearn import plan, world
-from privlearn.cli import jobs, train
+from privlearn.cli import jobs, methods, train
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.data import dataset
@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant("any number of processes", world.require_one_process, "int(given) > 1", "int(given) > 99", ONE),
     Mutant("the world is not looked at", world.require_one_process, "in _COUNTS", "in _COUNTS[1:]", ONE),
     *(Mutant(f"{name} trains in several processes", target, "require_one_process(", "(lambda *what: None)(", ONE)
-      for name, target in (("the command line", jobs.world_of), ("dpsgd", ranks.launched), ("dpmac", dpmac.dpmac),
+      for name, target in (("the command line", methods.world_of), ("dpsgd", ranks.launched), ("dpmac", dpmac.dpmac),
                            ("pate", pate.ask_teachers), ("tune", tune.tune))),
 ]  # fmt: skip
 
