@@ -26,6 +26,7 @@ from tests.pages.page_blocks import PAGES, ROOT
 
 _COMMANDS = (
     "train",
+    "audit",
     "budget",
     "verify",
     "key",
