@@ -95,11 +95,10 @@ MUTANTS = [
     Mutant("rows fetched ahead are others", dataset_rows._Batch.fetch, "for number in rows.tolist()",
            "for number in list(self._made)[: len(rows)]", RANDOM),
     # Worlds
-    Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._world.part(sample.indices)",
-           "(self._world.part(sample.indices), sample.indices)[1]", WORLD),
-    Mutant("each process has its own sum", gradients.ClippedGradients.__call__, "tuple(self._world.sum(values))",
-           "values",
-           WORLD),
+    Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._chunks(rows, examples)",
+           "self._chunks(rows, sample.indices)", WORLD),
+    Mutant("each process has its own sum", gradients.ClippedGradients.__call__, "[*sums, clipped])",
+           "[own.clone() for own in (*sums, clipped)])", WORLD),
     Mutant("every process draws noise", session.TrainingSession.noise, "self.world.noise(self.streams.noise)",
            "self.streams.noise", WORLD),
 ]  # fmt: skip

@@ -32,6 +32,7 @@ from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
+from privlearn.runs.ranks import launched
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
@@ -76,6 +77,15 @@ def require_kinds(
     ):
         if not fits:
             raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
+
+
+def world_of(compute: Compute) -> World:
+    """The processes that train together: those that were given, or those that a launcher started.
+
+    Raises:
+        BadInput: a launcher started several, and not as torchrun does.
+    """
+    return compute["world"] if "world" in compute else launched()
 
 
 def require_callable(name: str, given: Any) -> None:
@@ -347,7 +357,7 @@ class Compute(PostProcessed, total=False):
         microbatch: examples computed at once, or None for what fits into memory; the result is the same.
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
-        world: the processes that train together; by default this one alone.
+        world: the processes that train together; by default those that torchrun started, or this one alone.
     """
 
     augmentation: Augmentation | None
