@@ -326,6 +326,20 @@ class _Made:
         return ranks and self.padding.lengths_aside(own) == self.padding.lengths_aside(shapes)
 
 
+@final
+class NumberedRows(TorchDataset[Any]):
+    """Rows of what has them by number, such as Hugging Face's data sets, which are none of PyTorch's."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._rows[number]
+
+
 class _Quiet(TorchDataset[Any]):
     """A data set in which a row that can't be made is None."""
 

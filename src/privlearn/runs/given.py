@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
@@ -428,28 +428,14 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
-    if hasattr(given, "with_format") and _indexed(given):  # Hugging Face's, which is no data set of PyTorch's
-        given = _Rows(given)
+    if hasattr(given, "with_format") and _indexed(given):
+        given = NumberedRows(given)
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
         return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
     if any(isinstance(part, np.memmap) for part in (data.x, data.y)) and not whole:
         return data, TensorRows((data.x, data.y))
     return data, None
-
-
-@final
-class _Rows(TorchDataset[Any]):
-    """Rows of what has them by number, as a data set of PyTorch's."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, number: int) -> Any:
-        return self._rows[number]
 
 
 def _indexed(given: Any) -> bool:
