@@ -59,7 +59,6 @@ from privlearn.transforms.select import choice_lines
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate
 from privlearn.tuning.tune import tune as tuning_run
-from privlearn.world import require_one_process
 
 #: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
 _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
@@ -67,19 +66,23 @@ _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003
 
 def run(request: Request) -> int:
     """Train and publish; print where, and what it is worth."""
-    require_one_process()
+    world = methods.world_of(request)
     request = methods.with_pca(request)
     _require_known(request)
     kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
-    if request.resume and kept.published(request.out):
+    if request.resume and world.once(lambda: kept.published(request.out), "what is published"):
         return 0
-    opened = Opened.of(request, kept)
+    opened = Opened.by_the_first(request, kept, world)
     try:
-        with _settle(request, data_of(request)) as job:
+        with _settle(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+            first = opened
+            opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, opened)
             result = job.run(opened)
-            rows = job.rows(result)
-            _publish(job, opened, result, rows)
+            if world.rank:
+                publish(result, opened.out)  # waits for the first process, which publishes
+            else:
+                _publish(job, opened, result, job.rows(result))
     except BaseException as error:
         kept.interrupted(error)
         raise
@@ -121,34 +124,34 @@ def _say(job: Job, opened: Opened) -> None:
 def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    metrics = test_metrics(result.model, data)
-    tested = None if metrics is None else metrics.rows
+    metrics = test_metrics(result.model, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
         opened.out,
         delta=request.delta,
-        test_metrics=None if metrics is None else metrics.figures,
-        test_rows=tested,
+        test_metrics=metrics,
         data=facts,
         model_spec=job.model or result.model_spec,
         classes=data.classes,
         sign=opened.key,
     )
+    if metrics is not None and metrics.plan is not None:
+        answer["paid_metrics"] = {"epsilon": metrics.plan.guarantee(request.delta).epsilon, **metrics.to_json()}
     if opened.ledger is not None:
         answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
     answer |= {
         "test_metrics": {} if metrics is None else dict(metrics.figures),
         "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
         "test_accuracy": None if metrics is None else metrics.figures.get("accuracy"),
-        "test_rows": tested,
+        "test_rows": None if metrics is None else metrics.rows,
         "out": str(opened.out),
         "seconds": time.perf_counter() - opened.started if job.timed else None,
     }
     if request.json:
         screen.print_json(answer)
     else:
-        _show(answer, rows)
+        _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
 def _certified(folder: Path) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def _certified(folder: Path) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
-    accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
+    seconds, ledger = answer["seconds"], answer.get("ledger")
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
     own = f"epsilon {readable(answer['epsilon'])}[/] {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
@@ -167,14 +170,6 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
         rows = {"certified": certified, "this run by itself": f"[default]{own}"}
     else:
         rows = {"guarantee": f"[bold]{own}"}
-    if "dice" in answer["test_metrics"]:
-        rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
-    else:
-        rows["test accuracy"] = (
-            "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
-        )
-        if accuracy is not None:
-            rows["test log loss"] = _further(answer["test_metrics"])
     rows |= more
     rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
@@ -186,12 +181,6 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
     screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
-
-
-def _further(metrics: Mapping[str, Any]) -> str:
-    """The figures of a classifier's probabilities."""
-    auc = f", AUC {metrics['auc']:.4f}" if "auc" in metrics else ""
-    return f"{metrics['log_loss']:.4f}{auc}, calibration error {metrics['expected_calibration_error']:.4f}"
 
 
 # Any method
@@ -213,6 +202,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
         None,
         lambda opened: train(plan, data, request, ledger=opened.ledger, streams=opened.streams()),
         lambda result: {},
+        plan=plan,
     )
 
 
@@ -244,6 +234,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             lambda opened: _descend(settled, data, public, answer, opened),
             lambda result: _descent_rows(request, plan, answer, result),
             (lambda: _say_more(request, settled, data),),
+            plan=plan,
         )
 
 
@@ -353,6 +344,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             "linear",
             release,
             rows,
+            plan=plan,
         )
 
 
@@ -398,6 +390,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
+        plan=plan,
     )
 
 
