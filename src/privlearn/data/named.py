@@ -110,7 +110,8 @@ def _require_schemas(name: str, declared: set[str]) -> None:
     """Refuse what a table's schema says, and was declared beside it."""
     if declared & {"classes=", "value_range=", "target_bounds="}:
         raise BadInput(
-            f"classes and ranges of {name} come from its schema: leave out classes= and value_range=, and target_bounds="
+            f"classes and ranges of {name} come from its schema: leave out classes= and value_range=, and likewise "
+            "target_bounds="
         )
 
 
