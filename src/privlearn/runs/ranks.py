@@ -117,7 +117,7 @@ def _answered() -> Iterator[None]:
     except RuntimeError as error:  # of all kinds of torch.distributed
         raise ProcessLost(
             "another process of this run ended, or did not answer in time: all end here. Start all of them again; a "
-            f"run with a checkpoint goes on from it, on as many processes or others ({first_line(error)[:60]})"
+            "run with a checkpoint goes on from it, on as many processes or others"
         ) from error
 
 
