@@ -81,8 +81,9 @@ MUTANTS = [
                                                                                               "ZeroDivisionError:",
            ABSENT),
     Mutant("a batch with a row that fails is lost", dataset_rows.DatasetRows.ahead,
-           "yield _Batch(self._at(own), made)",
-           "yield _Batch(self._at(own), made if None not in made[1] else dict.fromkeys(made[0], self.like))", ABSENT),
+           "yield _Batch(self._at(keys.popleft()), made)",
+           "yield _Batch(self._at(keys.popleft()), made if None not in made[1] else "
+           "dict.fromkeys(made[0], self.like))", ABSENT),
     Mutant("a failing row ends the run before it begins", task._digested, "suppress(Exception)",
            "suppress(ZeroDivisionError)",
            ABSENT),

@@ -11,7 +11,7 @@ from privlearn.methods import METHODS
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
-DPSGD, DPMAC, PATE, FEATURES = "dpsgd", "dpmac", "pate", "features"
+DPSGD, DPMAC, PATE, FEATURES, BOOSTING = "dpsgd", "dpmac", "pate", "features", "boosting"
 
 #: What each command is for.
 COMMANDS = {
@@ -23,7 +23,7 @@ COMMANDS = {
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
-    "data": "the named data sets; a template for a table's schema",
+    "data": "the named data sets; a template for a table's schema; tables packed for training from disk",
 }
 TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
@@ -117,16 +117,19 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 _DATA = _group(
     "data", TRAIN,
-    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, or a .csv or .parquet file with "
-           "--schema", needed=True),
+    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
+           "--schema, or a folder of .npy files, whose rows stay on disk (`privlearn data pack`)", needed=True),
     Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
            "puts them)"),
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
     Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
     Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and "
            "pate: not protected", argument="validation"),
-    Option("classes", "K", "declared number of classes, for an .npz", int),
-    Option("range", "LO,HI", "declared range of the inputs, for an .npz", value_range, argument="value_range"),
+    Option("classes", "K", "declared number of classes, for an .npz or .npy files", int),
+    Option("range", "LO,HI", "declared range of the inputs, for an .npz or .npy files", value_range,
+           argument="value_range"),
+    Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
+           value_range),
     part="data",
 )  # fmt: skip
 
@@ -147,6 +150,8 @@ _SPENT = _group(
 
 _HOW = _group(
     "how it is spent", _BOTH,
+    Option("task", None, "classification, or regression of a number with declared bounds, by dpsgd or boosting "
+           "(default: as the data say)", choices=("classification", "regression")),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",
@@ -239,6 +244,7 @@ _OTHERS = (
         Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
         Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
                "function run(took_part)"),
+        Option("canaries", "N", "with --code: train once, with N canaries of which half take part", int),
         Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
         Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
                "run)", int),
@@ -260,11 +266,14 @@ _OTHERS = (
     *_group(
         None, ("data",),
         Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
-               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows once",
-               choices=("list", "fetch", "schema", "check"), flag=False),
+               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows "
+               "once; pack FILE: write a table as a folder whose rows are fetched by index, for data that don't fit "
+               "into memory", choices=("list", "fetch", "schema", "check", "pack"), flag=False),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
-        Option("schema", "F.toml", "check: bounds, categories and classes of a .csv or .parquet file"),
+        Option("schema", "F.toml", "check, pack: bounds, categories and classes of a .csv or .parquet file"),
+        Option("test-data", "PATH", "pack: a file of the same columns to test on, not protected", argument="test"),
+        Option("out", "DIR", "pack: the folder to write"),
         Option("classes", "K", "check: declared number of classes, for an .npz", int),
         Option("range", "LO,HI", "check: declared range of the inputs, for an .npz", value_range,
                argument="value_range")),
@@ -338,8 +347,9 @@ def _training() -> tuple[Option, ...]:
         Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
         Option("seed", "S", "repeatable run; the certificate then warns", int),
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
-        Option("metric", None, "the test figure that is shown first (default: accuracy)", str, "accuracy",
-               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy")),
+        Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
+               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
+               "r2")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -436,13 +437,12 @@ def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> 
         for step, sample in drawn:
             yield step, sample, task.rows
         return
-    first: list[tuple[int, Sample]] = []
+    waiting: deque[tuple[int, Sample]] = deque()  # drawn, and fetched ahead: a few
 
     def indices() -> Iterator[NDArray[np.int64]]:
         for step, sample in drawn:
-            first.append((step, sample))
+            waiting.append((step, sample))
             yield sample.indices
 
-    fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, first[place][0]))
-    for place, rows in enumerate(fetched):
-        yield *first[place], rows
+    for rows in ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0])):
+        yield *waiting.popleft(), rows

@@ -25,7 +25,7 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
@@ -428,6 +428,8 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
+    if hasattr(given, "with_format") and _indexed(given):
+        given = NumberedRows(given)
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
         return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
@@ -436,5 +438,5 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     return data, None
 
 
-def _indexed(given: TorchDataset[Any]) -> bool:
+def _indexed(given: Any) -> bool:
     return hasattr(given, "__getitem__") and hasattr(given, "__len__")
