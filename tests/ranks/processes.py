@@ -115,19 +115,29 @@ def here(*words: str) -> int:
             dist.destroy_process_group()
 
 
+def _started_by(agent: int) -> list[int]:
+    """The processes that torchrun's agent started."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(agent)], capture_output=True, text=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "privlearn" in line]
+
+
 def kill_until_done(words: Sequence[str], out: Path, kills: int, seed: int) -> int:
-    """Start on 1, 2 or 4 processes, kill one of them at random, go on with others; how many times one was killed."""
+    """Run on 1, 2 or 4 processes, kill one at random, go on with others; how many were killed before the end."""
     chance, done = random.Random(seed), 0
     while not out.exists():
-        resumes = Path(f"{out}.checkpoint").exists()
-        size = chance.choice([1, 2, 2, 4])
-        with started(size, out.parent, "-m", "privlearn", *words, *(["--resume"] if resumes else [])) as run:
-            wait_for(Path(f"{out}.checkpoint"), run.processes[0])
+        size, resume = chance.choice([1, 2, 2, 4]), ["--resume"] * Path(f"{out}.checkpoint").exists()
+        agent = ["-m", "torch.distributed.run", "--nproc-per-node", str(size), "--master-port", free_port()]
+        with Path(f"{out}.said").open("w") as file:
+            command = [sys.executable, *agent, "-m", "privlearn", *words, *resume]
+            run = subprocess.Popen(command, stdout=file, stderr=file, env=_environment())
             if done < kills:
+                if not resume:
+                    wait_for(Path(f"{out}.checkpoint"), run)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    run.processes[0].wait(chance.uniform(0.0, 12.0 if resumes else 2.0))
-                done += run.processes[0].poll() is None
-                run.kill(chance.randrange(size))
-            codes, said = run.end()
-            assert all(code != 0 for code in codes) or out.exists(), (codes, said)
+                    run.wait(chance.uniform(1.0, 25.0))
+                if own := _started_by(run.pid):
+                    os.kill(chance.choice(own), signal.SIGKILL)
+                    done += 1
+            code = run.wait(_PATIENCE)
+        assert code != 0 or out.exists(), Path(f"{out}.said").read_text()
     return done

@@ -41,7 +41,7 @@ def test_the_command_line_under_torchrun_trains_what_one_process_does(tmp_path: 
     assert published(tmp_path / "two") == published(tmp_path / "one")
     killed = options(tmp_path, "killed", "--checkpoint-every", "0.01")
     with started(2, tmp_path, "-m", "privlearn", *killed) as run:
-        wait_for(tmp_path / "killed.checkpoint", run.processes[0])
+        wait_for(tmp_path / "killed.checkpoint.steps", run.processes[0])  # the first step; before, nothing is kept
         run.kill(1)
         codes, said = run.end()
     assert codes == [2, -9], said
@@ -64,13 +64,12 @@ def test_what_can_not_train_together_is_said_once(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(8))
 def test_killed_processes_end_where_undisturbed_ones_do(seed: int, tmp_path: Path) -> None:
-    """On a grid: 20 kills of any process on 1, 2 or 4, each gone on with on others, end with the same files."""
-    words = ("--checkpoint-every", "0.05", "--epochs", "400", "--discrete")
+    """On a grid: of 1, 2 or 4 processes one is killed at any moment, five times, and others go on: the same files."""
+    words = ("--checkpoint-every", "0.05", "--epochs", "100", "--discrete")
     assert here(*options(tmp_path, "whole", *words)) == 0
-    kills = kill_until_done(options(tmp_path, "killed", *words), tmp_path / "killed", 20, seed)
-    assert kills >= 10
+    assert kill_until_done(options(tmp_path, "killed", *words), tmp_path / "killed", 5, seed) > 0
     assert published(tmp_path / "killed") == published(tmp_path / "whole")
     whole, killed = (LedgerFile(tmp_path / f"{name}.json").read() for name in ("whole", "killed"))
     assert whole.event == killed.event

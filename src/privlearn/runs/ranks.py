@@ -269,7 +269,7 @@ class Ranks(World):
     def leave(self, error: BaseException) -> None:
         """This process fails by itself: the others are not to wait for it."""
         if self.size > 1 and dist.is_initialized() and not hasattr(error, "shared"):
-            _LEFT.append(True)
+            _LEFT.extend(_JOINED)
             dist.destroy_process_group()
 
     def facts(self) -> dict[str, Any]:
