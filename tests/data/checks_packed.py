@@ -125,6 +125,10 @@ def check_chunks_of_arrays_are_packed_as_declared() -> None:
             [(x, y + 1)], [(x, y[:-1])], [(x[:5], y[:5]), (x[:5, :2], y[:5])], [(x * np.inf, y)], [x], [], 5,
         )):  # fmt: skip
             must_raise(BadInput, lambda chunks=chunks, number=number: pack(chunks, path / f"{number}", **given))
+        numbers: dict[str, Any] = {"target_bounds": (0, 2), "value_range": (-1, 1)}
+        for own in (pv.load(pack([(x, y)], path / "numbers", **numbers)),):
+            assert (own.classes, own.target_bounds, own.y.dtype) == (None, (0, 2), np.float32)
+        must_raise(BadInput, lambda: pack([(x, np.full(50, np.inf))], path / "infinite", **numbers))
         must_raise(BadInput, lambda: pack([(x, y)], path / "undeclared", classes=3))
         must_raise(BadInput, lambda: pack(path / "packed", path / "again"))
 
