@@ -204,13 +204,6 @@ class Streams(Described):
             raise BadInput(f"that is no state of random streams: {error}") from error
 
 
-def known_answer() -> tuple[bytes, bytes]:
-    """Two blocks of the key stream for NIST's key and counter (SP 800-38A, F.5.1), and what they have to be."""
-    key, counter = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c"), bytes(range(0xF0, 0x100))
-    expected = bytes.fromhex("ec8cdf7398607cb0f2d21675ea9ea1e4362b7c3c6773516318a077d7fc5073ae")
-    return NoiseStream(key, int.from_bytes(counter, "big")).words(len(expected) // 8).tobytes(), expected
-
-
 def _key(seed: int | None, rank: int, purpose: int) -> bytes:
     if seed is None:
         return secrets.token_bytes(16)

@@ -1,4 +1,4 @@
-"""What a user can check after installing privlearn, on the machine at hand: known answers, noise, clipping, ledger, a release.
+"""What a user can check after installing privlearn: known answers, noise, clipping, the ledger, a release.
 
 Each check goes through the code that trainings use. Statistical ones fail by chance less than once in a million times.
 """
@@ -32,13 +32,14 @@ from privlearn.clipping.gradients import ClippedGradients
 from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.errors import BudgetExceeded, PrivlearnError
+from privlearn.mechanisms.noise import known_answer
 from privlearn.mechanisms.release import release
 from privlearn.plan import Plan
 from privlearn.publishing.publish import publish
 from privlearn.publishing.verify import verify
 from privlearn.sampling import FullBatch, Partition, Poisson
 from privlearn.schedules import Constant
-from privlearn.streams import Streams, known_answer
+from privlearn.streams import Streams
 
 #: A statistical check fails beyond this, if all is well, less often than once in a million times.
 _CHANCE, _DEVIATIONS = 1e-7, 6.0
@@ -218,7 +219,8 @@ def _what_is_published_verifies() -> str:
         out = publish(result, Path(place) / "model", delta=1e-5)
         _require(verify(out).ok, "; ".join(verify(out).problems))
         weights = out / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        *others, last = weights.read_bytes()
+        weights.write_bytes(bytes([*others, last ^ 1]))
         _require(not verify(out).ok, "changed weights verify")
     return "a model, and the same with one byte changed"
 
