@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.evaluation import Gains, evaluating
 from privlearn.data.rows import TensorRows
+from privlearn.descent.centring import CLIP_NORM
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.optimizers import Descent
@@ -97,7 +98,11 @@ class AfterTraining:
         )
         layer = scored_by(task.network, self._made_up())
         assert layer is not None
-        self.value = plan.best(noisy.cpu().numpy(), layer.out_features, task.examples, sensitivity)
+        sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len([*layer.parameters()])
+        self.value = plan.best(
+            noisy.cpu().numpy(), layer.out_features, task.examples, sensitivity,
+            sure=sure, normalised=bool(task.plan.front) and task.plan.front[-1].normalises,
+        )  # fmt: skip
 
     def _process(self) -> None:
         self._descent.look()
