@@ -19,6 +19,7 @@ from privlearn import volumes as volumes
 from privlearn.accounting.budget import Budget as Budget
 from privlearn.accounting.guarantee import Guarantee as Guarantee
 from privlearn.accounting.ledger import Ledger as Ledger
+from privlearn.auditing.steps import audit as audit
 from privlearn.clipping.clips import Flat as Flat
 from privlearn.data import Dataset as Dataset
 from privlearn.data import load as load

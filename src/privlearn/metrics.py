@@ -1,80 +1,75 @@
 """Test metrics of a model: of classes, of probabilities, of values, of maps; by scikit-learn where it has them.
 
-Metrics of test rows are exact, and no guarantee covers these rows: where they are private, nothing of it may be
-    published.
+They are exact, and no guarantee covers the test rows, or they are released with noise and charged, as the rest is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, cast, final
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privlearn._display import Described, Summary
+from privlearn._display import shortened
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
+from privlearn.mechanisms.release import release
+from privlearn.models.check import made_up_rows
 from privlearn.runs.front import encoded
 from privlearn.runs.result import Result
+from privlearn.runs.session import Session
+from privlearn.sampling import FullBatch
+from privlearn.statistics.metric_figures import Metrics, MetricsPlan
+from privlearn.statistics.sums import Probabilities, metric_sums
+from privlearn.streams import Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.volumes.training import dice
+from privlearn.world import require_one_process
 
 #: Rows, and volumes, that a network is given at once.
 _ROWS_AT_ONCE, _VOLUMES_AT_ONCE = 4096, 4
 #: Bins of confidences for the calibration error (Guo et al. 2017).
 _BINS = 15
+#: How often noise is drawn anew to see how much it moves the figures.
+_REDRAWS = 100
 
 Floats = NDArray[np.float64]
 
 
-@final
-@dataclass(frozen=True, repr=False)
-class Metrics(Described):
-    """Figures by name (`metrics["accuracy"]`), of how many rows, and the confusion matrix of a classifier.
-
-    Attributes:
-        figures: of classes `accuracy`, `balanced_accuracy`, `auc` (the mean over classes, one against the rest),
-            `log_loss` and `expected_calibration_error`; of values `rmse`, `mae` and `r2`; of maps `dice`.
-        rows: how many rows they are of.
-        confusion_matrix: how many rows of each class (first index) were predicted to be of each class.
-    """
-
-    figures: Mapping[str, float]
-    rows: int
-    confusion_matrix: tuple[tuple[int, ...], ...] | None = None
-
-    def __getitem__(self, name: str) -> float:
-        return self.figures[name]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        matrix = {} if self.confusion_matrix is None else {"confusion_matrix": [*map(list, self.confusion_matrix)]}
-        return {**self.figures, "rows": self.rows, **matrix}
-
-    def _summary(self) -> Summary:
-        figures = [(name.replace("_", " "), f"{value:.4f}") for name, value in self.figures.items()]
-        return Summary(f"Metrics of {self.rows} rows, exact: no guarantee covers these rows", figures)
-
-
-def evaluate(model: Any, data: Any, targets: Any = None) -> Metrics:
+def evaluate(
+    model: Any,
+    data: Any,
+    targets: Any = None,
+    *,
+    paid: MetricsPlan | None = None,
+    ledger: Ledger | None = None,
+    streams: Streams | None = None,
+) -> Metrics:
     """Test metrics of a trained or published model.
 
-    They are computed exactly: no guarantee covers the rows that are looked at.
+    They are computed exactly, and no guarantee covers the rows that are looked at, unless `paid` says how much noise
+    they are released with. Guarantee, then: that of `paid`, for a test row as for a training row, and the ledger is
+    charged exactly `paid.event()`. To have one guarantee for the model and its metrics, charge both to one ledger, and
+    approve both plans before the first release, `ledger.approve(plan, paid)`, or begin it with a budget.
 
     Args:
         model: what a method returned, what `load_model` returned, or a network that gives a score for each class (a
             value for each row where it has one output).
         data: a data set, whose test rows are taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
+        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier; None: metrics are exact.
+        ledger: what to charge; None: a new one with the plan's budget. Only with `paid`, as `streams`.
+        streams: the random streams; None: new ones.
 
     Raises:
         BadInput: a data set without test rows, or rows that the model or the targets do not fit.
+        BudgetExceeded: the ledger has no room; before any row is looked at.
 
     >>> scores = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> metrics = evaluate(nn.Identity(), scores, [0, 1, 1])
@@ -85,6 +80,10 @@ def evaluate(model: Any, data: Any, targets: Any = None) -> Metrics:
     if len(x) != len(y) or not len(y):
         raise BadInput(f"there are {len(x)} rows and {len(y)} targets: expected as many, and at least one")
     network = model.model if isinstance(model, Result) else model
+    if paid is not None:
+        return _released(network, x, y, paid, ledger, streams)
+    if ledger is not None or streams is not None:
+        raise BadInput("ledger or streams was given without paid: exact metrics are charged nowhere; leave them out")
     try:
         outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 1 else _ROWS_AT_ONCE)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -138,6 +137,76 @@ def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
     bins = np.minimum((confidences * _BINS).astype(np.int64), _BINS - 1)
     gaps = np.bincount(bins, weights=confidences - right, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(confidences))
+
+
+def _released(
+    network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan, ledger: Ledger | None, streams: Streams | None
+) -> Metrics:
+    """Metrics of a classifier from one release; what does not fit is refused before anything is spent."""
+    require_one_process()
+    if not isinstance(plan, MetricsPlan):
+        raise BadInput(
+            f"paid is {shortened(repr(plan), 60)}: expected pv.statistics.MetricsPlan(classes=K).calibrate(...)"
+        )
+    if y.dim() != 1 or y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= plan.classes:
+        raise BadInput(
+            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: for paid metrics expected classes, whole "
+            f"numbers from 0 to {plan.classes - 1}, as the plan says"
+        )
+    _require_scores(network, x, plan.classes)
+    session = Session(plan, ledger, streams)
+    (sample,) = FullBatch().draw(len(y))
+    probabilities = Probabilities(network, plan.classes)(x, y)
+    sums = metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)
+    deviation = plan.noise * sums.sensitivity
+    with session.charging():
+        ((matrix, histogram, losses),) = release(
+            sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise
+        )
+    noisy = (matrix.numpy(), histogram.numpy(), losses.numpy())
+    # Where neighbours differ in the number of rows, it is private.
+    rows = len(y) if plan.neighbours is not Adjacency.ADD_REMOVE else max(1, round(float(noisy[0].sum())))
+    figures = of_released(*noisy, plan, rows, deviation)
+    redrawn = np.random.default_rng(0)  # of released numbers alone: anyone could do it
+    again = []
+    for _ in range(_REDRAWS):
+        first, second, third = (part + redrawn.normal(0, deviation, part.shape) for part in noisy)
+        again.append(of_released(first, second, third, plan, rows, deviation))
+    errors = {name: float(np.std([other[name] for other in again if name in other])) for name in figures}
+    counts = tuple(tuple(round(float(number)) for number in row) for row in noisy[0])
+    return Metrics(MappingProxyType(figures), rows, counts, plan, errors, session.streams.seeded)
+
+
+def _require_scores(network: nn.Module, x: Tensor, classes: int) -> None:
+    """Refuse a network that does not give a score for each class, by made-up rows."""
+    try:
+        (made_up,) = made_up_rows((x,), 1, 2)
+        shape = tuple(outputs_of(network, made_up, at_once=2).shape)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise BadInput(f"the model cannot run on rows of shape {tuple(x.shape[1:])}: {str(error)[:150]}") from error
+    if shape != (2, classes):
+        raise BadInput(f"the model turns 2 rows into shape {shape}: for paid metrics expected {(2, classes)}")
+
+
+def of_released(
+    matrix: Floats, histogram: Floats, losses: Floats, plan: MetricsPlan, rows: int, deviation: float
+) -> dict[str, float]:
+    """Metrics from what `privlearn.statistics.sums.metric_sums` adds up, with noise of this standard deviation."""
+    recalls = np.diag(matrix) / np.maximum(matrix.sum(1), 1)
+    figures = {
+        "accuracy": float(np.clip(np.trace(matrix) / rows, 0, 1)),
+        "balanced_accuracy": float(np.mean(recalls.clip(0, 1))),
+    }
+    below, above = histogram.clip(0)
+    pairs = below.sum() * above.sum()
+    if plan.classes == 2 and pairs > 0:
+        figures["auc"] = float(above @ (np.cumsum(below) - below / 2) / pairs)  # those of one bin tie
+    figures["log_loss"] = float(np.clip(losses[0] * plan.most_loss / rows, 0, plan.most_loss))
+    middles = (np.arange(plan.bins) + 0.5) / plan.bins
+    gaps = middles * histogram[0] - (1 - middles) * histogram[1]
+    of_noise = deviation**2 * (middles**2 + (1 - middles) ** 2)  # which would make gaps where there are none
+    figures["expected_calibration_error"] = float(np.sqrt((gaps**2 - of_noise).clip(0)).sum() / rows)
+    return figures
 
 
 def of_values(predicted: Floats, y: Floats) -> Metrics:

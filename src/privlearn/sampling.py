@@ -22,6 +22,7 @@ from privlearn.accounting.guarantee import Adjacency, require_same
 from privlearn.accounting.ledger import Account
 from privlearn.accounting.mechanisms import FixedBatches, Gaussian, Partitioned, PoissonSampled
 from privlearn.errors import BadInput, PrivlearnError, SampleReused
+from privlearn.inclusion import taken
 
 Indices = NDArray[np.int64]
 
@@ -156,7 +157,8 @@ class Sampler:
 class Poisson(Sampler):
     """Each batch takes each example independently with probability `sampling_rate`. Batches may be empty.
 
-    An epoch is ceil(1 / sampling_rate) batches. Amplified by sampling, for add/remove and zero-out neighbours.
+    An epoch is ceil(1 / sampling_rate) batches. Amplified by sampling, for add/remove and zero-out neighbours. Drawing
+    takes time and memory of a batch, however many rows there are (`inclusion`).
     """
 
     sampling_rate: float
@@ -190,7 +192,7 @@ class Poisson(Sampler):
     def draw(self, examples: int, rng: np.random.Generator) -> Iterator[Sample]:
         """Draw one epoch of batches."""
         for _ in range(self.steps()):
-            chosen = np.flatnonzero(rng.random(examples) < self.sampling_rate)
+            chosen = taken(examples, self.sampling_rate, rng)
             yield Sample(chosen, EpochCharge(self.event))
 
 

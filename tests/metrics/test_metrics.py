@@ -15,7 +15,8 @@ from torch import nn
 import privlearn as pv
 from privlearn.cli import main
 from privlearn.errors import BadInput
-from privlearn.metrics import Metrics, calibration_error, of_classes, of_values
+from privlearn.metrics import calibration_error, of_classes, of_values
+from privlearn.statistics.metric_figures import Metrics
 
 RNG = np.random.default_rng(0)
 
@@ -104,3 +105,72 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(BadInput, match=said):
             pv.evaluate(*arguments)
     assert Metrics({"rmse": 1.0}, 2).to_json() == {"rmse": 1.0, "rows": 2}
+
+
+def test_paid_metrics_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = RNG.random((300, 3)).astype(np.float32)
+    y = (x[:, 0] > x[:, 1]).astype(np.int64)
+    np.savez(tmp_path / "rows.npz", x=x[:150], y=y[:150], x_test=x[150:], y_test=y[150:])
+    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "2"]
+    paid = [*given, "--epochs", "2", "--paid-metrics", "1.5"]
+    for number, method in enumerate((["--normalise", "none"], ["--method", "features"], ["--method", "boosting"])):
+        own = [*given, "--paid-metrics", "1.5", *["--epochs", "2"] * (not number)]
+        out = tmp_path / f"model{number}"
+        assert main([*own, *method, "--out", str(out), "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        verified = pv.verify(out)
+        assert verified.ok
+        assert 2.0 < verified.epsilon == said["ledger"]["epsilon"] < 3.5  # type: ignore[operator]
+        assert verified.run_epsilon == pytest.approx(said["epsilon"])
+        assert said["paid_metrics"]["epsilon"] == pytest.approx(1.5, rel=0.01)
+        assert said["paid_metrics"]["errors"]["accuracy"] > 0
+        exact = pv.evaluate(pv.load_model(out), x[150:], y[150:])
+        assert said["test_metrics"]["accuracy"] != exact["accuracy"]
+        assert said["test_confusion_matrix"] != [*map(list, exact.confusion_matrix or ())]
+        card = (out / "README.md").read_text()
+        assert "Released with noise" in card
+        assert "not protected" not in card.split("## How it was trained")[0]
+
+    file = ["--ledger", str(tmp_path / "ledger.json"), "--normalise", "none"]
+    assert main(["ledger", file[1], "--epsilon", "4"]) == 0
+    assert main([*paid, *file, "--out", str(tmp_path / "on-a-ledger")]) == 0
+    text = capsys.readouterr().out
+    assert "released with noise" in text
+    assert "±" in text
+    assert main([*paid, *file, "--out", str(tmp_path / "no-room")]) == 2
+    assert not (tmp_path / "no-room").exists()
+
+
+def test_paid_metrics_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = RNG.random((60, 3)).astype(np.float32), RNG.integers(2, size=60)
+    np.savez(tmp_path / "rows.npz", x=x, y=y)
+    given = ["train", "--data", str(tmp_path / "rows.npz"), "--classes", "2", "--range", "0,1", "--epsilon", "2"]
+    for more, said in (
+        (["--paid-metrics", "1"], "needs test rows"),
+        (["--paid-metrics", "-1", "--test-data", str(tmp_path / "rows.npz")], "--paid-metrics is -1"),
+        (["--metric", "f1"], "invalid choice"),
+    ):
+        if "--test-data" in more:
+            np.savez(tmp_path / "rows.npz", x=x, y=y, x_test=1 - x, y_test=y)
+            more = more[:2]
+        assert main([*given, *more, "--out", str(tmp_path / "model")]) == 2
+        assert said in capsys.readouterr().err
+    plan = pv.statistics.MetricsPlan(2, noise_multiplier=1.0)
+    for arguments, expected in (
+        ({"paid": 1.0}, "expected pv.statistics.MetricsPlan"),
+        ({"paid": pv.statistics.MetricsPlan(2)}, "no noise yet"),
+        ({"paid": pv.statistics.MetricsPlan(3, noise_multiplier=1.0)}, "expected \\(2, 3\\)"),
+        ({"ledger": pv.Ledger()}, "without paid"),
+        ({"paid": plan, "targets": [0, 1, 2, 0, 1]}, "whole numbers from 0 to 1"),
+        ({"paid": plan, "targets": [0.5] * 5}, "whole numbers from 0 to 1"),
+    ):
+        with pytest.raises(BadInput, match=expected):
+            pv.evaluate(nn.Linear(4, 2), torch.zeros(5, 4), **{"targets": [0, 1, 0, 1, 0], **arguments})
+
+
+def test_the_metric_that_is_shown_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "--data", "breast-cancer", "--method", "features", "--epsilon", "2", "--metric", "log-loss"]
+    assert main([*given, "--out", str(tmp_path / "model")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["test", "log", "loss"] and "on 114 rows" in line for line in lines)
+    assert any(line.split()[:2] == ["test", "accuracy"] and "AUC" in line for line in lines)

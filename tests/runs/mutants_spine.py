@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant("coupled outputs pass", models_check._rows_depend_on_others, "if not _same(out[row], single):", "if False:",
            "check_models_that_couple_examples_are_refused"),
     Mutant("batches of fixed size called Poisson", sampling.Poisson.draw,
-           "np.flatnonzero(rng.random(examples) < self.sampling_rate)",
+           "taken(examples, self.sampling_rate, rng)",
            "rng.choice(examples, int(examples * self.sampling_rate), replace=False)",
            "check_poisson_draws_independently_at_its_rate"),
     Mutant("empty batches are skipped", sampling.Poisson.draw, "yield Sample(",

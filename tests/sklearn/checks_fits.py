@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from scipy.stats import norm
 from sklearn.base import clone, is_regressor
 from sklearn.model_selection import GridSearchCV
 
 import privlearn as pv
 from privlearn.accounting.events import tally, walk
+from privlearn.accounting.tradeoff import tradeoff
+from privlearn.accounting.zcdp import gaussian_mu
 from privlearn.errors import BadInput, BudgetExceeded, PrivacyWarning
 from privlearn.publishing import certificate
 from privlearn.sklearn.estimator import PrivateClassifier
@@ -114,6 +118,30 @@ def check_estimators_and_their_clones_have_one_ledger() -> None:
         search.fit(X, Y)
     assert search.best_estimator_.privacy_.fits == 5
     assert len(texts) == 4
+
+
+@check
+def check_attacks_are_bounded_for_all_that_is_claimed() -> None:
+    """`privacy_` bounds attacks as the card does, for all fits on a ledger; not where there is no guarantee."""
+    made = fitted("DPFisherClassifier", epsilon=2.0)
+    alone = made.privacy_.attacks
+    mu = gaussian_mu(made.result_.plan.event())
+    assert alone.true_positive_rate(0.01) == pytest.approx(norm.cdf(norm.ppf(0.01) + mu), rel=1e-9)
+    with tempfile.TemporaryDirectory() as folder:
+        card = (made.publish(Path(folder) / "model") / "README.md").read_text("utf-8")
+    assert str(alone) in card
+    for sentence in str(alone).split("\n"):
+        assert sentence in repr(made.privacy_)
+    with warned():
+        assert made.fit(X, Y).privacy_.attacks is None
+        assert fitted("DPFisherClassifier", random_state=0).privacy_.attacks is None
+
+    ledger = pv.Ledger(pv.sklearn.budget_for(made.result_.plan, fits=3, delta=1e-5))
+    made = fitted("DPFisherClassifier", epsilon=2.0, ledger=ledger)
+    assert made.privacy_.attacks == alone
+    again = clone(made).fit(X, Y).privacy_
+    assert again.attacks.success > made.privacy_.attacks.success + 0.05
+    assert again.attacks == tradeoff(ledger.claim, ledger.adjacency)
 
 
 @check

@@ -9,6 +9,7 @@ SEARCH = "check_a_budget_for_a_search_pays_for_it_and_no_more"
 LABELS = "check_labels_of_any_kind_make_the_same_classifier"
 ORDER = "check_kept_columns_stay_in_their_order"
 COSTS = "check_a_fit_costs_what_was_asked_for"
+ATTACKS = "check_attacks_are_bounded_for_all_that_is_claimed"
 ONE = "check_estimators_and_their_clones_have_one_ledger"
 LIMIT = "check_a_ledger_is_a_limit_for_all_clones"
 PICKLED = "check_a_pickled_estimator_predicts_and_fits_no_more"
@@ -50,6 +51,10 @@ MUTANTS = [
     Mutant("only the last fit is stated", spending._total, "ledger.spent(delta)",
            "__import__('dataclasses').replace(ledger.spent(delta), epsilon=1.0)", ONE),
     Mutant("fits add up silently", spending._warn, 'privacy.total.kind != "bound"', "False", ONE),
+    Mutant("attacks are bounded for one fit of several", spending.spend, "tradeoff(ledger.claim,",
+           "tradeoff(plan.event(),", ATTACKS),
+    Mutant("attacks on an estimate are bounded", spending.spend, 'total is not None and total.kind == "bound"',
+           "True", ATTACKS),
     # What was not declared
     Mutant("classes are read off the labels, and declared", estimator.numbered, "astype(np.int64), (NO_CLASSES,)",
            "astype(np.int64), ()", CLAIMS),

@@ -28,13 +28,15 @@ from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
 from privlearn.errors import BadInput
 from privlearn.methods import METHODS
-from privlearn.metrics import Metrics, evaluate
+from privlearn.metrics import evaluate
+from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
+from privlearn.statistics.metric_figures import Metrics, MetricsPlan
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
@@ -79,6 +81,7 @@ class Job:
         rows: what there is to say of the result, by name; may add to the answer.
         notes: said below the headline.
         timed: False where the time would tell something.
+        plan: all that it is going to be charged; None: it is not known before the run, or not here.
     """
 
     data: Dataset
@@ -90,6 +93,7 @@ class Job:
     rows: Callable[[Result], Mapping[str, str]]
     notes: tuple[Callable[[], None], ...] = ()
     timed: bool = True
+    plan: AbstractPlan | None = None
 
 
 @final
@@ -104,6 +108,7 @@ class Opened:
         ledger: what is charged; None: the run's own.
         kept: what an interrupted run goes on from.
         started: when.
+        paid: the release of the test metrics, which the ledger approved with the run; None: they are exact.
     """
 
     request: Request
@@ -112,6 +117,7 @@ class Opened:
     ledger: Ledger | None
     kept: Kept
     started: float = field(default_factory=time.perf_counter)
+    paid: MetricsPlan | None = None
 
     @classmethod
     def of(cls, request: Request, kept: Kept) -> Opened:
@@ -127,6 +133,22 @@ class Opened:
         what = f"{request.data} to {out}{'' if request.tune is None else ', tuned'}"
         ledger = None if request.ledger is None else _open_ledger(request.ledger, what)
         return cls(request, out, key, ledger, kept, started)
+
+    def approved(self, job: Job) -> Opened:
+        """With the release of the test metrics, if one is asked for, approved together with the run.
+
+        Raises:
+            BadInput: metrics of this run are not released; before anything is spent.
+            BudgetExceeded: the ledger has no room for both.
+        """
+        if self.request.paid_metrics is None:
+            return self
+        classes = None if job.data.x_test is None or has_maps(job.data) else job.data.classes
+        paid = methods.metrics_plan(self.request, job.plan, classes)
+        ledger = Ledger() if self.ledger is None else self.ledger
+        if job.plan is not None and not (self.request.resume and ledger.path):  # there both were approved before
+            ledger.approve(job.plan, paid)
+        return replace(self, ledger=ledger, paid=paid)
 
     def streams(self) -> Streams:
         """The random streams from their beginning."""
@@ -276,11 +298,21 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: nn.Module, data: Dataset) -> Metrics | None:
-    """Metrics of the test rows, if there are any; computed exactly, so the test rows are not protected."""
+def test_metrics(model: nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
+    """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
+
+    Args:
+        model: what was trained.
+        data: with the test rows.
+        opened: by whose `paid` and on whose ledger they are released; None, or none is paid: they are exact.
+    """
     if data.x_test is None:
         return None
-    return evaluate(model, *data.test_tensors())
+    if opened is None or opened.paid is None:
+        return evaluate(model, *data.test_tensors())
+    # Never the run's own noise again: with a seed other streams of it, else new ones.
+    streams = Streams.new(opened.request.seed, rank=1, discrete=opened.request.discrete)
+    return evaluate(model, *data.test_tensors(), paid=opened.paid, ledger=opened.ledger, streams=streams)
 
 
 # What DP-SGD is asked for

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from privlearn._checks import count
+from privlearn._checks import count, positive
 from privlearn.accounting.budget import Budget
-from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.cli import screen
 from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
@@ -24,6 +24,7 @@ from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
+from privlearn.statistics.metric_figures import MetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
@@ -319,3 +320,30 @@ _COMBINABLE: dict[str, Callable[[Request], None]] = {
     PATE: _require_votes,
     FEATURES: _require_features,
 }
+
+
+# Test metrics
+
+
+def metrics_plan(request: Request, plan: AbstractPlan | None, classes: int | None) -> MetricsPlan:
+    """The release of the test metrics that `--paid-metrics` asks for, beside a run of this plan.
+
+    Args:
+        request: the options.
+        plan: of the run; None: it is not known beforehand.
+        classes: how many the rows to test on have; None: there are no such rows, or their targets are no classes.
+
+    Raises:
+        BadInput: metrics of such a run are not released.
+    """
+    if plan is None:
+        raise BadInput(f"--paid-metrics does not go with --method {request.method}: leave it out")
+    if classes is None:
+        raise BadInput("--paid-metrics needs test rows with classes: give --test-data PATH, or leave it out")
+    if plan.unit != PrivacyUnit(plan.unit.group_size):
+        raise BadInput(
+            "--paid-metrics protects rows, and the plan persons: leave out --rows-per-person, or --paid-metrics"
+        )
+    positive("--paid-metrics", request.paid_metrics)
+    paid = MetricsPlan(classes, plan.neighbours, group_size=plan.unit.group_size)
+    return paid.calibrate(epsilon=request.paid_metrics, delta=request.delta)

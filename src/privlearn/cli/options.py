@@ -19,6 +19,7 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; needs no data",
     "verify": "recompute the guarantee, the hashes and the signature of a published model",
     "predict": "use a published model; writes CSV",
+    "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
@@ -227,6 +228,24 @@ _OTHERS = (
                "as suits the first run)"),
         Option("close", "RUN", "end an interrupted run: what it has not spent is given back"),
     ),
+    *_group(
+        None, ("audit",),
+        Option("step", None, "one release of DP-SGD, many times, with the worst neighbours (default)", bool, False),
+        Option("noise-multiplier", "S", "noise of the release", float),
+        Option("sampling", "NAME", "full (default), or poisson, partition, shuffle, fixed with --examples and "
+               "--batch-size", str, "full"),
+        Option("examples", "N", "declared number of examples", int, 1000),
+        Option("batch-size", "B", "expected examples in a batch", int),
+        Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
+        Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
+               "function run(took_part)"),
+        Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
+        Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
+               "run)", int),
+        Option("confidence", "C", "(default: 0.95)", float, 0.95),
+        Option("discrete", None, "noise on a grid", bool, False),
+        Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
+    ),
     Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
            commands=("key",), flag=False),
     *_group(
@@ -319,6 +338,10 @@ def _training() -> tuple[Option, ...]:
         Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
         Option("seed", "S", "repeatable run; the certificate then warns", int),
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
+        Option("metric", None, "the test figure that is shown first (default: accuracy)", str, "accuracy",
+               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy")),
+        Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
+               "training: the certificate is for both, and protects test rows, too", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),

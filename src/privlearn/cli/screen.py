@@ -23,6 +23,16 @@ from privlearn.accounting.tradeoff import describe, tradeoff
 from privlearn.descent.rules import Setting
 from privlearn.errors import UnsupportedEvent
 from privlearn.plan import AbstractPlan, Plan
+from privlearn.statistics.metric_figures import Metrics
+
+#: What `--metric` calls the figures, and what tables do.
+METRICS = {
+    "accuracy": ("accuracy", "accuracy"),
+    "log-loss": ("log_loss", "log loss"),
+    "auc": ("auc", "AUC"),
+    "calibration-error": ("expected_calibration_error", "calibration error"),
+    "balanced-accuracy": ("balanced_accuracy", "balanced accuracy"),
+}
 
 answers = Console(highlight=False, soft_wrap=True)
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -259,3 +269,21 @@ def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
         return f"{when}; all {most} epochs ran"
     ended = f"the run ended after {len(noise)} of at most {most} epochs"
     return f"{when}; {ended}, because the next did not fit into the limit"
+
+
+def metric_rows(metrics: Metrics | None, first: str) -> dict[str, str]:
+    """What a table says of the metrics, the one that `--metric` names first."""
+    if metrics is None:
+        return {"test accuracy": "no test data"}
+    how = "" if metrics.plan is None else ", released with noise"
+    if "dice" in metrics.figures:
+        return {"test Dice": f"[bold]{metrics.text('dice')}[/] on {metrics.rows} volumes"}
+    there = {title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures}
+    title = METRICS[first][1]
+    if title != "accuracy":
+        there = {title: there.pop(title, "not defined"), **there}
+    (title, best), *others = there.items()
+    listed = {name: text for name, text in others if title != "accuracy" or name != "balanced accuracy"}
+    (name, text), *more = listed.items()
+    said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
+    return {f"test {title}": f"[bold]{best}[/] on {metrics.rows} rows{how}", f"test {name}": said}

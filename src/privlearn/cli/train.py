@@ -76,6 +76,7 @@ def run(request: Request) -> int:
     opened = Opened.of(request, kept)
     try:
         with _settle(request, data_of(request)) as job:
+            opened = opened.approved(job)
             _say(job, opened)
             result = job.run(opened)
             rows = job.rows(result)
@@ -121,34 +122,34 @@ def _say(job: Job, opened: Opened) -> None:
 def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    metrics = test_metrics(result.model, data)
-    tested = None if metrics is None else metrics.rows
+    metrics = test_metrics(result.model, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
         opened.out,
         delta=request.delta,
-        test_metrics=None if metrics is None else metrics.figures,
-        test_rows=tested,
+        test_metrics=metrics,
         data=facts,
         model_spec=job.model or result.model_spec,
         classes=data.classes,
         sign=opened.key,
     )
+    if metrics is not None and metrics.plan is not None:
+        answer["paid_metrics"] = {"epsilon": metrics.plan.guarantee(request.delta).epsilon, **metrics.to_json()}
     if opened.ledger is not None:
         answer["ledger"] = {"file": request.ledger, **_certified(opened.out)}
     answer |= {
         "test_metrics": {} if metrics is None else dict(metrics.figures),
         "test_confusion_matrix": None if metrics is None else metrics.confusion_matrix,
         "test_accuracy": None if metrics is None else metrics.figures.get("accuracy"),
-        "test_rows": tested,
+        "test_rows": None if metrics is None else metrics.rows,
         "out": str(opened.out),
         "seconds": time.perf_counter() - opened.started if job.timed else None,
     }
     if request.json:
         screen.print_json(answer)
     else:
-        _show(answer, rows)
+        _show(answer, {**screen.metric_rows(metrics, request.metric), **rows})
 
 
 def _certified(folder: Path) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def _certified(folder: Path) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
-    accuracy, seconds, ledger = answer["test_accuracy"], answer["seconds"], answer.get("ledger")
+    seconds, ledger = answer["seconds"], answer.get("ledger")
     at, how = f"at delta {answer['delta']:g}", f"({answer['adjacency']}, by {answer['method']})"
     own = f"epsilon {readable(answer['epsilon'])}[/] {at} {how}"
     if ledger:  # which other runs share: the certificate is for all of them
@@ -167,14 +168,6 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
         rows = {"certified": certified, "this run by itself": f"[default]{own}"}
     else:
         rows = {"guarantee": f"[bold]{own}"}
-    if "dice" in answer["test_metrics"]:
-        rows["test Dice"] = f"[bold]{answer['test_metrics']['dice']:.4f}[/] on {answer['test_rows']} volumes"
-    else:
-        rows["test accuracy"] = (
-            "no test data" if accuracy is None else f"[bold]{accuracy:.4f}[/] on {answer['test_rows']} rows"
-        )
-        if accuracy is not None:
-            rows["test log loss"] = _further(answer["test_metrics"])
     rows |= more
     rows["seconds"] = "not printed: they would tell how many runs there were" if seconds is None else f"{seconds:.1f}"
     rows["published in"] = f"[bold]{screen.plain(answer['out'])}[/]"
@@ -186,12 +179,6 @@ def _show(answer: dict[str, Any], more: Mapping[str, str]) -> None:
     stated = {**answer, "epsilon": ledger["epsilon"], "attack": None} if ledger else answer
     screen.answers.print(f"\n{screen.meaning(stated)}")
     screen.answers.print(f"Anyone can check it, without the data:  privlearn verify {screen.plain(answer['out'])}")
-
-
-def _further(metrics: Mapping[str, Any]) -> str:
-    """The figures of a classifier's probabilities."""
-    auc = f", AUC {metrics['auc']:.4f}" if "auc" in metrics else ""
-    return f"{metrics['log_loss']:.4f}{auc}, calibration error {metrics['expected_calibration_error']:.4f}"
 
 
 # Any method
@@ -213,6 +200,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
         None,
         lambda opened: train(plan, data, request, ledger=opened.ledger, streams=opened.streams()),
         lambda result: {},
+        plan=plan,
     )
 
 
@@ -244,6 +232,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
             lambda opened: _descend(settled, data, public, answer, opened),
             lambda result: _descent_rows(request, plan, answer, result),
             (lambda: _say_more(request, settled, data),),
+            plan=plan,
         )
 
 
@@ -353,6 +342,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
             "linear",
             release,
             rows,
+            plan=plan,
         )
 
 
@@ -398,6 +388,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
+        plan=plan,
     )
 
 

@@ -52,6 +52,11 @@ def require_combinable(request: Request) -> None:
     for name, why in _REFUSED.items():
         if request.given(name) and not (name == "solve" and request.solve == "noise"):
             raise BadInput(f"--{name.replace('_', '-')} does not go with --tune: {why}. Leave it out")
+    if "metric" in request and request.metric != "accuracy":
+        raise BadInput(
+            f"--metric {request.metric} does not go with --tune: candidates are chosen by how many rows they get "
+            "right. Leave it out"
+        )
     if request.epsilon is None and request.rho is None:
         raise BadInput("--tune needs a target for everything together: give --epsilon E (with --delta D) or --rho R")
 

@@ -16,6 +16,7 @@ from privlearn.publishing import certificate
 from privlearn.publishing.certificate import header
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import SCRIPTS_RATES
+from privlearn.statistics.metric_figures import Metrics
 from privlearn.transforms.base import public_features
 from privlearn.transforms.select import choice_lines
 
@@ -61,8 +62,7 @@ def write(
     *,
     seeded: bool,
     others: dict[str, Any] | None,
-    test_metrics: dict[str, float],
-    test_rows: int | None,
+    test_metrics: Metrics,
     data: dict[str, str],
     model: str | None,
     signed_by: str | None = None,
@@ -75,19 +75,20 @@ def write(
         facts: public values that only the run could tell.
         seeded: whether anyone may know the seed.
         others: what the certificate says of other runs on the ledger, if there are any.
-        test_metrics: figures from test data.
-        test_rows: how many rows they are from, if that is known.
+        test_metrics: figures from test data; of 0 rows where their number is not known.
         data: what to say of the data.
         model: the network's spec, if it has one.
         signed_by: fingerprint of the key that signs the certificate, if one does.
     """
     attack = tradeoff(event, guarantee.adjacency, guarantee.group_size).describe(guarantee.unit)
-    lines = _guarantee(guarantee, attack, seeded, others) + _signature(signed_by)
-    if test_metrics:
+    paid = certificate.PAID in facts
+    lines = _guarantee(guarantee, attack, seeded, others, paid=paid) + _signature(signed_by)
+    if test_metrics.figures:
         lines += ["## Test figures", "", "| figure | value |", "| --- | --- |"]
-        rows = "" if test_rows is None else f" on {test_rows} rows"
-        lines += [f"| {name.replace('_', ' ')} | {value:.4f}{rows} |" for name, value in test_metrics.items()]
-        lines += ["", "Computed on separate test data, exactly: the test data are not protected by the guarantee.", ""]
+        rows = f" on {test_metrics.rows} rows" if test_metrics.rows else ""
+        named = {name.replace("_", " "): test_metrics.text(name) for name in test_metrics.figures}
+        lines += [f"| {name} | {text}{rows} |" for name, text in named.items()]
+        lines += ["", _paid(facts[certificate.PAID]) if certificate.PAID in facts else _EXACT, ""]
     lines += _choosing(plan, facts) + _training(guarantee, plan.trained(facts), facts, data, model)
     lines += [
         "## Use",
@@ -107,7 +108,21 @@ def write(
     )
 
 
-def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str, Any] | None) -> list[str]:
+_EXACT = "Computed on separate test data, exactly: the test data are not protected by the guarantee."
+
+
+def _paid(noise: float) -> str:
+    """How test metrics are protected."""
+    return (
+        f"Released with noise (noise multiplier {noise:.4g}), by one of the events that the guarantee is for: it "
+        "protects a row of the test data as it protects one of the training data. After ± stands what the noise may "
+        "have moved a figure by, one standard deviation."
+    )
+
+
+def _guarantee(
+    guarantee: Guarantee, attack: str, seeded: bool, others: dict[str, Any] | None, *, paid: bool
+) -> list[str]:
     """What is guaranteed to whom."""
     lines = [
         f"# A model trained with ({rounded_up(guarantee.epsilon)}, {guarantee.delta:g}) differential privacy",
@@ -124,8 +139,9 @@ def _guarantee(guarantee: Guarantee, attack: str, seeded: bool, others: dict[str
         "it, without the data. That proves the arithmetic, and that these are the certified weights. It cannot prove "
         "that the run described is the run that was made: that is the publisher's word.",
         "",
-        "The guarantee covers the weights and the transforms stored with them. It does not cover choices made by "
-        "looking at the data or at earlier private results, nor figures from test data.",
+        f"The guarantee covers the weights and the transforms stored with them{', and the test figures' * paid}. It "
+        "does not cover choices made by looking at the data or at earlier private "
+        f"results{', nor figures from test data' * (not paid)}.",
         "",
     ]
     lines += certificate.card_lines(others) if others else []

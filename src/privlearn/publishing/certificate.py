@@ -20,6 +20,7 @@ from privlearn.accounting.events import Composed, Event, compose, tally, to_json
 from privlearn.accounting.filters import Limit, fits
 from privlearn.accounting.guarantee import Guarantee, PrivacyUnit, rounded_up
 from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.mechanisms import Gaussian
 from privlearn.errors import BadInput, PrivlearnError
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
@@ -29,6 +30,8 @@ from privlearn.tuning.stopping import RandomStopping
 
 #: The parts of a certificate, each with a digest of its own.
 PARTS = ("claim", "plan", "facts", "events", "randomness", "files")
+#: The fact that test metrics were released with noise: its multiplier.
+PAID = "paid_metrics"
 #: Of the whole form. It changes whenever the meaning of a certificate would.
 VERSION = 2
 _FORMAT = "privlearn-certificate"
@@ -205,6 +208,26 @@ def contradictions(claim: dict[str, Any], event: Event, described: Event, claime
     if not right:
         problems.append("the plan has releases that are not among the certificate's events, or not within its limit")
     return problems
+
+
+def unpaid(facts: Any, event: Event, described: Event) -> list[str]:
+    """What is wrong with test metrics that are said to be released with noise: the claim has to cover their release.
+
+    Args:
+        facts: of the run.
+        event: what the certificate is about.
+        described: the events of the run, by its plan.
+    """
+    if not isinstance(facts, dict) or PAID not in facts:
+        return []
+    problem = "test metrics are said to be released with noise, and the claim does not cover their release"
+    try:
+        both = compose([described, Gaussian(facts[PAID])])
+        limits = [leaf for leaf in tally(event) if isinstance(leaf, Limit)]
+        covered = _among(both, event) or any(fits(limit, both) for limit in limits if not _among(described, event))
+    except (PrivlearnError, TypeError, ValueError):
+        covered = False
+    return [] if covered else [problem]
 
 
 def card_lines(said: dict[str, Any]) -> list[str]:

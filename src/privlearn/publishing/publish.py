@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privlearn._checks import count
+from privlearn.accounting.events import Event, compose
 from privlearn.errors import BadInput
-from privlearn.plan import AbstractPlan
 from privlearn.publishing import card, certificate, folder, keys, model
 from privlearn.publishing.folder import (
     ADAPTER,
@@ -25,6 +26,7 @@ from privlearn.publishing.folder import (
 )
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
+from privlearn.statistics.metric_figures import Metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,7 +37,7 @@ def publish(
     out: str | Path,
     *,
     delta: float | None = None,
-    test_metrics: Mapping[str, float] | None = None,
+    test_metrics: Mapping[str, float] | Metrics | None = None,
     test_rows: int | None = None,
     data: dict[str, str] | None = None,
     model_spec: str | None = None,
@@ -51,8 +53,9 @@ def publish(
         result: what a method returned.
         out: the folder to make.
         delta: where epsilon is stated; by default the plan's.
-        test_metrics: figures from test data, for the card, as `evaluate(...).figures`; never private diagnostics.
-        test_rows: how many rows those figures are from, for the card; None: it does not say.
+        test_metrics: figures from test data, for the card: what `evaluate` returned, or figures by name; never private
+            diagnostics. Those that were released with noise have to be on the result's ledger.
+        test_rows: how many rows those figures are from, for the card; None: as `test_metrics` says, if it does.
         data: what to say of the data in the card.
         model_spec: how `models.build` can rebuild the network, if it can: needed for `privlearn predict`. None: as the
             result says (that of `pv.train`, `pv.statistics.fisher` and `pv.statistics.least_squares` does).
@@ -86,26 +89,26 @@ def publish(
     if model_spec is not None:
         model.require_rebuilt(result, model_spec, classes)
     stated_delta = result.stated_delta(delta)
-    metrics = {name: _figure(name, value) for name, value in (test_metrics or {}).items()}
-    facts = {"method": result.method, **result.facts}
+    metrics = _metrics(test_metrics, test_rows)
+    seeded, paid = result.seeded or metrics.seeded, metrics.plan
+    facts = {"method": result.method, **result.facts, **({certificate.PAID: paid.noise} if paid else {})}
     config = model.describe(result, model_spec, classes)
     files = {WEIGHTS: _weights(result.model), CONFIG: _json(config)} if weights is None else _completed(weights, config)
     event, guarantee, others = certificate.stated(result.ledger, result.plan.event(), stated_delta)
-    _require_own_facts(result.plan, facts)
+    _require_own_facts(result, facts, event)
     files[CARD] = card.write(
         event,
         guarantee,
         result.plan,
         facts,
-        seeded=result.seeded,
+        seeded=seeded,
         others=others,
         test_metrics=metrics,
-        test_rows=None if test_rows is None else count("test_rows", test_rows),
         data=data or {},
         model=model_spec,
         signed_by=key.public.fingerprint if key else None,
     ).encode()
-    body = certificate.make(event, guarantee, result.plan, facts, result.seeded, files, others)
+    body = certificate.make(event, guarantee, result.plan, facts, seeded, files, others)
     files[CERTIFICATE] = _json(keys.sign(body, key) if key else body)
     for name, most in LARGEST.items():
         if len(files.get(name, b"")) > most:
@@ -137,14 +140,27 @@ def _completed(weights: Mapping[str, bytes], config: dict[str, Any]) -> dict[str
     return {**weights, CONFIG: _json({**theirs, **config})}
 
 
-def _require_own_facts(plan: AbstractPlan, facts: dict[str, Any]) -> None:
-    """Refuse to publish what `verify` would find at odds with itself."""
+def _require_own_facts(result: Result, facts: dict[str, Any], event: Event) -> None:
+    """Refuse to publish what `verify` would find at odds with itself, or metrics that the ledger does not hold."""
     try:
-        problems = plan.follows(facts)
+        problems = result.plan.follows(facts)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problems = [f"the result's facts lack what its plan asks for: {error!r}"]
     if problems:
         raise BadInput(f"{problems[0]}. Publish what a method returned, as it is")
+    absent = certificate.unpaid(facts, result.ledger.event, compose([]))
+    for problem in absent or certificate.unpaid(facts, event, result.plan.event()):
+        raise BadInput(
+            f"{problem}. Charge both to one ledger, approved before the first release, ledger.approve(plan, paid), or "
+            "begun with a budget"
+        )
+
+
+def _metrics(given: Mapping[str, float] | Metrics | None, rows: int | None) -> Metrics:
+    """Test metrics, with the number of rows that is given for them; 0: none is known."""
+    if not isinstance(given, Metrics):
+        given = Metrics({name: _figure(name, value) for name, value in (given or {}).items()}, 0)
+    return given if rows is None else replace(given, rows=count("test_rows", rows))
 
 
 def _figure(name: str, value: Any) -> float:

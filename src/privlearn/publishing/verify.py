@@ -13,7 +13,17 @@ from privlearn.accounting import accountant
 from privlearn.accounting.events import Event, from_json
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.errors import BadInput, PrivlearnError
-from privlearn.publishing.certificate import ADAPTIVE, ALONE, FIXED, PARTS, contradictions, header, parse, read_plan
+from privlearn.publishing.certificate import (
+    ADAPTIVE,
+    ALONE,
+    FIXED,
+    PARTS,
+    contradictions,
+    header,
+    parse,
+    read_plan,
+    unpaid,
+)
 from privlearn.publishing.folder import CARD, CERTIFICATE, CONFIG, Contents, read
 from privlearn.publishing.keys import PublicKey, read_public, signer_of
 from privlearn.transforms.base import public_features
@@ -246,6 +256,7 @@ def _of_the_plan(certificate: dict[str, Any], event: Event, guarantee: Guarantee
     plan = read_plan(certificate["plan"])
     planned = plan.event()
     problems = contradictions(certificate["claim"], event, planned, guarantee)
+    problems += unpaid(certificate["facts"], event, planned)
     if (plan.neighbours, plan.unit) != (guarantee.adjacency, guarantee.unit):
         problems.append(f"the plan is for {plan.neighbours} neighbours and protects {plan.unit}: the claim is another")
     if plan.budget is not None and not plan.budget.covers(plan.budget.spent(planned, plan.neighbours)):

@@ -17,6 +17,7 @@ from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import least_budget
 from privlearn.accounting.guarantee import Guarantee, require_same
 from privlearn.accounting.ledger import Ledger, Planned, Releases
+from privlearn.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
@@ -97,12 +98,14 @@ class FitPrivacy(Described):
             a ledger without a limit: it would be the guarantee if they had been fixed beforehand.
         fits: how many the estimator and its clones had so far.
         undeclared: what was read off the private rows, or why else nothing is claimed.
+        attacks: the bound on membership attacks that goes with `total`; None where that is no guarantee.
     """
 
     fit: Guarantee | None
     total: Guarantee | None
     fits: int
     undeclared: tuple[str, ...] = ()
+    attacks: TradeOff | None = None
 
     @property
     def epsilon(self) -> float:
@@ -117,9 +120,14 @@ class FitPrivacy(Described):
     def _summary(self) -> Summary:
         if self.total is None:
             return Summary("FitPrivacy: nothing is claimed", [("because", "; ".join(self.undeclared))])
+        said = [] if self.attacks is None else self.attacks.describe(self.total.unit).split("\n")
         return Summary(
             f"FitPrivacy: epsilon {self.epsilon:.4g} at delta {self.delta:g}",
-            [("this fit", str(self.fit)), (f"all {self.fits} fits", str(self.total))],
+            [
+                ("this fit", str(self.fit)),
+                (f"all {self.fits} fits", str(self.total)),
+                *(("attacks", sentence) for sentence in said),
+            ],
         )
 
 
@@ -165,7 +173,9 @@ def spend(
     stated = delta if ledger.budget is None or ledger.budget.delta is None else ledger.budget.delta
     total = None if undeclared else _total(ledger, stated)
     alone = None if own else accountant.guarantee(plan.event(), plan.neighbours, stated, plan.unit.group_size)
-    privacy = FitPrivacy(alone, total, shared.fits, undeclared)
+    claimed = total is not None and total.kind == "bound"
+    attacks = tradeoff(ledger.claim, plan.neighbours, ledger.unit.group_size) if claimed else None
+    privacy = FitPrivacy(alone, total, shared.fits, undeclared, attacks)
     _warn(own, privacy)
     return result, privacy
 

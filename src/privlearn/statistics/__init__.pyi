@@ -3,6 +3,7 @@ from privlearn.statistics.classifiers import fisher as fisher
 from privlearn.statistics.classifiers import least_squares as least_squares
 from privlearn.statistics.features import release_features as release_features
 from privlearn.statistics.features import select_features as select_features
+from privlearn.statistics.metric_figures import MetricsPlan as MetricsPlan
 from privlearn.statistics.plan import FisherPlan as FisherPlan
 from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
 from privlearn.statistics.plan import RowsPlan as RowsPlan

@@ -1,15 +1,18 @@
-"""Sums of products of rows and bounded targets, with their sensitivities."""
+"""Sums of products of rows and bounded targets, and of what a classifier says of rows, with their sensitivities."""
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any
+from typing import Any, final
 
 import torch
+from torch import Tensor, nn
 
 from privlearn._checks import positive
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.clipping.bounded import Bounded, kept
+from privlearn.clipping.bounded import Bounded, in_steps, kept
+from privlearn.clipping.evaluation import FrozenState, RightAnswers
 from privlearn.clipping.row_sums import Prepare, isometric, labelled_blocks, rows_in_a_block
 from privlearn.sampling import Sample
 
@@ -58,3 +61,61 @@ def ridge_sums(
         Bounded((products.contiguous(),), adjacency.sum_sensitivity(length), adjacency, sample),
         Bounded((isometric(gram),), length**2 * (math.sqrt(2) if replaced else 1.0), adjacency, sample),
     )
+
+
+@final
+class Probabilities(RightAnswers):
+    """As `RightAnswers`, but the probabilities of the classes, each row by itself; of a row without an answer, zeros.
+
+    Args:
+        model: gives a score for each class.
+        classes: how many.
+    """
+
+    def __init__(self, model: nn.Module, classes: int) -> None:
+        twin = copy.deepcopy(model).cpu().requires_grad_(False)
+        # One by one: in a batch the rounding of a row's scores could follow from how many others there are.
+        super().__init__(twin, at_once=1, computed=FrozenState(twin).restore)
+        self.answer = torch.zeros(classes, dtype=torch.float64)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        if scored.shape[1] != len(self.answer):
+            raise ValueError(f"scores of {scored.shape[1]} classes")
+        return scored.double().softmax(1)
+
+
+def metric_sums(
+    probabilities: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bins: int, most_loss: float
+) -> Bounded:
+    """What metrics of a classifier are computed from, over the rows of the sample; sensitivity computed here.
+
+    A row adds 1 to one cell of each table, and a number in [0, 1] to the sum: a vector of norm sqrt(3) at most. Another
+    row in its place moves each table by sqrt(2) and the sum by 1, together sqrt(5). A row without an answer, or of no
+    class, adds nothing.
+
+    Args:
+        probabilities: shape (rows, classes); zeros where a row has no answer.
+        y: the classes of the rows, shape (rows,).
+        sample: the rows that take part.
+        adjacency: the kind of neighbour.
+        bins: of equal width, of scores.
+        most_loss: what log losses are clipped to; public.
+
+    Returns:
+        In double precision: the confusion matrix (class, predicted class); the rows by score, shape (2, bins): of two
+        classes those of each class by the second one's probability, of more those that were predicted wrong and right
+        by the largest probability; and the sum of log losses over `most_loss`.
+    """
+    indices = torch.from_numpy(sample.indices)
+    own, labels, classes = probabilities[indices], y[indices].long(), probabilities.shape[1]
+    usable = (own.sum(1) > 0) & (labels >= 0) & (labels < classes)
+    own, labels = own[usable], labels[usable]
+    predicted = own.argmax(1)
+    matrix = torch.bincount(labels * classes + predicted, minlength=classes**2).double().view(classes, classes)
+    score, side = (own[:, 1], labels) if classes == 2 else (own.amax(1), (predicted == labels).long())
+    cells = side * bins + (score * bins).long().clamp(0, bins - 1)
+    histogram = torch.bincount(cells, minlength=2 * bins).double().view(2, bins)
+    losses = -own.gather(1, labels[:, None])[:, 0].log() / positive("most_loss", most_loss)
+    total = in_steps(losses.clamp(0, 1)).sum().view(1)
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample)

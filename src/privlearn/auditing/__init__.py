@@ -1,0 +1,7 @@
+"""Attacks on privacy claims: what they prove, at a stated confidence."""
+
+from __future__ import annotations
+
+from privlearn._lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,0 +1,188 @@
+"""What an attack's hits and false alarms prove: bounds at a stated confidence, never point estimates.
+
+An attack says "took part" or "did not" in trials whose truth is known. Its false-positive and true-positive rates are
+bounded by Clopper and Pearson's intervals. A guarantee is refuted where even these bounds lie above its trade-off curve
+(Dong, Roth and Su 2022), which bounds every attack. That needs no assumption. How large epsilon is at least is said in
+two ways: from the rates and delta alone (Kairouz et al. 2015), and under the assumption that the mechanism is of the
+claimed form with some other noise, which tells far more (Nasr et al. 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import beta, binom
+
+from privlearn._checks import between
+from privlearn.accounting import accountant
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.tradeoff import TradeOff, tradeoff
+
+Floats = NDArray[np.float64]
+
+#: The share of the trials that only choose the attack's threshold.
+_PILOT = 0.2
+#: Thresholds that are tried on those: quantiles of all their scores.
+_THRESHOLDS = np.linspace(0.005, 0.995, 34)
+#: How far above and below the claimed noise an attack's noise is looked for, and to which relative accuracy.
+_FURTHEST, _ACCURACY = 1e3, 1e-3
+
+
+@final
+@dataclass(frozen=True)
+class Rates:
+    """Error rates of an attack, each bounded so that both hold together at the confidence.
+
+    Attributes:
+        false_positive: at most; of trials without the example those in which the attack says that it took part.
+        true_positive: at least; of trials with the example.
+        confidence: of both bounds together.
+    """
+
+    false_positive: float
+    true_positive: float
+    confidence: float
+
+    @classmethod
+    def of(cls, alarms: int, without: int, hits: int, among: int, confidence: float) -> Rates:
+        """From counts, by Clopper and Pearson's one-sided intervals, the error split evenly.
+
+        Args:
+            alarms: trials without the example in which the attack said that it took part.
+            without: trials without the example.
+            hits: trials with the example in which the attack said so.
+            among: trials with the example.
+            confidence: above 0 and below 1.
+        """
+        error = (1 - between("confidence", confidence, 0.5, 1 - 1e-9)) / 2
+        high = 1.0 if alarms >= without else float(beta.ppf(1 - error, alarms + 1, without - alarms))
+        low = 0.0 if hits <= 0 else float(beta.ppf(error, hits, among - hits + 1))
+        return cls(high, low, confidence)
+
+    def refute(self, curve: TradeOff) -> bool:
+        """Whether no mechanism with this trade-off curve allows the attack, but for errors of 1 - confidence."""
+        return self.true_positive > curve.true_positive_rate(self.false_positive)
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at `delta` that allows the attack, whatever the mechanism."""
+        parts = (
+            (self.true_positive - delta, self.false_positive),
+            (1 - self.false_positive - delta, 1 - self.true_positive),
+        )
+        return max([0.0, *(math.log(above / below) for above, below in parts if above > 0 and below > 0)])
+
+
+def best_test(absent: Floats, present: Floats, curve: TradeOff, confidence: float) -> tuple[int, float, int]:
+    """The test that comes closest to a trade-off curve, or furthest above it; on trials that are there for that.
+
+    Args:
+        absent: scores of trials without the example, shape (trials, kinds of score).
+        present: scores of trials with it.
+        curve: the claimed one.
+        confidence: at which rates are bounded.
+
+    Returns:
+        The kind of score, its threshold, and 1 if larger scores mean that the example took part, else -1.
+    """
+    best, test = -math.inf, (0, 0.0, 1)
+    for kind in range(absent.shape[1]):
+        own, other = absent[:, kind], present[:, kind]
+        for cut in np.unique(np.quantile(np.concatenate([own, other]), _THRESHOLDS)):
+            for sign in (1, -1):
+                alarms, hits = (int((sign * scores > sign * cut).sum()) for scores in (own, other))
+                rates = Rates.of(alarms, len(own), hits, len(other), confidence)
+                gain = _z(rates.true_positive) - _z(curve.true_positive_rate(rates.false_positive))
+                if gain > best:
+                    best, test = gain, (kind, float(cut), sign)
+    return test
+
+
+def _z(rate: float) -> float:
+    return float(ndtri(min(max(rate, 1e-12), 1 - 1e-12)))
+
+
+def measured(absent: Floats, present: Floats, curve: TradeOff, confidence: float) -> Rates:
+    """Rates of the best test: chosen on a fifth of the trials, counted on the others.
+
+    Args:
+        absent: scores of independent trials without the example, in the order in which they were made, shape (trials,)
+            or (trials, kinds of score).
+        present: scores of trials with it.
+        curve: the claimed trade-off curve, to which the test is fitted.
+        confidence: of the rates' bounds.
+    """
+    tables = [scores.reshape(len(scores), -1) for scores in (absent, present)]
+    pilots = [max(1, math.ceil(_PILOT * len(scores))) for scores in tables]
+    first = [scores[:pilot] for scores, pilot in zip(tables, pilots, strict=True)]
+    kind, cut, sign = best_test(first[0], first[1], curve, confidence)
+    rest = [scores[pilot:, kind] for scores, pilot in zip(tables, pilots, strict=True)]
+    alarms, hits = (int((sign * scores > sign * cut).sum()) for scores in rest)
+    return Rates.of(alarms, len(rest[0]), hits, len(rest[1]), confidence)
+
+
+def epsilon_of_form(
+    rates: Rates, event: Callable[[float], Event], adjacency: Adjacency, noise_multiplier: float, delta: float
+) -> float:
+    """The least epsilon that allows the attack, if the mechanism is `event` of some noise multiplier.
+
+    Args:
+        rates: of the attack.
+        event: the mechanism by its noise multiplier; more noise has a lower trade-off curve.
+        adjacency: the kind of neighbour.
+        noise_multiplier: the claimed one, where the search begins.
+        delta: where epsilon is stated.
+    """
+
+    def refuted(factor: float) -> bool:
+        return rates.refute(tradeoff(event(factor * noise_multiplier), adjacency))
+
+    if not refuted(_FURTHEST):
+        return 0.0
+    low, high = 1 / _FURTHEST, _FURTHEST  # of the two, the noise at `high` is refuted
+    while high / low > 1 + _ACCURACY:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return accountant.guarantees(event(high * noise_multiplier), adjacency, delta)[0].epsilon
+
+
+def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """How likely as many right guesses are, at most, if a run with independent coins is (epsilon, delta)-DP.
+
+    The number of right guesses is below a binomial with success probability e^epsilon / (1 + e^epsilon), but for what
+    delta allows (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
+
+    Args:
+        canaries: examples of which each took part or not by a fair coin.
+        guesses: for how many of them the attack says which.
+        right: for how many of these it is right.
+        epsilon: claimed, for add/remove of one example.
+        delta: claimed.
+    """
+    share = 1 / (1 + math.exp(-epsilon))
+    tail = float(binom.sf(right - 1, guesses, share))
+    steps = np.arange(1, right + 1)
+    masses = np.cumsum(binom.pmf(right - steps, guesses, share)) / steps
+    return min(1.0, tail + 2 * canaries * delta * float(masses.max(initial=0.0)))
+
+
+def one_run_epsilon(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+    """The largest epsilon that as many right guesses refute, at `delta` and at the confidence; 0 if none."""
+    if one_run_p_value(canaries, guesses, right, 0.0, delta) > 1 - confidence:
+        return 0.0
+    low, high = 0.0, 1.0
+    while one_run_p_value(canaries, guesses, right, high, delta) <= 1 - confidence:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return low
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        refuted = one_run_p_value(canaries, guesses, right, middle, delta) <= 1 - confidence
+        low, high = (middle, high) if refuted else (low, middle)
+    return low

@@ -1,0 +1,112 @@
+"""`Audit`: what an attack found, as a value: for reading, as JSON, as a page and as a picture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from privlearn._display import Described, Summary
+from privlearn.accounting.tradeoff import TradeOff
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Audit(Described):
+    """What an attack on neighbouring data sets proves about a privacy claim, at a stated confidence.
+
+    Attributes:
+        attack: what was attacked, and how.
+        epsilon_lower: epsilon is at least this, at the confidence, under what `assumes` says.
+        epsilon_any: the same without any assumption.
+        epsilon_claimed: by the accountant, for what was attacked.
+        delta: where all three are stated.
+        confidence: that nothing here is said wrongly by chance.
+        ok: False if the claim is refuted, at the confidence and without any assumption.
+        false_positive_rate: of the attack: at most this.
+        true_positive_rate: at least this.
+        true_positive_rate_claimed: the most that the claim allows at that false-positive rate.
+        trials: runs without the example, and as many with it.
+        assumes: what `epsilon_lower` rests on.
+        curve: the claimed trade-off curve.
+    """
+
+    attack: str
+    epsilon_lower: float
+    epsilon_any: float
+    epsilon_claimed: float
+    delta: float
+    confidence: float
+    ok: bool
+    false_positive_rate: float
+    true_positive_rate: float
+    true_positive_rate_claimed: float
+    trials: int
+    assumes: str
+    curve: TradeOff
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the curve, as plain values."""
+        return {name: value for name, value in asdict(self).items() if name != "curve"}
+
+    def to_markdown(self) -> str:
+        """A section for a page or a model card."""
+        rows = "\n".join(f"| {label} | {text} |" for label, text in self.rows())
+        return f"## Attack on the privacy claim\n\n{self.verdict}\n\n| | |\n| --- | --- |\n{rows}\n"
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in two sentences."""
+        tried = f"{self.trials:,} trials with and without one example"
+        if self.ok:
+            return (
+                f"{tried} do not contradict the claim. They prove that epsilon is at least {self.epsilon_lower:.3g}; "
+                "they do not prove that it is no more."
+            )
+        return (
+            f"{tried} refute the claim: the attack finds {self.true_positive_rate:.2%} of those who took part, and the "
+            f"claim allows at most {self.true_positive_rate_claimed:.2%}. This holds at confidence {self.confidence:g}."
+        )
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """The claimed limit on every attack, and what this one reached; on new axes by default."""
+        import matplotlib.pyplot as plt
+
+        axes = plt.subplots(figsize=(5, 4), layout="constrained")[1] if axes is None else axes
+        rates = np.concatenate([[0.0], np.geomspace(1e-4, 1, 200)])
+        axes.plot(rates, [self.curve.true_positive_rate(rate) for rate in rates], label="claimed limit of any attack")
+        axes.plot([0, 1], [0, 1], color="0.6", linestyle=":", label="guessing")
+        axes.plot(
+            [self.false_positive_rate], [self.true_positive_rate], "o", color="C2" if self.ok else "C3",
+            label=f"this attack, at confidence {self.confidence:g}",
+        )  # fmt: skip
+        axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title=self.attack, xlim=(0, 1), ylim=(0, 1))
+        axes.title.set_fontsize(9)
+        axes.legend(loc="lower right", fontsize=8)
+        return axes
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, a label and a text each."""
+
+        def figure(epsilon: float) -> str:
+            return "unlimited" if math.isinf(epsilon) else f"{epsilon:.4g}"
+
+        return [
+            ("attack", self.attack),
+            ("epsilon claimed", f"{figure(self.epsilon_claimed)} at delta {self.delta:g}"),
+            ("epsilon at least", f"{figure(self.epsilon_lower)}, if {self.assumes}"),
+            ("without that assumption", figure(self.epsilon_any)),
+            (
+                "rates",
+                f"false positives at most {self.false_positive_rate:.4f}, true positives at least "
+                f"{self.true_positive_rate:.4f}, at confidence {self.confidence:g}",
+            ),
+        ]
+
+    def _summary(self) -> Summary:
+        return Summary(f"Audit: {'not refuted' if self.ok else 'REFUTED'}", self.rows())

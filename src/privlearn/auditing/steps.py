@@ -1,0 +1,218 @@
+"""One release of DP-SGD, many times, with the worst neighbours that there are (Nasr et al. 2021, 2023).
+
+The run is an ordinary one, with a learning rate of zero, so that each release is a trial of its own. The attacker knows
+the weights, all other examples and whatever is released, and looks along the example's gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor, nn
+
+from privlearn._checks import count
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian
+from privlearn.auditing.bounds import Floats
+from privlearn.auditing.distinguishing import judged
+from privlearn.auditing.report import Audit
+from privlearn.clipping.losses import Loss
+from privlearn.data.dataset import Dataset
+from privlearn.descent.dpsgd import dpsgd
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.runs.given import gradient_clip
+from privlearn.sampling import FullBatch, Partition, Poisson, Sampler
+from privlearn.schedules import Constant
+from privlearn.streams import Streams
+
+#: Trials by default: more where the noise hides more, within bounds of time.
+_FEWEST, _MOST, _BY_NOISE = 5_000, 40_000, 2_500.0
+#: What is drawn to find the direction of a gradient that depends on random numbers.
+_DRAWS = 8
+#: How much longer than 1 the default canary's gradient is: it is clipped at any usual norm.
+_LONG = 1e4
+#: Steps of an epoch that are looked at by themselves.
+_STEPS = 8
+#: Other examples, which pull against the canary: where what divides a sum depends on the rows, that shows.
+_OTHERS = 9
+
+
+def audit(
+    plan: Plan,
+    model: nn.Module | Callable[[tuple[int, ...]], nn.Module] | None = None,
+    loss: Loss | None = None,
+    data: Dataset | None = None,
+    *,
+    canary: tuple[Any, Any] | None = None,
+    delta: float = 1e-5,
+    trials: int | None = None,
+    confidence: float = 0.95,
+    streams: Streams | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **arguments: Any,
+) -> Audit:
+    """Attack one release of a plan, many times: is the noise what the accountant says?
+
+    Each trial is one step of `dpsgd` with the plan's sampler, clip and first noise multiplier (a whole epoch where that
+    is what is charged at once), on `data` with the canary in one half of the trials and without it in the other. By
+    default the model is linear, with two weights, and the canary's is far longer than the clipping norm:
+    the worst case. Give a model, a loss and data to attack code of one's own.
+
+    Guarantee of what is said: `ok` is False by chance in at most 1 - `confidence` of all audits of a sound claim.
+
+    Args:
+        plan: what is claimed; of its schedule the noise of epoch 0. Transforms in front are left out.
+        model: as for `dpsgd`; its weights stay as they are.
+        loss: as for `dpsgd`.
+        data: the other examples.
+        canary: the inputs and the target of the example that takes part or not; by default `data`'s first example.
+        delta: where epsilon is stated.
+        trials: of each kind; by default 5,000 to 40,000, the more the more noise there is.
+        confidence: of all that is said.
+        streams: the random streams; by default fresh and secret ones.
+        progress: called with (steps done, steps in all).
+        arguments: further ones of `dpsgd`.
+
+    Raises:
+        BadInput: the plan's neighbours differ in what one example holds, or a model was given without a loss or data.
+    """
+    sampler, noise_multiplier = plan.sampling, plan.noise_multipliers()[0]
+    if plan.neighbours is Adjacency.REPLACE_ONE:
+        raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
+    if (model is None) != (loss is None) or (model is not None and data is None):
+        raise BadInput("a model of one's own is attacked with its loss and some data: give all three, or none")
+    if model is None:
+        model, loss, data, canary = nn.Linear(1, 1), _product, _others(sampler), ([1.0], 1.0)
+    assert loss is not None
+    assert data is not None
+    without, among = _neighbours(plan, data, canary)
+    network = model if isinstance(model, nn.Module) else model(tuple(data.x.shape[1:]))
+    direction = _direction(network, loss, *(part[-1:] for part in among.tensors()))
+    examples, clip = plan.examples or len(among.x), gradient_clip(plan)
+    each = _steps_of_a_charge(plan, len(among.x))
+    wanted = _usual(noise_multiplier) if trials is None else count("trials", trials)
+    epochs = -(-wanted * each // sampler.steps(len(among.x)))
+    attacked = replace(
+        plan, schedule=Constant(noise_multiplier), epochs=epochs, front=(), budget=None, examples=examples,
+        temperature=None,
+    )  # fmt: skip
+    scale = sampler.expected_batch_size(examples) / clip.norm(clip.clip_norm, len(direction))
+    watches = _Watch(direction), _Watch(direction)
+    for place, (watch, rows) in enumerate(zip(watches, (without, among), strict=True)):
+
+        def advance(done: int, steps: int, place: int = place) -> None:
+            if progress:
+                progress(place * steps + done, 2 * steps)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "there are rows with NaN")  # the one that stands in for the canary
+            own = copy.deepcopy(network)
+            dpsgd(attacked, own, loss, rows, optimizer=watch, streams=streams, progress=advance, **arguments)
+    absent, present = (_scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches)
+    return judged(
+        absent, present, lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta=delta,
+        confidence=confidence, attack=f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling, "
+        f"noise multiplier {noise_multiplier:.4g}, white box",
+    )  # fmt: skip
+
+
+def _product(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss whose gradient is as long as the example makes it, wherever the weights are."""
+    return _LONG * outputs[:, 0] * targets
+
+
+def _others(sampler: Sampler) -> Dataset:
+    """Other examples: under sampling, where they would hide the canary, one whose gradient is zero."""
+    full = isinstance(sampler, FullBatch)
+    x, y = np.ones((_OTHERS if full else 1, 1), np.float32), np.full(_OTHERS if full else 1, -1.0, np.float32)
+    return Dataset(x, y if full else 0 * y)
+
+
+def _neighbours(plan: Plan, data: Dataset, canary: tuple[Any, Any] | None) -> tuple[Dataset, Dataset]:
+    """The data without the canary and with it, as the last example.
+
+    Where batches have a fixed size, an example that can't be computed stands in for it, which adds nothing.
+    """
+    x, y = data.tensors()
+    if canary is None:
+        own, x, y = (x[:1], y[:1]), x[1:], y[1:]
+    else:
+        own = (torch.as_tensor(canary[0]).to(x.dtype)[None], torch.as_tensor(canary[1]).to(y.dtype)[None])
+    if not len(x):
+        raise BadInput("data have one example, which is the canary: give at least one other")
+    among = torch.cat([x, own[0]]), torch.cat([y, own[1]])
+    without = (x, y)
+    if not isinstance(plan.sampling, Poisson | Partition | FullBatch):
+        if not x.is_floating_point():
+            raise BadInput(
+                f"batches of {plan.sampling.kind} have a fixed size, and an example of whole numbers can't be left "
+                "empty: give inputs of floating point, or attack another sampler"
+            )
+        without = torch.cat([x, torch.full_like(own[0], torch.nan)]), among[1]
+    made = (replace(data, x=own[0], y=own[1], x_test=None, y_test=None, groups=None) for own in (without, among))
+    return next(made), next(made)
+
+
+def _steps_of_a_charge(plan: Plan, examples: int) -> int:
+    """How many steps one charge of the plan's sampler is for."""
+    probe = Gaussian(1.0)
+    whole = plan.sampling.event(probe) == plan.sampling.epoch_event(probe)
+    return plan.sampling.steps(examples) if whole else 1
+
+
+def _usual(noise_multiplier: float) -> int:
+    return int(min(_MOST, max(_FEWEST, _BY_NOISE * noise_multiplier**2)))
+
+
+def _direction(network: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> list[Tensor]:
+    """The canary's gradient, by plain autograd, of length 1; the mean of some, where it depends on random numbers."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    sums = [torch.zeros_like(parameter) for parameter in trained]
+    network.train()
+    with torch.random.fork_rng(), torch.enable_grad():
+        for _ in range(_DRAWS):
+            own = torch.autograd.grad(cast(Any, loss)(network(x), y).sum(), trained, allow_unused=True)
+            for total, gradient in zip(sums, own, strict=True):
+                total += 0 if gradient is None else gradient
+    length = torch.cat([total.flatten() for total in sums]).norm()
+    if not length > 0 or not length.isfinite():
+        raise BadInput("the canary's gradient is zero or not finite, so there is nothing to detect: give another one")
+    return [total / length for total in sums]
+
+
+class _Watch:
+    """Makes an optimizer that moves nothing, and notes each release's product with a direction."""
+
+    def __init__(self, direction: list[Tensor]) -> None:
+        self._direction, self.seen = direction, list[float]()
+
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        watch = self
+
+        class Still(torch.optim.Optimizer):
+            def step(self, closure: Any = None) -> None:  # type: ignore[override]
+                own = self.param_groups[0]["params"]
+                products = [(p.grad * d).sum() for p, d in zip(own, watch._direction, strict=True)]
+                watch.seen.append(float(torch.stack(products).double().sum()))
+
+        return Still(parameters, {"lr": 0.0})
+
+
+def _scores(seen: Floats, each: int, noise_multiplier: float) -> Floats:
+    """Scores of each charge, shape (charges, kinds): of an epoch the likelihood ratio, and some steps by themselves.
+
+    Without a secret the example's step follows from its place: then the step by itself tells more.
+    """
+    steps = seen[: len(seen) // each * each].reshape(-1, each)
+    if each == 1:
+        return steps
+    ratio = logsumexp((steps - 0.5) / noise_multiplier**2, axis=1)
+    return np.column_stack([ratio, steps[:, :_STEPS]])

@@ -1,0 +1,128 @@
+"""`privlearn audit`: attack a release, and say what that proves about epsilon."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.auditing import Audit, audit, distinguish
+from privlearn.cli import screen
+from privlearn.cli.request import Request
+from privlearn.errors import BadInput
+from privlearn.plan import Plan
+from privlearn.sampling import FullBatch, named
+from privlearn.schedules import Constant
+from privlearn.streams import Streams
+
+#: Trials of a function of one's own, by default: each may be a whole training.
+_RUNS = 1_000
+_FORMATS = (".md", ".json", ".png")
+
+
+def run(request: Request) -> int:
+    """Print what was found; 1 if the claim is refuted."""
+    out = None if request.out is None else _free(Path(request.out))
+    with _defined(request.code) as own:
+        report = _of_code(request, own) if request.code is not None else _attacked(request, _plan(request))
+    if out is not None:
+        _write(report, out)
+    if request.json:
+        screen.print_json(report.to_json())
+        return 0 if report.ok else 1
+    style = "green" if report.ok else "red"
+    screen.answers.print(
+        f"[{style} bold]{'not refuted' if report.ok else 'refuted'}[/]: {screen.plain(report.verdict)}"
+    )
+    for label, text in report.rows():
+        screen.answers.print(f"  {label:24} {screen.plain(text)}")
+    return 0 if report.ok else 1
+
+
+def _free(out: Path) -> Path:
+    if out.suffix not in _FORMATS:
+        raise BadInput(f"--out is {out}: expected a file that ends in {', '.join(_FORMATS)}")
+    if out.exists() or out.is_symlink():
+        raise BadInput(f"{out} exists already: choose another --out; nothing is overwritten")
+    return out
+
+
+def _plan(request: Request) -> Plan:
+    """One release, as the options say.
+
+    Raises:
+        BadInput: no noise, or a sampling without a batch size.
+    """
+    if request.noise_multiplier is None:
+        raise BadInput("nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py")
+    if request.sampling != FullBatch.kind and request.batch_size is None:
+        raise BadInput(f"--sampling {request.sampling} needs a batch size: give --examples N and --batch-size B")
+    sampler = named(request.sampling, request.batch_size or request.examples, request.examples)
+    adjacency = None if request.adjacency is None else Adjacency.parse(request.adjacency)
+    return Plan(sampler, schedule=Constant(request.noise_multiplier), examples=request.examples, adjacency=adjacency)
+
+
+def _attacked(request: Request, plan: Plan, **own: Any) -> Audit:
+    with screen.progress_bar("attacking", "steps") as progress:
+        return audit(
+            plan, **own, delta=request.delta, trials=request.trials, confidence=request.confidence,
+            streams=Streams.new(discrete=True) if request.discrete else None, progress=progress,
+        )  # fmt: skip
+
+
+@contextmanager
+def _defined(path: str | None) -> Iterator[dict[str, Any]]:
+    """What a file of one's own defines.
+
+    Raises:
+        BadInput: it can't be run.
+    """
+    if path is None:
+        yield {}
+        return
+    try:
+        own = runpy.run_path(path)
+    except (OSError, SyntaxError, ImportError) as error:
+        raise BadInput(f"--code {path} can't be run: {error}") from error
+    yield own
+
+
+def _of_code(request: Request, own: dict[str, Any]) -> Audit:
+    """The attack on what a file defines.
+
+    Raises:
+        BadInput: it lacks a plan, or what there is to run.
+    """
+    plan, attacked = own.get("plan"), own.get("run")
+    if not isinstance(plan, Plan):
+        raise BadInput(f"--code {request.code} defines no plan: expected plan = pv.Plan(...), which is what is claimed")
+    if attacked is None:
+        missing = [name for name in ("model", "loss", "data") if name not in own]
+        if missing:
+            raise BadInput(
+                f"--code {request.code} defines no {' and no '.join(missing)}: expected model, loss and data, or a "
+                "function run(took_part) that returns what is released"
+            )
+        given = {name: own[name] for name in ("model", "loss", "data", "canary") if name in own}
+        return _attacked(request, plan, **given)
+    if not callable(attacked):
+        raise BadInput(f"run in --code {request.code} is no function: expected run(took_part)")
+    return distinguish(
+        attacked, plan.event(), plan.neighbours, delta=request.delta, trials=request.trials or _RUNS,
+        confidence=request.confidence, attack=f"run of {Path(request.code).name}",
+    )  # fmt: skip
+
+
+def _write(report: Audit, out: Path) -> None:
+    if out.suffix == ".png":
+        figure = report.plot().get_figure(root=True)
+        assert figure is not None
+        figure.savefig(out, dpi=120)
+    elif out.suffix == ".json":
+        out.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    else:
+        out.write_text(report.to_markdown(), encoding="utf-8")

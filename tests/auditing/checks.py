@@ -1,0 +1,171 @@
+"""Named checks of attacks: they find what is broken, and nothing in what is sound, as often as they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import privlearn as pv
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
+from privlearn.accounting.tradeoff import tradeoff
+from privlearn.auditing import Audit, distinguish
+from privlearn.auditing.bounds import Rates, epsilon_of_form, measured, one_run_epsilon, one_run_p_value
+from privlearn.sampling import FullBatch, Sampler
+from tests.support.checks import check
+
+NOISE, TRIALS, DELTA = 0.5, 400, 1e-5
+
+
+def attack(sampler: Sampler, *own: Any, discrete: bool = False, trials: int = TRIALS, **options: Any) -> Audit:
+    """An audit of a step, seeded."""
+    plan = pv.Plan(sampler, schedule=pv.schedules.Constant(NOISE), examples=100)
+    streams = pv.Streams.new(7, discrete=discrete)
+    return pv.audit(plan, *own, delta=DELTA, trials=trials, streams=streams, **options)
+
+
+def require_kept(found: Audit, least: float) -> None:
+    """The claim stands, and the attack is no weak one."""
+    assert found.ok, found
+    assert least * found.epsilon_claimed <= found.epsilon_lower <= found.epsilon_claimed, found
+    assert found.epsilon_any <= found.epsilon_lower
+
+
+@check
+def check_a_step_on_all_examples_keeps_its_claim() -> None:
+    require_kept(attack(FullBatch()), 0.6)
+
+
+@check
+def check_a_step_on_a_grid_keeps_its_claim() -> None:
+    require_kept(attack(FullBatch(), discrete=True), 0.6)
+
+
+@check
+def check_a_poisson_step_keeps_its_claim() -> None:
+    require_kept(attack(pv.Poisson(0.5)), 0.4)
+
+
+@check
+def check_a_partitioned_epoch_keeps_its_claim() -> None:
+    require_kept(attack(pv.Partition(3)), 0.4)
+
+
+@check
+def check_a_step_of_fixed_batches_keeps_its_claim() -> None:
+    require_kept(attack(pv.Shuffle(4)), 0.6)
+
+
+@check
+def check_a_network_of_ones_own_keeps_its_claim() -> None:
+    """With other examples, whose gradients the attacker has to see past, two layers, and dropout."""
+    torch.manual_seed(1)
+    rng = np.random.default_rng(1)
+    data = pv.Dataset(rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3)
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 3))
+    found = attack(FullBatch(), network, nn.CrossEntropyLoss(reduction="none"), data, microbatch=2)
+    require_kept(found, 0.3)
+
+
+@check
+def check_a_training_keeps_its_claim_from_end_to_end() -> None:
+    """The weights that are released by three steps, of whole runs on neighbouring data."""
+    rng = np.random.default_rng(2)
+    x, y = rng.random((5, 2), np.float32), np.array([0, 1, 0, 1, 1])
+    plan = pv.Plan(FullBatch(), 3, pv.schedules.Constant(1.0), examples=5, adjacency=Adjacency.ADD_REMOVE)
+    streams = pv.Streams.new(3)
+
+    def train(took_part: bool) -> Tensor:
+        torch.manual_seed(0)
+        own = slice(None) if took_part else slice(1, None)
+        run = pv.dpsgd(
+            plan, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"), pv.Dataset(x[own], y[own], classes=2),
+            streams=streams, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        )  # fmt: skip
+        return torch.cat([parameter.flatten() for parameter in run.model.parameters()])
+
+    found = distinguish(train, plan.event(), plan.neighbours, trials=60)
+    assert found.ok, found
+    assert found.epsilon_lower == found.epsilon_any
+
+
+def simulated(noise: float, trials: int, rng: np.random.Generator, rate: float = 1.0) -> tuple[Any, Any]:
+    """Scores of a Gaussian release of a sampled example."""
+    return rng.normal(0, noise, trials), rng.normal(rng.random(trials) < rate, noise)
+
+
+@check
+def check_bounds_are_wrong_as_seldom_as_they_say() -> None:
+    """Of 200 audits of sound claims at confidence .95, at most 18 refute: 10 are expected at most."""
+    rng = np.random.default_rng(4)
+    for rate, event in ((1.0, Gaussian), (0.3, lambda noise: PoissonSampled(0.3, Gaussian(noise)))):
+        curve = tradeoff(event(1.0), Adjacency.ADD_REMOVE)
+        refuted = sum(measured(*simulated(1.0, 1000, rng, rate), curve, 0.95).refute(curve) for _ in range(200))
+        assert refuted <= 18, (rate, refuted)
+
+
+@check
+def check_bounds_come_near_the_truth() -> None:
+    """Three quarters of epsilon, from 20,000 trials at noise 1, and 40,000 at 4."""
+    rng = np.random.default_rng(5)
+    for noise, trials in ((0.5, 20_000), (1.0, 20_000), (4.0, 40_000)):
+        curve = tradeoff(Gaussian(noise), Adjacency.ADD_REMOVE)
+        rates = measured(*simulated(noise, trials, rng), curve, 0.95)
+        lower = epsilon_of_form(rates, Gaussian, Adjacency.ADD_REMOVE, noise, DELTA)
+        claimed = pv.Plan(FullBatch(), 1, pv.schedules.Constant(noise), examples=9).guarantee(DELTA).epsilon
+        assert 0.75 * claimed <= lower <= claimed, (noise, lower, claimed)
+
+
+@check
+def check_rates_are_clopper_and_pearsons() -> None:
+    """0 of n at error e is at most 1 - e^(1/n), and n of n at least e^(1/n): closed forms."""
+    rates = Rates.of(0, 100, 100, 100, 0.95)
+    assert math.isclose(rates.false_positive, 1 - 0.025 ** (1 / 100), rel_tol=1e-9)
+    assert math.isclose(rates.true_positive, 0.025 ** (1 / 100), rel_tol=1e-9)
+    assert math.isclose(rates.epsilon(0.0), math.log(rates.true_positive / rates.false_positive), rel_tol=1e-9)
+    assert Rates.of(100, 100, 0, 100, 0.95).epsilon(0.0) == 0.0
+
+
+@check
+def check_one_run_bounds_have_their_closed_forms() -> None:
+    """Without delta, r of r right guesses have p-value (e^eps / (1 + e^eps))^r; delta raises it."""
+    for guesses in (10, 100):
+        share = 1 / (1 + math.exp(-2.0))
+        assert math.isclose(one_run_p_value(500, guesses, guesses, 2.0, 0.0), share**guesses, rel_tol=1e-9)
+        found = one_run_epsilon(500, guesses, guesses, 0.0, 0.95)
+        root = 0.05 ** (1 / guesses)
+        assert abs(found - math.log(root / (1 - root))) < 2e-4
+        assert one_run_epsilon(500, guesses, guesses, 1e-3, 0.95) < found
+    assert one_run_epsilon(100, 100, 50, 1e-5, 0.95) == 0.0
+
+
+@check
+def check_one_run_bounds_hold_for_randomised_response() -> None:
+    """Whose right guesses are binomial with the bound's own share: of 300, at most 5 % and some more are refuted."""
+    rng = np.random.default_rng(6)
+    epsilon, canaries = 1.0, 200
+    right = rng.binomial(canaries, 1 / (1 + math.exp(-epsilon)), 300)
+    wrong = sum(one_run_epsilon(canaries, canaries, int(count), 0.0, 0.95) > epsilon for count in right)
+    assert wrong <= 26, wrong
+
+
+def broken(change: Callable[[Tensor], Tensor]) -> Audit:
+    """An audit of a function whose noise is what it should not be."""
+    generator = torch.Generator().manual_seed(8)
+
+    def run(took_part: bool) -> Tensor:
+        return float(took_part) * torch.ones(1) + change(torch.randn(1, generator=generator))
+
+    return distinguish(run, Gaussian(1.0), Adjacency.ADD_REMOVE, trials=1000)
+
+
+@check
+def check_functions_of_ones_own_are_judged() -> None:
+    assert broken(lambda noise: noise).ok
+    for change in (lambda noise: noise / 2, lambda noise: 0 * noise, lambda noise: noise.round() * 0.5):
+        assert not broken(change).ok

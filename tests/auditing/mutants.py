@@ -1,0 +1,54 @@
+"""Broken builds: the audit of a user's own release must refute their claims."""
+
+from __future__ import annotations
+
+from privlearn import sampling
+from privlearn.accounting import guarantee, mechanisms
+from privlearn.auditing import bounds, distinguishing, steps
+from privlearn.clipping import clips, gradients
+from privlearn.descent import dpsgd
+from privlearn.mechanisms import noise, release
+from tests.support.mutant import Mutant, suite_of
+
+FULL, GRID = "check_a_step_on_all_examples_keeps_its_claim", "check_a_step_on_a_grid_keeps_its_claim"
+POISSON, PARTITION = "check_a_poisson_step_keeps_its_claim", "check_a_partitioned_epoch_keeps_its_claim"
+OWN, BOUNDS = "check_a_network_of_ones_own_keeps_its_claim", "check_bounds_are_wrong_as_seldom_as_they_say"
+
+MUTANTS = [
+    Mutant("half of the noise", noise.add_gaussian, "alpha=std", "alpha=std / 2", FULL),
+    Mutant("no noise", release._noised, "if stream.discrete:", "return part.values\n    if stream.discrete:", FULL),
+    Mutant("the same noise at every step", noise.gaussian, "stream.words(5", "type(stream)(bytes(16)).words(5", FULL),
+    Mutant("noise for the first parameter alone", noise.add_gaussian,
+           "flats = [value.view(-1) for value in values if value.dtype == dtype]",
+           "flats = [value.view(-1) for value in values[:1]]", FULL),
+    Mutant("a large gradient is not clipped", clips.Flat.weights, "return ",
+           "return 0 * norms + 1.0\n    return ", FULL),
+    Mutant("half of the sensitivity", guarantee.Adjacency.sum_sensitivity, "else norm", "else norm / 2", FULL),
+    Mutant("sums count twice", gradients.ClippedGradients.__call__, "total.add_(block)", "total.add_(block, alpha=2)",
+           OWN),
+    Mutant("the number of examples drawn divides the sum", dpsgd.Run.step, "task.divisor)), task.divisor)",
+           "task.divisor)), max(len(batch.sample), 1) / 10 * task.divisor)", FULL),
+    Mutant("less noise than was charged", dpsgd.Run.step, "noise_multiplier=batch.noise_multiplier",
+           "noise_multiplier=batch.noise_multiplier / 2", FULL),
+    Mutant("a grid without its noise", noise.add_on_grid, ".add_(noise)", "", GRID),
+    Mutant("a grid whose noise is too narrow", noise.add_on_grid, "scale = noise_multiplier",
+           "scale = 0.5 * noise_multiplier", GRID),
+    Mutant("a loader that is billed as Poisson", sampling.Poisson.draw, "taken(examples, self.sampling_rate, rng)",
+           "np.arange(examples)", POISSON),
+    Mutant("twice the rate", sampling.Poisson.draw, "self.sampling_rate, rng",
+           "1.9 * self.sampling_rate, rng", POISSON),
+    Mutant("the price of half the rate", mechanisms.PoissonSampled.pair, "self.sampling_rate",
+           "(self.sampling_rate / 4)", POISSON),
+    Mutant("an example in every batch", sampling.Partition.draw, "yield Sample(rows, unit)",
+           "yield Sample(np.arange(examples), unit)", PARTITION),
+    Mutant("the unclipped gradient is released beside the sum", gradients.ClippedGradients._add_clipped,
+           "* finite\n", "* 0 + 1.0 * finite\n", OWN),
+    Mutant("a point estimate", bounds.Rates.of, "(1 - between(", "0.9 + 0 * (1 - between(", BOUNDS),
+    Mutant("every claim stands", distinguishing.judged, "ok=not rates.refute(curve)", "ok=True",
+           "check_functions_of_ones_own_are_judged"),
+    Mutant("delta costs nothing", bounds.one_run_p_value, "2 * canaries * delta", "0 * delta",
+           "check_one_run_bounds_have_their_closed_forms"),
+    Mutant("the canary is in both data sets", steps._neighbours, "without = (x, y)", "without = among", FULL),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])
