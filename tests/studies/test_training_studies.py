@@ -53,7 +53,7 @@ class MadeUp(runs.Runs):
             "dpmac": self._dpmac,
             "pate-mnist": self._votes,
             "pate-vectors": self._vectors,
-            "best": self._best,
+            "best, tables centred": self._best,
         }
         return {
             call: [

@@ -96,7 +96,7 @@ def _rows(every: Reached) -> Iterable[Row]:
 def notes_of(every: Reached) -> str:
     """The text of the page, from the figures."""
     present = [way for way in (*OURS, *OTHERS) if any(cell[2] == way for cell in every)]
-    seeds = {name: max(len(outcomes) for cell, outcomes in every.items() if cell[0] == name) for name in TABLES}
+    seeds = {name: max(len(every[cell]) for cell in every if cell[0] == name) for name, *_ in every}
     most = max(seeds.values())
     few = "".join(f" ({name}: {number})" for name, number in seeds.items() if number < most)
     return page(
@@ -159,7 +159,7 @@ def _won(every: Reached, present: Sequence[str]) -> str:
         for epsilon in epsilons:
             for pair in (("auc", "r2"), ("log_loss", "rmse")):
                 won = 0
-                for name in TABLES:
+                for name in dict.fromkeys(cell[0] for cell in every if cell[1] == epsilon):
                     figure = next(own for own in pair if _at(every, (name, epsilon, BOOSTING), own) is not None)
                     won += any(way in members for way in _best(every, name, epsilon, present, figure))
                 counts.append(str(won))

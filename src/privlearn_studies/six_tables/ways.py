@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from privlearn import sklearn as ours
 from privlearn.boosting.plan import Interval
 from privlearn.data.dataset import Dataset
 from privlearn.descent.train import train as train_by_default
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.metrics import of_classes, of_values
 from privlearn.streams import Streams
 from privlearn_studies.six_tables import elsewhere
@@ -74,7 +75,10 @@ def _estimated(kind: Any, split: Split, epsilon: float, seed: int) -> Floats:
     """What an estimator of ours predicts, with the declared bounds."""
     data = split.data
     declared = {"target_bounds": split.target} if split.target else {"classes": [0, 1]}
-    estimator = kind(epsilon, DELTA, bounds=(data.low, data.high), random_state=seed, **declared).fit(data.x, data.y)
+    estimator = kind(epsilon, DELTA, bounds=(data.low, data.high), random_state=seed, **declared)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # that the noise follows from a seed
+        estimator.fit(data.x, data.y)
     x = data.x_test
     return np.asarray(estimator.predict(x) if split.target else estimator.predict_proba(x)[:, 1])
 
