@@ -62,7 +62,7 @@ def test_the_page_says_who_is_best_and_who_is_worse_than_the_base_rate() -> None
     notes = comparison.notes_of(values)
     assert "means over 2 seeds (adult: 1)" in " ".join(notes.split())
     assert "| wisconsin | 1 | 0.700 / 0.300 | 0.400 / 0.600 | **0.750** / **0.250** |" in notes
-    assert "- boosting: wisconsin at 1 (0.600 for 0.500)" in notes
+    assert "- boosting: wisconsin at epsilon 1" in notes
     assert "- default: nowhere" in notes
     assert "names no interpreter" in notes
 

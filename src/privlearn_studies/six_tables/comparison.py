@@ -57,7 +57,7 @@ def run(quick: bool, seeds: int | None, runs: Runs) -> Findings:
         epsilons = _QUICK_EPSILONS if quick else (*MORE.get(name, ()), *EPSILONS)
         every |= _of_table(name, epsilons, range(min(most, _FEW.get(name, most))), first, runs)
     panels = [_panel(name, every) for name in TABLES]
-    figure = Figure("six tables: log loss, or RMSE of values", panels, 13, 9, 3)
+    figure = Figure("six tables: log loss, or RMSE of values", panels, 11, 8, 3)
     return Findings(tuple(_rows(every)), figure, notes_of(every))
 
 
@@ -172,13 +172,14 @@ def _against_base(every: Reached) -> str:
     """Where a way's mean log loss, or RMSE, is above that of the base rate."""
     said = []
     for way in dict.fromkeys(cell[2] for cell in every if cell[1]):
-        worse = []
+        worse: dict[str, list[str]] = {}
         for name, epsilon, own in every:
             figure = "log_loss" if _at(every, (name, 0.0, BASE), "rmse") is None else "rmse"
             base, value = _at(every, (name, 0.0, BASE), figure), _at(every, (name, epsilon, own), figure)
             if own == way and epsilon and base is not None and value is not None and value > base:
-                worse.append(f"{name} at {epsilon:g} ({value:.3f} for {base:.3f})")
-        said.append(f"- {way}: {', '.join(worse) if worse else 'nowhere'}")
+                worse.setdefault(name, []).append(f"{epsilon:g}")
+        tables = "; ".join(f"{name} at epsilon {', '.join(epsilons)}" for name, epsilons in worse.items())
+        said.append(f"- {way}: {tables or 'nowhere'}")
     return "\n".join(said)
 
 
@@ -187,7 +188,7 @@ def _adult(every: Reached, present: Sequence[str]) -> str:
     name, at, error = PUBLISHED
     epsilons = [cell[1] for cell in every if cell[0] == name and cell[2] == DEFAULT]
     lines = []
-    for way in present:
+    for way in (way for way in present if (name, at, way) in every):
         own = [_at(every, (name, epsilon, way), "accuracy") for epsilon in epsilons]
         lines.append((way, *("–" if value is None else f"{1 - value:.4f}" for value in own)))
     lines.append(("S-GBDT, as published", *(f"{error:g}" if epsilon == at else "–" for epsilon in epsilons)))
