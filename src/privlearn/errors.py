@@ -44,6 +44,10 @@ class CertificateMismatch(PrivlearnError):
     """A published folder does not agree with its own certificate."""
 
 
+class ProcessLost(PrivlearnError):
+    """Another of the processes that train together ended, did not answer in time, or does something else."""
+
+
 class PrivacyWarning(UserWarning):
     """Something was computed for which no guarantee holds, or several releases add up; the message says which."""
 

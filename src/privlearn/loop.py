@@ -281,7 +281,7 @@ class PrivateLoop(Described):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self.run.__exit__(*error)
 
     def _summary(self) -> Summary:
         rows = self.run._summary().rows[:-1]

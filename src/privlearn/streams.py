@@ -171,6 +171,19 @@ class Streams(Described):
             "seeded": self.seeded,
         }
 
+    def positions(self) -> tuple[Any, ...]:
+        """Keys and positions, for a process that draws the same numbers in step (`move_to`): as secret as the noise."""
+        generators = (self.sampling, self.initialisation, self.views)
+        noise = self.noise
+        return noise.key, noise.position, noise.discrete, *(own.bit_generator.state for own in generators)
+
+    def move_to(self, positions: tuple[Any, ...]) -> None:
+        """Draw on, in place, what the streams with these `positions` draw: one run's numbers in several processes."""
+        key, position, self.noise.discrete, *states = positions
+        self.noise._start(key, position)
+        for own, state in zip((self.sampling, self.initialisation, self.views), states, strict=True):
+            own.bit_generator.state = state
+
     @classmethod
     def at(cls, state: dict[str, Any]) -> Streams:
         """The streams whose `state` was taken.

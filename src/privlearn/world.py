@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from privlearn.errors import BadInput
 
@@ -14,40 +14,79 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from privlearn.streams import NoiseStream
+    from privlearn.accounting.ledger import Account
+    from privlearn.streams import NoiseStream, Streams
 
 #: What launchers tell each of their processes: torchrun and accelerate, Open MPI, MPICH and Intel MPI, srun.
 #: (SLURM_NTASKS is set in a batch script, too, which is one process.)
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
+_Value = TypeVar("_Value")
+
 
 @dataclass(frozen=True)
 class World:
-    """One process by itself. Training in several would fill in these methods, and nothing else.
+    """One process by itself. Training in several fills in these methods, and nothing else (`runs.ranks.Ranks`).
 
     Attributes:
         rank: the number of this process.
         size: how many processes there are.
+        sharded: whether sums are added up shard by shard, so that they do not depend on the number of processes.
     """
 
     rank: int = 0
     size: int = 1
+    sharded: ClassVar[bool] = False
 
-    def part(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def own(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of the examples that all processes drew alike, those that this one computes."""
         return examples
 
-    def sum(self, sums: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The sums over all processes of each one's `sums`."""
-        return sums
+    def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[NDArray[np.int64]]:
+        """This process's examples, part by part, each to be added to `totals`, which are zero at first.
+
+        After the last part `totals` are the sums over the examples of all processes, the same in all of them.
+        """
+        yield examples
 
     def noise(self, stream: NoiseStream) -> NoiseStream:
-        """What this process draws noise from: all together must add it once."""
+        """What this process draws noise from: to sums that all have, all add the same noise."""
         return stream
 
+    def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
+        """What `action` returns or raises in the first process, where alone it runs; in all of them."""
+        return action()
 
-def require_one_process() -> None:
-    """Refuse to train as one of several processes that a launcher started: before anything is spent.
+    def in_turn(self, action: Callable[[], _Value], what: str = "") -> _Value:
+        """Run `action` in the first process, and then, unless it raises there, in the others."""
+        return action()
+
+    def agreed(self, account: Account) -> Account:
+        """`account`, charged in the first process before any other goes on; a refusal there is one in all."""
+        return account
+
+    def require_alike(self, what: str, value: bytes) -> None:
+        """Raise in all processes unless they have the same `value`."""
+
+    def require_same(self, facts: Mapping[str, str]) -> None:
+        """Raise in all processes, naming what differs, unless they run the same code and have the same facts."""
+
+    def align(self, streams: Streams) -> None:
+        """Let `streams` be those of the first process, in place."""
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let `tensors` be those of the first process, in place."""
+
+    def leave(self, error: BaseException) -> None:
+        """This process fails by itself: the others are not to wait for it."""
+
+    def facts(self) -> dict[str, Any]:
+        """For the certificate."""
+        return {}
+
+
+def require_one_process(what: str = "training") -> None:
+    """Refuse `what` in one of several processes that a launcher started: before anything is spent.
 
     Raises:
         BadInput: the environment says that there are several.
@@ -57,7 +96,7 @@ def require_one_process() -> None:
         if given.isdecimal() and int(given) > 1:
             raise BadInput(
                 f"{name} is {given}: each of {given} processes would train on the same private rows and spend what one "
-                "run is booked for. Training in several processes is not supported: start one, without torchrun or "
-                "mpirun (srun with --ntasks=1)",
+                f"run is booked for. Here {what} takes one process: start one, or train by DP-SGD under torchrun, in "
+                "1, 2, 4 or 8 processes (docs/distributed.md)",
                 name=name,
             )

@@ -14,7 +14,7 @@ import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian, PoissonSampled
 from privlearn.accounting.tradeoff import tradeoff
-from privlearn.auditing import Audit, distinguish
+from privlearn.auditing import Audit, audit_training, distinguish
 from privlearn.auditing.bounds import Rates, epsilon_of_form, measured, one_run_epsilon, one_run_p_value
 from privlearn.sampling import FullBatch, Sampler
 from tests.support.checks import check
@@ -169,3 +169,22 @@ def check_functions_of_ones_own_are_judged() -> None:
     assert broken(lambda noise: noise).ok
     for change in (lambda noise: noise / 2, lambda noise: 0 * noise, lambda noise: noise.round() * 0.5):
         assert not broken(change).ok
+
+
+def trained(plan: pv.Plan, canaries: int = 400) -> Audit:
+    """An audit of a training, seeded."""
+    rng = np.random.default_rng(9)
+    data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2)
+    torch.manual_seed(0)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return audit_training(plan, nn.Linear(3, 2), loss, data, canaries=canaries, streams=pv.Streams.new(5))
+
+
+@check
+def check_a_training_with_canaries_keeps_its_claim() -> None:
+    """Its noise falls from epoch to epoch: the claim is that of all of them together."""
+    noise = pv.schedules.Exponential(k=0.3, start=1.5)
+    report = trained(pv.Plan(pv.Partition(3), 3, noise, examples=430))
+    assert report.ok, report
+    assert 0.2 * report.epsilon_claimed < report.epsilon_lower < report.epsilon_claimed, report
+    assert 0 < report.epsilon_any <= report.epsilon_lower

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import sampling
 from privlearn.accounting import guarantee, mechanisms
-from privlearn.auditing import bounds, distinguishing, steps
+from privlearn.auditing import bounds, canaries, distinguishing, steps
 from privlearn.clipping import clips, gradients
 from privlearn.descent import dpsgd
 from privlearn.mechanisms import noise, release
@@ -12,6 +12,7 @@ from tests.support.mutant import Mutant, suite_of
 
 FULL, GRID = "check_a_step_on_all_examples_keeps_its_claim", "check_a_step_on_a_grid_keeps_its_claim"
 POISSON, PARTITION = "check_a_poisson_step_keeps_its_claim", "check_a_partitioned_epoch_keeps_its_claim"
+RUN = "check_a_training_with_canaries_keeps_its_claim"
 OWN, BOUNDS = "check_a_network_of_ones_own_keeps_its_claim", "check_bounds_are_wrong_as_seldom_as_they_say"
 
 MUTANTS = [
@@ -43,8 +44,14 @@ MUTANTS = [
            "yield Sample(np.arange(examples), unit)", PARTITION),
     Mutant("the unclipped gradient is released beside the sum", gradients.ClippedGradients._add_clipped,
            "* finite\n", "* 0 + 1.0 * finite\n", OWN),
+    Mutant("epochs after the first get less noise", dpsgd.Run.step, "noise_multiplier=batch.noise_multiplier",
+           "noise_multiplier=batch.noise_multiplier / (3 if batch.epoch else 1)", RUN),
+    Mutant("an example in every batch of each epoch", sampling.Partition.draw, "yield Sample(rows, unit)",
+           "yield Sample(np.arange(examples), unit)", RUN),
+    Mutant("every canary takes part", canaries._rows, "np.where(coins, 1.0, 2.0)", "np.where(coins, 1.0, 1.0)", RUN),
+    Mutant("no canary is clipped", clips.Flat.weights, "return ", "return 0 * norms + 1.0\n    return ", RUN),
     Mutant("a point estimate", bounds.Rates.of, "(1 - between(", "0.9 + 0 * (1 - between(", BOUNDS),
-    Mutant("every claim stands", distinguishing.judged, "ok=not rates.refute(curve)", "ok=True",
+    Mutant("every claim stands", distinguishing.Claim.judged, "ok=not rates.refute(curve)", "ok=True",
            "check_functions_of_ones_own_are_judged"),
     Mutant("delta costs nothing", bounds.one_run_p_value, "2 * canaries * delta", "0 * delta",
            "check_one_run_bounds_have_their_closed_forms"),

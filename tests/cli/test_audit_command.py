@@ -50,6 +50,8 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
     code.write_text(OWN)
     assert main(["audit", "--code", str(code), "--trials", "200"]) == 0
     assert "not refuted" in capsys.readouterr().out
+    assert main(["audit", "--code", str(code), "--canaries", "100", "--json"]) == 0
+    assert "100 canaries" in json.loads(capsys.readouterr().out)["attack"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,7 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
         (["audit", "--noise-multiplier", "-1"], "-1"),
         (["audit", "--noise-multiplier", "1", "--out", "report.pdf"], ".png"),
         (["audit", "--code", "nowhere.py"], "can't be run"),
+        (["audit", "--noise-multiplier", "1", "--canaries", "9"], "--code FILE.py"),
         (["audit", "--noise-multiplier", "1", "--confidence", "2", "--trials", "50"], "confidence"),
     ],
 )

@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant("categories are centred", centring.centred, "& ~((low == 0) & (high == 1))", "", ROWS),
     Mutant("numbers around 0 are centred", centring.centred, "(low >= 0) & ", "", ROWS),
     Mutant("numbers are not centred", centring.centred, "if columns else ()", "if False else ()", BASE),
-    Mutant("scores are divided by what noise says", after_training.AfterTraining.fit, "sure=sure", "sure=True", BASE),
+    Mutant("scores are divided by what noise says", after_training.AfterTraining.fit, '"sure": sure', '"sure": True', BASE),
     Mutant("gradients of networks are clipped like those of tables", rules.settle,
            "if centring.is_table(request, facts) else CLIP_NORM", "", ASKED),
     Mutant("rows are centred in spite of what was asked", centring.is_table,

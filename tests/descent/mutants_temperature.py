@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant("the layer is divided twice", after_training.AfterTraining.end, "layer.weight.div_(self.value)",
            "layer.weight.div_(self.value**2)", ONCE),
     Mutant("a resumed run is not charged again", after_training.AfterTraining.fit,
-           "charge_again(session.ledger, plan.event(), task.plan.neighbours)", "pass", AGAIN),
+           "session.charge_again(plan.event())", "pass", AGAIN),
     Mutant("a resumed run releases again", after_training.AfterTraining.load_state_dict, 'state["value"]', "None",
            AGAIN),
     Mutant("a temperature may be left out", plan.Plan.follows, '!= ("fitted_temperature" in facts)', "and False", SAID),

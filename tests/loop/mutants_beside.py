@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant("a shared ledger covers nothing", optimizers.Descent._look_for_earlier_runs,
            "other() is not ledger for", "True for", SECOND),
     Mutant("a resumed run is taken for a second one", optimizers.Descent._look_for_earlier_runs,
-           "if self._session.saved:", "if False:", INTERRUPTED),
+           "if self._session.saved or", "if", INTERRUPTED),
     Mutant("settings of steps are not compared", session.TrainingSession.note,
            "elif self._noted[self.taken] != digest:", "elif False:", REPEATED),
     Mutant("settings of steps are not written down", checkpoint.Checkpoint.note, "file.write(", "str(", REPEATED),

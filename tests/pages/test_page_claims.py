@@ -26,6 +26,7 @@ from tests.pages.page_blocks import PAGES, ROOT
 
 _COMMANDS = (
     "train",
+    "audit",
     "budget",
     "verify",
     "key",
@@ -38,6 +39,7 @@ _COMMANDS = (
 )
 #: Options of the programs in bench/, and arrows of a drawing.
 _OTHERS = {
+    "--nproc-per-node",
     "--quick",
     "--only",
     "--threads",

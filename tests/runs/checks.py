@@ -508,15 +508,13 @@ class Pair(World):
     other: list[Any] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
 
-    def part(self, examples: Any) -> Any:
-        self.other[2:] = [sampling.Sample(examples[1::2], None)]  # type: ignore[arg-type]
-        return examples[::2]
-
-    def sum(self, sums: Sequence[Tensor]) -> Sequence[Tensor]:
+    def parts(self, examples: Any, totals: Sequence[Tensor]) -> Iterator[Any]:
+        yield examples[::2]
         self.calls.append("sum")
-        clipper, rows, sample = self.other
-        theirs = clipper(sample, rows).values
-        return [one.add_(other) for one, other in zip(sums, theirs, strict=True)]
+        clipper, rows = self.other
+        theirs = clipper(sampling.Sample(examples[1::2], None), rows).values  # type: ignore[arg-type]
+        for total, other in zip(totals, theirs, strict=False):  # which may have no count
+            total.add_(other)
 
     def noise(self, stream: NoiseStream) -> NoiseStream:
         self.calls.append("noise")

@@ -81,8 +81,9 @@ MUTANTS = [
                                                                                               "ZeroDivisionError:",
            ABSENT),
     Mutant("a batch with a row that fails is lost", dataset_rows.DatasetRows.ahead,
-           "yield _Batch(self._at(own), made)",
-           "yield _Batch(self._at(own), made if None not in made[1] else dict.fromkeys(made[0], self.like))", ABSENT),
+           "yield _Batch(self._at(keys.popleft()), made)",
+           "yield _Batch(self._at(keys.popleft()), made if None not in made[1] else "
+           "dict.fromkeys(made[0], self.like))", ABSENT),
     Mutant("a failing row ends the run before it begins", task._digested, "suppress(Exception)",
            "suppress(ZeroDivisionError)",
            ABSENT),
@@ -94,11 +95,10 @@ MUTANTS = [
     Mutant("rows fetched ahead are others", dataset_rows._Batch.fetch, "for number in rows.tolist()",
            "for number in list(self._made)[: len(rows)]", RANDOM),
     # Worlds
-    Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._world.part(sample.indices)",
-           "(self._world.part(sample.indices), sample.indices)[1]", WORLD),
-    Mutant("each process has its own sum", gradients.ClippedGradients.__call__, "tuple(self._world.sum(values))",
-           "values",
-           WORLD),
+    Mutant("every process computes everything", gradients.ClippedGradients.__call__, "self._chunks(rows, examples)",
+           "self._chunks(rows, sample.indices)", WORLD),
+    Mutant("each process has its own sum", gradients.ClippedGradients.__call__, "[*sums, clipped])",
+           "[own.clone() for own in (*sums, clipped)])", WORLD),
     Mutant("every process draws noise", session.TrainingSession.noise, "self.world.noise(self.streams.noise)",
            "self.streams.noise", WORLD),
 ]  # fmt: skip

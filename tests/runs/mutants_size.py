@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from privlearn import plan, world
-from privlearn.cli import jobs, train
+from privlearn.cli import jobs, methods, train
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
 from privlearn.data import dataset
-from privlearn.descent import choices, dpsgd, epoch_noise, task
+from privlearn.descent import choices, epoch_noise, task
 from privlearn.descent import train as descent
 from privlearn.mac import dpmac
+from privlearn.runs import ranks
 from privlearn.teachers import pate
 from privlearn.tuning import blocks, tune
 from tests.support.mutant import Mutant, suite_of
@@ -101,8 +102,8 @@ MUTANTS = [
     # Who trains
     Mutant("any number of processes", world.require_one_process, "int(given) > 1", "int(given) > 99", ONE),
     Mutant("the world is not looked at", world.require_one_process, "in _COUNTS", "in _COUNTS[1:]", ONE),
-    *(Mutant(f"{name} trains in several processes", target, "require_one_process()", "pass", ONE)
-      for name, target in (("the command line", train.run), ("dpsgd", dpsgd.Run.__init__), ("dpmac", dpmac.dpmac),
+    *(Mutant(f"{name} trains in several processes", target, "require_one_process(", "(lambda *what: None)(", ONE)
+      for name, target in (("the command line", methods.world_of), ("dpsgd", ranks.launched), ("dpmac", dpmac.dpmac),
                            ("pate", pate.ask_teachers), ("tune", tune.tune))),
 ]  # fmt: skip
 

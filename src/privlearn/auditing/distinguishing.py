@@ -7,7 +7,8 @@ the others are counted. It works on the code as it is, whatever that does, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from privlearn.errors import BadInput
 
 #: The share of the trials from which outputs of several numbers get a direction.
 _FOR_DIRECTION = 0.2
-_NO_FORM = "nothing: of rates alone"
 
 
 def distinguish(
@@ -61,55 +61,59 @@ def distinguish(
     if len({one.shape for own in outputs.values() for one in own}) != 1:
         raise BadInput("run returned outputs of several shapes: expected one number, or tensors of one shape")
     absent, present = projected(np.stack(outputs[False]), np.stack(outputs[True]))
-    return judged(absent, present, lambda _: event, adjacency, None, delta=delta, confidence=confidence, attack=attack)
+    return Claim(lambda _: event, adjacency, None, delta).judged(absent, present, confidence, attack)
 
 
-def judged(
-    absent: Floats,
-    present: Floats,
-    event: Callable[[float], Event],
-    adjacency: Adjacency,
-    noise_multiplier: float | None,
-    *,
-    delta: float,
-    confidence: float,
-    attack: str,
-) -> Audit:
-    """What scores of independent trials prove.
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed of that which is attacked.
 
-    Args:
-        absent: scores without the example, in the order of the trials.
-        present: scores with it.
-        event: the claim, by its noise multiplier.
+    Attributes:
+        event: by its noise multiplier, or by a factor on its noise.
         adjacency: the kind of neighbour.
-        noise_multiplier: the claimed one; None: the claim has no form to assume.
+        noise: the claimed multiplier or factor; None: the claim has no form, and `event` is of anything.
         delta: where epsilon is stated.
-        confidence: of the rates' bounds.
-        attack: for the report.
+        assumes: what is taken for granted where the claim has a form.
     """
-    between("delta", delta, 0.0, 1.0)
-    claim = event(noise_multiplier or 1.0)
-    curve = tradeoff(claim, adjacency)
-    rates = measured(absent, present, curve, confidence)
-    free = rates.epsilon(delta)
-    lower = free
-    if noise_multiplier is not None:
-        lower = max(lower, epsilon_of_form(rates, event, adjacency, noise_multiplier, delta))
-    return Audit(
-        attack=attack,
-        epsilon_lower=lower,
-        epsilon_any=free,
-        epsilon_claimed=accountant.guarantees(claim, adjacency, delta)[0].epsilon,
-        delta=delta,
-        confidence=confidence,
-        ok=not rates.refute(curve),
-        false_positive_rate=rates.false_positive,
-        true_positive_rate=rates.true_positive,
-        true_positive_rate_claimed=curve.true_positive_rate(rates.false_positive),
-        trials=min(len(absent), len(present)),
-        assumes=_NO_FORM if noise_multiplier is None else "the mechanism is the claimed one with some other noise",
-        curve=curve,
-    )
+
+    event: Callable[[float], Event]
+    adjacency: Adjacency
+    noise: float | None
+    delta: float
+    assumes: str = "the mechanism is the claimed one with some other noise"
+
+    def judged(self, absent: Floats, present: Floats, confidence: float, attack: str) -> Audit:
+        """What scores of independent trials prove.
+
+        Args:
+            absent: scores without the example, in the order of the trials.
+            present: scores with it.
+            confidence: of the rates' bounds.
+            attack: what was attacked, for the report.
+        """
+        between("delta", self.delta, 0.0, 1.0)
+        claim = self.event(self.noise or 1.0)
+        curve = tradeoff(claim, self.adjacency)
+        rates = measured(absent, present, curve, confidence)
+        free = lower = rates.epsilon(self.delta)
+        if self.noise is not None:
+            lower = max(free, epsilon_of_form(rates, self.event, self.adjacency, self.noise, self.delta))
+        return Audit(
+            attack=attack,
+            epsilon_lower=lower,
+            epsilon_any=free,
+            epsilon_claimed=accountant.guarantees(claim, self.adjacency, self.delta)[0].epsilon,
+            delta=self.delta,
+            confidence=confidence,
+            ok=not rates.refute(curve),
+            false_positive_rate=rates.false_positive,
+            true_positive_rate=rates.true_positive,
+            true_positive_rate_claimed=curve.true_positive_rate(rates.false_positive),
+            trials=min(len(absent), len(present)),
+            assumes="nothing: of rates alone" if self.noise is None else self.assumes,
+            curve=curve,
+        )
 
 
 def projected(absent: Floats, present: Floats) -> tuple[Floats, Floats]:

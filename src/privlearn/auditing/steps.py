@@ -21,7 +21,7 @@ from privlearn._checks import count
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.auditing.bounds import Floats
-from privlearn.auditing.distinguishing import judged
+from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
@@ -117,11 +117,9 @@ def audit(
             own = copy.deepcopy(network)
             dpsgd(attacked, own, loss, rows, optimizer=watch, streams=streams, progress=advance, **arguments)
     absent, present = (_scores(np.array(watch.seen) * scale, each, noise_multiplier)[:wanted] for watch in watches)
-    return judged(
-        absent, present, lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta=delta,
-        confidence=confidence, attack=f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling, "
-        f"noise multiplier {noise_multiplier:.4g}, white box",
-    )  # fmt: skip
+    claim = Claim(lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta)
+    released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
+    return claim.judged(absent, present, confidence, f"{released}, noise multiplier {noise_multiplier:.4g}, white box")
 
 
 def _product(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def boost(
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         BadInput: targets that are not what the plan says, or rows of another length; before anything is spent.
     """
-    require_one_process()
+    require_one_process("boosting")
     if not isinstance(plan, BoostingPlan):
         raise BadInput(f"plan is {repr(plan)[:60]}: expected pv.boosting.plan_for(dataset).calibrate(epsilon=, delta=)")
     session = Session(plan, ledger, streams)

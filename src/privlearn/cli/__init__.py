@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = getattr(import_module(f"privlearn.cli.{module}"), function)(request)
         sys.stdout.flush()
     except PrivlearnError as error:
+        if not _says_why():
+            return 2
         # What strangers wrote may be quoted: no control characters, and no line of its own.
         message = "\n  ".join(map(printable, str(error).splitlines()))
         print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
@@ -38,9 +41,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
+        if not _says_why():
+            return 2
         print(f"privlearn: the system refused: {printable(error)}", file=sys.stderr)
         return 2
     return code
+
+
+def _says_why() -> bool:
+    """Whether this process says why it fails: of several that train together, the first."""
+    if "RANK" not in os.environ:
+        return True
+    from privlearn.runs.ranks import first_to_fail
+
+    return first_to_fail()
 
 
 #: A Python call, such as Plan(examples=N): what stands in it stays as it is.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.auditing import Audit, audit, distinguish
+from privlearn.auditing import Audit, audit, audit_training, distinguish
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput
@@ -57,6 +57,10 @@ def _plan(request: Request) -> Plan:
     Raises:
         BadInput: no noise, or a sampling without a batch size.
     """
+    if request.canaries is not None:
+        raise BadInput(
+            "--canaries are for a training: say what is trained, --code FILE.py with plan, model, loss, data"
+        )
     if request.noise_multiplier is None:
         raise BadInput("nothing to attack: give --noise-multiplier S, or code of your own with --code FILE.py")
     if request.sampling != FullBatch.kind and request.batch_size is None:
@@ -70,8 +74,12 @@ def _attacked(request: Request, plan: Plan, **own: Any) -> Audit:
     with screen.progress_bar("attacking", "steps") as progress:
         return audit(
             plan, **own, delta=request.delta, trials=request.trials, confidence=request.confidence,
-            streams=Streams.new(discrete=True) if request.discrete else None, progress=progress,
+            streams=_streams(request), progress=progress,
         )  # fmt: skip
+
+
+def _streams(request: Request) -> Streams:
+    return Streams.new(discrete=request.discrete)
 
 
 @contextmanager
@@ -107,6 +115,11 @@ def _of_code(request: Request, own: dict[str, Any]) -> Audit:
                 f"--code {request.code} defines no {' and no '.join(missing)}: expected model, loss and data, or a "
                 "function run(took_part) that returns what is released"
             )
+        if request.canaries is not None:
+            return audit_training(
+                plan, own["model"], own["loss"], own["data"], canaries=request.canaries, delta=request.delta,
+                confidence=request.confidence, streams=_streams(request), **own.get("arguments", {}),
+            )  # fmt: skip
         given = {name: own[name] for name in ("model", "loss", "data", "canary") if name in own}
         return _attacked(request, plan, **given)
     if not callable(attacked):

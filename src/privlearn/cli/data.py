@@ -1,4 +1,4 @@
-"""`privlearn data`: the named data sets, and templates of schemas."""
+"""`privlearn data`: the named data sets, templates of schemas, and tables packed for training from disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from privlearn.cli.request import Request
 from privlearn.data import catalogue
 from privlearn.data.catalogue import CATALOGUE, Named
 from privlearn.data.named import fetch, load
+from privlearn.data.packed import pack
 from privlearn.data.tables import column_names
 from privlearn.errors import BadInput
 
 
 def run(request: Request) -> int:
-    """List every data set, fetch one, or write a template."""
+    """List every data set, fetch one, write a template, or check or pack rows."""
     if request.action == "list":
         if request.name is not None:
             raise BadInput(f"`privlearn data list` lists all data sets: leave out {request.name!r}")
@@ -26,7 +27,7 @@ def run(request: Request) -> int:
         what = f"NAME, one of {', '.join(CATALOGUE)}" if request.action == "fetch" else "FILE, a .csv or .parquet file"
         what = "NAME, or FILE, an .npz, .csv or .parquet file" if request.action == "check" else what
         raise BadInput(f"`privlearn data {request.action}` needs {what}")
-    return {"fetch": _fetch, "schema": _schema, "check": _check}[request.action](request)
+    return {"fetch": _fetch, "schema": _schema, "check": _check, "pack": _pack}[request.action](request)
 
 
 def _list(request: Request) -> int:
@@ -88,6 +89,20 @@ def _check(request: Request) -> int:
     else:
         screen.answers.print(f"{request.name}: {checked}", markup=False)
     screen.notes.print("This tells of the rows themselves: it is for the data's curator, and no release.", markup=False)
+    return 0
+
+
+def _pack(request: Request) -> int:
+    if request.out is None:
+        raise BadInput("`privlearn data pack FILE` needs a folder to write: give --out DIR")
+    with screen.notes.status("packing"):
+        folder = pack(request.name, request.out, schema=request.schema, test=request.test_data)
+    if request.json:
+        screen.print_json({"name": request.name, "out": str(folder)})
+        return 0
+    screen.answers.print(
+        f"{request.name} is packed in {folder}, as private as its rows: train with --data {folder}", markup=False
+    )
     return 0
 
 

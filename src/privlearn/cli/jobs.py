@@ -26,7 +26,7 @@ from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
 from privlearn.descent.train import facts_of
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.metrics import evaluate
 from privlearn.plan import AbstractPlan
@@ -42,9 +42,7 @@ from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
 from privlearn.transforms.precomputed import is_folder
 from privlearn.volumes.training import map_losses
-
-_ROWS_AT_ONCE = 4096
-_VOLUMES_AT_ONCE = 16
+from privlearn.world import World
 
 
 class Kept(Protocol):
@@ -134,6 +132,13 @@ class Opened:
         ledger = None if request.ledger is None else _open_ledger(request.ledger, what)
         return cls(request, out, key, ledger, kept, started)
 
+    @classmethod
+    def by_the_first(cls, request: Request, kept: Kept, world: World) -> Opened:
+        """What the first of several processes opens; the others publish nothing and charge no file."""
+        opened: list[Opened] = []
+        world.once(lambda: opened.append(cls.of(request, kept)), "what is opened")
+        return opened[0] if opened else cls(request, Path(request.out), None, None, kept)
+
     def approved(self, job: Job) -> Opened:
         """With the release of the test metrics, if one is asked for, approved together with the run.
 
@@ -213,10 +218,10 @@ class KeptCheckpoint:
 
     def interrupted(self, error: BaseException) -> None:
         """Say what is left: the checkpoint, which is there before anything is drawn, or nothing."""
-        if self.useless or not isinstance(error, KeyboardInterrupt):
+        path = screen.plain(self.checkpoint.path)
+        if self.useless or not isinstance(error, KeyboardInterrupt | ProcessLost):
             return
         if self.checkpoint.path.exists():
-            path = screen.plain(self.checkpoint.path)
             screen.notes.print(f"progress is in {path} (as secret as the data): go on with --resume")
         else:
             screen.notes.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -19,7 +20,7 @@ from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Facts, Settled
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
@@ -28,6 +29,7 @@ from privlearn.statistics.metric_figures import MetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
+from privlearn.world import World, require_one_process
 
 #: DP-MAC's: the paper's settings for its classifier (Harder et al. 2019, Table 2).
 _MAC_THRESHOLD, _MAC_BATCHES, _MAC_LEAST_BATCH = 0.3, 60, 256
@@ -347,3 +349,26 @@ def metrics_plan(request: Request, plan: AbstractPlan | None, classes: int | Non
     positive("--paid-metrics", request.paid_metrics)
     paid = MetricsPlan(classes, plan.neighbours, group_size=plan.unit.group_size)
     return paid.calibrate(epsilon=request.paid_metrics, delta=request.delta)
+
+
+def world_of(request: Request) -> World:
+    """The processes that train together; all but the first are quiet.
+
+    Raises:
+        BadInput: a launcher started several, for what takes one.
+    """
+    if request.method != DPSGD or request.tune is not None:
+        require_one_process(f"--method {request.method}" if request.tune is None else "--tune")
+        return World()
+    from privlearn.runs.ranks import launched  # only to train: it imports torch
+
+    world = launched()
+    if world.rank:
+        screen.be_quiet()
+    if world.size > 1:
+        signal.signal(signal.SIGTERM, _end)  # torchrun's, when another process ended
+    return world
+
+
+def _end(*_: object) -> None:
+    raise ProcessLost("another process of this run ended, or torchrun was stopped: all end here")

@@ -23,7 +23,7 @@ COMMANDS = {
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
-    "data": "the named data sets; a template for a table's schema",
+    "data": "the named data sets; a template for a table's schema; tables packed for training from disk",
 }
 TRAIN, BUDGET = ("train",), ("budget",)
 _BOTH = (*TRAIN, *BUDGET)
@@ -117,16 +117,17 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 _DATA = _group(
     "data", TRAIN,
-    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, or a .csv or .parquet file with "
-           "--schema", needed=True),
+    Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
+           "--schema, or a folder of .npy files, whose rows stay on disk (`privlearn data pack`)", needed=True),
     Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
            "puts them)"),
     Option("schema", "F.toml", "bounds, categories and classes of a .csv or .parquet file"),
     Option("test-data", "PATH", "a file of the same columns to test on, not protected", argument="test"),
     Option("public", "NAME_OR_PATH", "rows of the same form that you declare public, for --schedule validation and "
            "pate: not protected", argument="validation"),
-    Option("classes", "K", "declared number of classes, for an .npz", int),
-    Option("range", "LO,HI", "declared range of the inputs, for an .npz", value_range, argument="value_range"),
+    Option("classes", "K", "declared number of classes, for an .npz or .npy files", int),
+    Option("range", "LO,HI", "declared range of the inputs, for an .npz or .npy files", value_range,
+           argument="value_range"),
     part="data",
 )  # fmt: skip
 
@@ -239,6 +240,7 @@ _OTHERS = (
         Option("adjacency", "A", "add_remove or zero_out (default: the first that goes with the sampling)"),
         Option("code", "FILE.py", "attack code of one's own: a file that defines plan, and model, loss and data, or a "
                "function run(took_part)"),
+        Option("canaries", "N", "with --code: train once, with N canaries of which half take part", int),
         Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
         Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
                "run)", int),
@@ -260,11 +262,14 @@ _OTHERS = (
     *_group(
         None, ("data",),
         Option("action", None, "list: every data set, what and where it is; fetch NAME: get one; schema FILE: a "
-               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows once",
-               choices=("list", "fetch", "schema", "check"), flag=False),
+               "template for a .csv or .parquet file, from its columns' names alone; check FILE: look at all rows "
+               "once; pack FILE: write a table as a folder whose rows are fetched by index, for data that don't fit "
+               "into memory", choices=("list", "fetch", "schema", "check", "pack"), flag=False),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
-        Option("schema", "F.toml", "check: bounds, categories and classes of a .csv or .parquet file"),
+        Option("schema", "F.toml", "check, pack: bounds, categories and classes of a .csv or .parquet file"),
+        Option("test-data", "PATH", "pack: a file of the same columns to test on, not protected", argument="test"),
+        Option("out", "DIR", "pack: the folder to write"),
         Option("classes", "K", "check: declared number of classes, for an .npz", int),
         Option("range", "LO,HI", "check: declared range of the inputs, for an .npz", value_range,
                argument="value_range")),

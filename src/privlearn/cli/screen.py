@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings as python_warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,12 @@ _METHODS = {
     "zcdp-2016": "zCDP, conversion of 2016",
     "moments-2016": "moments accountant of 2016",
 }
+
+
+def be_quiet() -> None:
+    """Show nothing: another process shows the same."""
+    answers.quiet = notes.quiet = True
+    python_warnings.simplefilter("ignore")
 
 
 def plain(text: object) -> str:

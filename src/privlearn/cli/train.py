@@ -59,7 +59,6 @@ from privlearn.transforms.select import choice_lines
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate
 from privlearn.tuning.tune import tune as tuning_run
-from privlearn.world import require_one_process
 
 #: DP-MAC's learning rate for the paper's 1,800 steps, and of its steps on the coordinates; mu where these are swept.
 _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003, 100.0
@@ -67,20 +66,23 @@ _MAC_RATE, _MAC_STEPS, _MAC_LARGEST_RATE, _Z_RATE, _MU = 0.01, 1800, 0.05, 0.003
 
 def run(request: Request) -> int:
     """Train and publish; print where, and what it is worth."""
-    require_one_process()
+    world = methods.world_of(request)
     request = methods.with_pca(request)
     _require_known(request)
     kept = pate.kept_of(request) if request.method == PATE else kept_of(request)
-    if request.resume and kept.published(request.out):
+    if request.resume and world.once(lambda: kept.published(request.out), "what is published"):
         return 0
-    opened = Opened.of(request, kept)
+    opened = Opened.by_the_first(request, kept, world)
     try:
-        with _settle(request, data_of(request)) as job:
-            opened = opened.approved(job)
+        with _settle(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+            first = opened
+            opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, opened)
             result = job.run(opened)
-            rows = job.rows(result)
-            _publish(job, opened, result, rows)
+            if world.rank:
+                publish(result, opened.out)  # waits for the first process, which publishes
+            else:
+                _publish(job, opened, result, job.rows(result))
     except BaseException as error:
         kept.interrupted(error)
         raise

@@ -222,27 +222,26 @@ class ClippedGradients:
         assert self._chunk is not None
         own = self.buffers() if out is None else [total.zero_() for total in out]
         size = min(self._chunk, BLOCK)
-        examples = self._world.part(sample.indices)
         wide = len(sample) > size if self._wide is None else self._wide
         self._out = own if wide else None
-        several = len(sample) > size or _padded(rows)
+        several = len(sample) > size or _padded(rows) or self._world.sharded
         sums = [total.double() for total in own] if wide or several else own
         into = sums if self._in_double else own
         clipped = torch.zeros(1, dtype=torch.float64, device=self._device)
         self._random.begin(_fresh_seed() if self._seeds is None else self._seeds.bytes(16))
         # All of one size but for the last: an example more or less changes the shape of products there alone.
         with unmoved(self._device):
-            for data, part in self._chunks(rows, examples):
-                self._add_clipped(data, torch.from_numpy(part), into, clipped)
-                for total, block in zip(sums, into, strict=True):
-                    if total is not block:
-                        total.add_(block)
-                        block.zero_()
+            for examples in self._world.parts(sample.indices, [*sums, clipped]):
+                for data, part in self._chunks(rows, examples):
+                    self._add_clipped(data, torch.from_numpy(part), into, clipped)
+                    for total, block in zip(sums, into, strict=True):
+                        if total is not block:
+                            total.add_(block)
+                            block.zero_()
         if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
-        values = tuple(self._world.sum(values))
         return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
 
     @property

@@ -2,5 +2,6 @@
 
 from privlearn.data.dataset import Dataset
 from privlearn.data.named import NAMES, load
+from privlearn.data.packed import pack
 
-__all__ = ["NAMES", "Dataset", "load"]
+__all__ = ["NAMES", "Dataset", "load", "pack"]

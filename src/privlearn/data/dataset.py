@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from privlearn.data.schema import Schema
 
 
+#: So many rows of a memory-mapped array are looked at together.
+_AT_ONCE = 1024
+#: Of more training rows than these, so many, evenly spread, are asked how often they have twins.
+_ASKED = 1 << 17
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -150,7 +156,7 @@ class Dataset:
         if self.classes is not None:
             for part, labels in {"y": self.y, "y_test": self.y_test}.items():
                 if labels is not None:
-                    _require_labels(self.name, part, np.asarray(labels), self.classes)
+                    require_labels(self.name, part, np.asarray(labels), self.classes)
         return self
 
     def require_apart(self) -> None:
@@ -216,6 +222,7 @@ def as_tensor(values: Any, what: str = "the data", *, whole_is_float: bool = Fal
             f"{what} hold {array.dtype} values: expected numbers; turn names and categories into whole numbers from 0"
         )
     kind = np.float32 if array.dtype.kind == "f" or whole_is_float else np.int64
+    array = array if array.flags.writeable else array.copy()  # memory-mapped, say: a tensor could be written to
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kind))
 
 
@@ -223,16 +230,19 @@ def require_finite(name: str, part: str, values: NDArray[Any]) -> None:
     """Raise `BadInput` unless all of `values` are finite numbers."""
     if values.dtype.kind not in "fiub":
         raise BadInput(f"{part} of {name} holds {values.dtype} values: expected numbers")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        bad = int(np.argmin(np.isfinite(values.reshape(len(values), -1)).all(axis=1)))
-        raise BadInput(
-            f"{part} of {name} has a value that is not finite (NaN or infinity), first in row {bad}: "
-            "fill or drop such rows by a rule that does not look at the other rows, and give the file again",
-            row=bad,
-        )
+    for start in range(0, len(values) if values.dtype.kind == "f" else 0, _AT_ONCE):
+        finite = np.isfinite(values[start : start + _AT_ONCE])
+        if not finite.all():
+            bad = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+            raise BadInput(
+                f"{part} of {name} has a value that is not finite (NaN or infinity), first in row {bad}: "
+                "fill or drop such rows by a rule that does not look at the other rows, and give the file again",
+                row=bad,
+            )
 
 
-def _require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
+def require_labels(name: str, part: str, labels: NDArray[Any], classes: int) -> None:
+    """Raise `BadInput` unless `labels` are whole numbers from 0 to classes - 1."""
     whole = labels.dtype.kind in "iub" and (labels.ndim == 1 or labels.ndim > 2)  # more than two: maps of classes
     if whole and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < classes:
         return
@@ -301,9 +311,6 @@ def _choice(person: Any, size: int, kept: int, key: bytes) -> NDArray[np.int64]:
     return np.sort(chosen).astype(np.int64)
 
 
-_AT_ONCE = 1024  # rows
-
-
 def overlap(rows: Any, training: Any) -> tuple[float, float]:
     """The share of `rows` whose numbers are those of some training row, and of training rows that have a twin.
 
@@ -320,9 +327,11 @@ def overlap(rows: Any, training: Any) -> tuple[float, float]:
     if first.dtype.kind not in "fiub" or second.dtype.kind not in "fiub":
         return 0.0, 0.0
     kind = first.dtype if first.dtype == second.dtype else np.dtype(np.float64)
-    seen = Counter(_hashes(second, kind))
-    copies = sum(value in seen for value in _hashes(first, kind))
-    return copies / len(first), sum(times for times in seen.values() if times > 1) / len(second)
+    some = second if len(second) <= _ASKED else second[np.linspace(0, len(second) - 1, _ASKED).astype(np.int64)]
+    tested, asked = list(_hashes(first, kind)), list(_hashes(some, kind))
+    watched = {*tested, *asked}
+    seen = Counter(value for value in _hashes(second, kind) if value in watched)
+    return sum(value in seen for value in tested) / len(tested), sum(seen[value] > 1 for value in asked) / len(asked)
 
 
 def are_training_rows(rows: Any, training: Any) -> bool:

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import math
 import random
-from collections import UserDict
+from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -127,14 +127,20 @@ class DatasetRows(Whole):
         if not self.workers:
             yield from (self._at(own) for _, own in keyed)
             return
-        listed = list(keyed)
+        keys: deque[bytes | None] = deque()  # of batches that workers are at: they are asked for as few as are needed
+
+        def asked() -> Iterator[list[tuple[int, bytes | None]]]:
+            for indices, own in keyed:
+                keys.append(own)
+                yield [(row, own) for row in indices.tolist()]
+
         loader = DataLoader(  # with a generator of its own: the caller's is not drawn from
-            _Quiet(self._made), batch_sampler=[[(row, own) for row in indices.tolist()] for indices, own in listed],
+            _Quiet(self._made), batch_sampler=asked(),
             num_workers=self.workers, collate_fn=_numbered, generator=torch.Generator(),
             worker_init_fn=self._begin,
         )  # fmt: skip
-        for (_, own), made in zip(listed, loader, strict=True):
-            yield _Batch(self._at(own), made)
+        for made in loader:
+            yield _Batch(self._at(keys.popleft()), made)
 
     def by_shape(
         self, examples: NDArray[np.int64], suits: Callable[[Rows], bool]
@@ -318,6 +324,20 @@ class _Made:
             return self.free or own == shapes
         ranks = [len(shape) for shape in own] == [len(shape) for shape in shapes]
         return ranks and self.padding.lengths_aside(own) == self.padding.lengths_aside(shapes)
+
+
+@final
+class NumberedRows(TorchDataset[Any]):
+    """Rows of what has them by number, such as Hugging Face's data sets, which are none of PyTorch's."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._rows[number]
 
 
 class _Quiet(TorchDataset[Any]):

@@ -50,7 +50,7 @@ def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
             raise BadInput(
                 f"{table.place(row, schema.target)} is {_short(cell)}: expected one of the declared classes, "
                 f"{listed(schema.classes)}",
-                row=row,
+                row=table.first + row,
             )
         labels[row] = label
     return labels
@@ -70,7 +70,7 @@ def encode_persons(table: Table, schema: Schema) -> NDArray[np.str_] | None:
             raise BadInput(
                 f"{table.place(row, schema.person)} is {_short(person)}: expected a person's id in every row; where "
                 "the person is not known, give the row an id of its own",
-                row=row,
+                row=table.first + row,
             )
     return np.array(ids, dtype=np.str_)
 
@@ -100,7 +100,9 @@ def _column(table: Table, name: str) -> Sequence[Cell]:
 def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple[str, ...]) -> NDArray[np.float32]:
     values = np.empty((len(cells), 1), dtype=np.float64)
     absent = np.zeros((len(cells), 1), dtype=np.float32)
-    for row, cell in enumerate(cells):
+    if isinstance(cells, np.ndarray):  # numbers without gaps
+        values[:, 0] = cells
+    for row, cell in enumerate(() if isinstance(cells, np.ndarray) else cells):
         text = cell.strip() if isinstance(cell, str) else cell
         if text is None or text in missing:
             if column.missing is None:
@@ -108,7 +110,7 @@ def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple
                     f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value "
                     f"(for example missing = {column.low:g} under [columns.{column.name}]), or fill it by a rule that "
                     "does not look at the other rows",
-                    row=row,
+                    row=table.first + row,
                 )
             values[row], absent[row] = column.missing, 1.0
             continue
@@ -116,12 +118,14 @@ def _numbers(table: Table, column: Number, cells: Sequence[Cell], missing: tuple
             raise BadInput(
                 f"{table.place(row, column.name)} is {_short(cell)}: expected a number such as 3 or -2.5e3, or one of "
                 f"the texts for a missing value, {listed(missing) or 'none'}",
-                row=row,
+                row=table.first + row,
             )
         values[row] = float(text)
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values[:, 0])))
-        raise BadInput(f"{table.place(row, column.name)} is {_short(cells[row])}: expected a finite number", row=row)
+        raise BadInput(
+            f"{table.place(row, column.name)} is {_short(cells[row])}: expected a finite number", row=table.first + row
+        )
     # Clipped in double precision: in single precision a large number could become infinite first.
     clipped = values.clip(column.low, column.high).astype(np.float32)
     return np.concatenate([clipped, absent], axis=1) if column.indicator else clipped
@@ -138,7 +142,7 @@ def _days(table: Table, column: Date, cells: Sequence[Cell], missing: tuple[str,
                     f"{table.place(row, column.name)} is missing: say in the schema what stands for a missing value "
                     f"(for example missing = {column.low} under [columns.{column.name}]), or fill it by a rule that "
                     "does not look at the other rows",
-                    row=row,
+                    row=table.first + row,
                 )
             days.append(None)
             continue
@@ -150,7 +154,7 @@ def _days(table: Table, column: Date, cells: Sequence[Cell], missing: tuple[str,
             raise BadInput(
                 f"{table.place(row, column.name)} is {_short(cell)}: expected a date such as 2020-12-31, or one of the "
                 f"texts for a missing value, {listed(missing) or 'none'}",
-                row=row,
+                row=table.first + row,
             )
         days.append((day - column.low).days)
     return days
@@ -179,7 +183,7 @@ def _text(table: Table, row: int, column: str, cell: Cell) -> str:
             raise BadInput(
                 f"{table.place(row, column)} is the number {cell:g}, and the schema declares names: store the column "
                 "as text or as whole numbers",
-                row=row,
+                row=table.first + row,
             )
     return str(cell).strip()
 
@@ -191,5 +195,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _short(cell: Cell) -> str:
-    text = repr(cell)
+    text = repr(cell.item() if isinstance(cell, np.generic) else cell)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -18,6 +18,7 @@ from privlearn.data.catalogue import CATALOGUE, DATA_VARIABLE, File, Named, Sour
 from privlearn.data.dataset import Dataset
 from privlearn.data.encoding import encode_features, encode_persons, encode_target, listed, without_categories
 from privlearn.data.formats import read_npz
+from privlearn.data.packed import load_packed
 from privlearn.data.schema import Schema, read_schema, require_range
 from privlearn.data.tables import Table, is_frame, of_frame, read_table
 from privlearn.errors import BadInput
@@ -42,10 +43,10 @@ def load(
     Args:
         name: one of `NAMES`, the path of an .npz with `x`, `y` and optionally `x_test`, `y_test`, and `groups` (a
             person's id for each row of x), that of a table, or a table itself: a data frame of pandas or polars, or a
-            table of Arrow.
+            table of Arrow. Or a folder of .npy files with these names: rows stay on disk (`data.packed`).
         data_dir: where to look for named data sets first; then come the variable PRIVLEARN_DATA and the user's cache.
-        classes: the declared number of classes; needed for an .npz.
-        value_range: the declared public range of the inputs; needed for an .npz.
+        classes: the declared number of classes; needed for an .npz, and for a folder that `pack` did not write.
+        value_range: the declared public range of the inputs; likewise.
         schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
         test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
         public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
@@ -72,6 +73,15 @@ def load(
             raise BadInput(f"what {name} holds is known: leave out {' and '.join(declared)}")
         return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
+    if path.is_dir():
+        if schema is not None or test is not None:
+            raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {name}")
+        return load_packed(path, classes, value_range, public=public)
+    if path.suffix == ".npy":
+        raise BadInput(
+            f"{name} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "
+            "and y_test.npy, too), and give the folder. They are memory-mapped"
+        )
     if path.suffix.lower() in _TABLES or schema is not None:
         if classes is not None or value_range is not None:
             raise BadInput(f"classes and ranges of {name} come from its schema: leave out classes= and value_range=")

@@ -7,7 +7,9 @@ batches is given their tensors in the order of `torch.utils._pytree`, and the ne
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -19,6 +21,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from privlearn.data.dataset import as_tensor
 from privlearn.errors import BadInput
 
+#: Threads that read memory-mapped rows: disks serve several requests at once.
+_READERS = 4
 #: The tensors of a batch, in the order of its nest.
 Leaves = tuple[Tensor, ...]
 
@@ -86,6 +90,9 @@ class TensorRows(Whole):
     Args:
         batch: all rows, as one batch.
         given: the tensors as they were given, if transforms have changed them since: what their digests are of.
+
+    Attributes:
+        workers: threads that fetch rows ahead of their use, where arrays are memory-mapped; else 0.
     """
 
     def __init__(self, batch: Any, given: Sequence[Tensor] | None = None) -> None:
@@ -99,6 +106,7 @@ class TensorRows(Whole):
         self._leaves: list[Any] = leaves
         self.like = tuple(_typed(leaf[:0]) for leaf in leaves)
         self.inputs = inputs_in(batch)
+        self.workers = _READERS if any(isinstance(leaf, np.memmap) for leaf in leaves) else 0
         self._given = given
         self._digests: NDArray[np.uint64] | None = None
 
@@ -109,6 +117,22 @@ class TensorRows(Whole):
         """The tensors of these rows."""
         return tuple(_typed(_at(leaf, rows)) for leaf in self._leaves)
 
+    def ahead(self, batches: Iterable[NDArray[np.int64]], key: Callable[[int], bytes] | None = None) -> Iterator[Rows]:
+        """For each batch of indices its rows; of memory-mapped arrays those of the next batch are read meanwhile."""
+        if not self.workers:
+            yield from (self for _ in batches)
+            return
+        waiting: deque[FetchedRows] = deque()
+        with ThreadPoolExecutor(self.workers) as readers:
+            for indices in batches:
+                ascending = np.sort(indices)
+                parts = [part for part in np.array_split(ascending, self.workers) if len(part)]
+                read = [readers.submit(self.fetch, torch.from_numpy(part)) for part in parts]
+                waiting.append(FetchedRows(self, ascending, read))
+                if len(waiting) > 1:
+                    yield waiting.popleft()
+            yield from waiting
+
     def identities(self, rows: Tensor) -> NDArray[np.uint64]:
         """Digests of these rows as they were given."""
         if self._given is None:
@@ -117,6 +141,40 @@ class TensorRows(Whole):
             self._digests = digests(*self._given)
         own: NDArray[np.uint64] = self._digests[rows.cpu().numpy()]
         return own
+
+
+@final
+class FetchedRows(Whole):
+    """Some rows that were asked for ahead of their use; others are fetched when they are asked for.
+
+    Args:
+        rows: all rows.
+        indices: those that were asked for, ascending.
+        read: their tensors, in parts, in that order.
+    """
+
+    def __init__(self, rows: Rows, indices: NDArray[np.int64], read: Sequence[Future[Leaves]]) -> None:
+        self._rows, self.structure, self.inputs, self.like = rows, rows.structure, rows.inputs, rows.like
+        self._indices, self._read = indices, read
+        self._leaves: Leaves | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def fetch(self, rows: Tensor) -> Leaves:
+        """The tensors of these rows."""
+        wanted = rows.cpu().numpy()
+        places = np.searchsorted(self._indices, wanted).clip(max=max(len(self._indices) - 1, 0))
+        failed = any(part.exception() for part in self._read)  # then each row by itself: none depends on another
+        if failed or not len(self._indices) or (self._indices[places] != wanted).any():
+            return self._rows.fetch(rows)
+        if self._leaves is None:
+            self._leaves = tuple(map(torch.cat, zip(*(part.result() for part in self._read), strict=True)))
+        return tuple(leaf[torch.from_numpy(places)] for leaf in self._leaves)
+
+    def identities(self, rows: Tensor) -> NDArray[np.uint64]:
+        """Digests of these rows as they were given."""
+        return self._rows.identities(rows)
 
 
 def _at(leaf: Any, rows: Tensor) -> Any:
@@ -143,6 +201,7 @@ class TransformedRows(Whole):
 
     def __init__(self, rows: Rows, modules: Sequence[Callable[[Tensor], Tensor]]) -> None:
         self._rows, self._modules, self.structure, self.inputs = rows, modules, rows.structure, rows.inputs
+        self.workers = getattr(rows, "workers", 0)
         first = self._through(rows.like[0].new_zeros(1, *rows.like[0].shape[1:]))
         self.like = (first[:0], *rows.like[1:])
 

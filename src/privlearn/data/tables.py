@@ -19,6 +19,10 @@ from privlearn.errors import BadInput, first_line
 Cell = str | int | float | bool | None
 #: Bytes that the names of the columns may take.
 _LONGEST_HEADER = 1 << 20
+#: Rows of a Parquet file that are read at once.
+_CHUNK = 1 << 15
+#: Bytes of each column that are read at once.
+_BUFFER = 1 << 20
 
 
 @final
@@ -31,17 +35,19 @@ class Table:
         columns: the cells of each column that was asked for and is there.
         ignored: the columns that were not asked for.
         lines: for each row, the line of a text file that it ends on; None: the file has no lines.
+        first: how many rows of the file come before these.
     """
 
     name: str
     columns: Mapping[str, Sequence[Cell]]
     ignored: tuple[str, ...] = ()
     lines: Sequence[int] | None = None
+    first: int = 0
 
     def place(self, row: int, column: str) -> str:
         """Where a cell is, for a person; rows are counted from 1."""
         line = "" if self.lines is None else f" (line {self.lines[row]})"
-        return f"{self.name}, row {row + 1}{line}, column {column!r}"
+        return f"{self.name}, row {self.first + row + 1}{line}, column {column!r}"
 
 
 def read_table(path: Path, wanted: Sequence[str]) -> Table:
@@ -61,6 +67,49 @@ def read_table(path: Path, wanted: Sequence[str]) -> Table:
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     return parse_csv(raw, str(path), wanted)
+
+
+def read_chunks(path: Path, wanted: Sequence[str]) -> Iterator[Table]:
+    """The same of a Parquet file, some rows at a time, numbers without gaps as arrays. A CSV file is one chunk.
+
+    Raises:
+        BadInput: as `read_table`.
+    """
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        yield read_table(path, wanted)
+        return
+    pyarrow, parquet = _pyarrow(path)
+    names = column_names(path)
+    _require_different(path, names, wanted)
+    first = 0
+    try:
+        for batch in _batches(parquet, path, [name for name in wanted if name in names]):
+            columns = {
+                name: _numbers_of(column, pyarrow.types) if _numbers_only(column, pyarrow.types)
+                else _cells(path, name, column, pyarrow.types)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }  # fmt: skip
+            yield Table(str(path), columns, tuple(name for name in names if name not in columns), first=first)
+            first += batch.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}", path=str(path)) from error
+
+
+def _batches(parquet: Any, path: Path, columns: list[str]) -> Iterator[Any]:
+    """Some rows at a time; row group by row group, because pyarrow keeps what it has read of several."""
+    file = parquet.ParquetFile(path, page_checksum_verification=True, buffer_size=_BUFFER)
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(_CHUNK, row_groups=[group], columns=columns)
+
+
+def _numbers_only(column: Any, types: Any) -> bool:
+    return not column.null_count and bool(types.is_integer(column.type) or types.is_floating(column.type))
+
+
+def _numbers_of(column: Any, types: Any) -> Any:
+    """Whole numbers, or numbers in double precision, as Python has them."""
+    values = column.to_numpy(zero_copy_only=False)
+    return values.astype("float64") if types.is_floating(column.type) else values
 
 
 def is_frame(given: Any) -> bool:
@@ -171,9 +220,7 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
     pyarrow, parquet = _pyarrow(path)
     try:
         names = parquet.read_schema(path).names
-        for name in wanted:
-            if names.count(name) > 1:
-                raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
+        _require_different(path, names, wanted)
         # Pages may have checksums; they are not checked by default.
         read = parquet.ParquetFile(path, page_checksum_verification=True).read(
             columns=[name for name in wanted if name in names]
@@ -186,6 +233,12 @@ def _read_parquet(path: Path, wanted: Sequence[str]) -> Table:
             raise
         raise BadInput(f"{path} cannot be read as Parquet: {first_line(error)}", path=str(path)) from error
     return Table(str(path), columns, tuple(name for name in names if name not in columns))
+
+
+def _require_different(path: Path, names: Sequence[str], wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if names.count(name) > 1:
+            raise BadInput(f"{path} has two columns {name!r}: rename or drop one of them", column=name)
 
 
 def _cells(path: Path, name: str, column: Any, types: Any) -> Sequence[Cell]:

@@ -15,7 +15,6 @@ from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.optimizers import Descent
 from privlearn.runs.post_processing import processors
-from privlearn.runs.session import charge_again
 from privlearn.sampling import FullBatch
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class AfterTraining:
         if plan is None:
             return
         if self.value is not None:
-            charge_again(session.ledger, plan.event(), task.plan.neighbours)
+            session.charge_again(plan.event())
             return
         (sample,) = FullBatch().draw(task.present)
         gains = Gains(task.network, at_once=task.compute.get("microbatch"), computed=task.gradients.fixed.restore).sum(
@@ -94,15 +93,16 @@ class AfterTraining:
         )
         sensitivity = gains.sensitivity
         ((noisy,),) = release(
-            gains, noise_multiplier=plan.noise_multiplier, ledger=session.ledger, stream=session.noise
+            gains, noise_multiplier=plan.noise_multiplier, ledger=session.agreed, stream=session.noise
         )
         layer = scored_by(task.network, self._made_up())
         assert layer is not None
+        classes, released, front = layer.out_features, noisy.cpu().numpy(), task.plan.front
         sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len([*layer.parameters()])
-        self.value = plan.best(
-            noisy.cpu().numpy(), layer.out_features, task.examples, sensitivity,
-            sure=sure, normalised=bool(task.plan.front) and task.plan.front[-1].normalises,
-        )  # fmt: skip
+        known = {"sure": sure, "normalised": bool(front) and front[-1].normalises}
+        self.value = session.world.once(
+            lambda: plan.best(released, classes, task.examples, sensitivity, **known), "the temperature"
+        )
 
     def _process(self) -> None:
         self._descent.look()

@@ -28,7 +28,6 @@ from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.runs.session import TrainingSession
 from privlearn.schedules import Constant, Schedule
 from privlearn.streams import Streams
-from privlearn.world import require_one_process
 
 
 @final
@@ -62,9 +61,8 @@ class Run(DescribedRun):
         validation: Dataset | None = None, ledger: Ledger | None = None, streams: Streams | None = None,
         checkpoint: Checkpoint | str | Path | None = None, **compute: Unpack[Compute],
     ) -> None:  # fmt: skip
-        require_one_process()
         given.require_kinds(plan, model, loss, learning_rate_schedule, ledger, streams, compute)
-        self._session = session = TrainingSession(plan, ledger, streams, checkpoint)
+        self._session = session = TrainingSession(plan, ledger, streams, checkpoint, world=given.world_of(compute))
         self._task = task = Task(session, model, loss, data, learning_rate_schedule, compute, validation)
         self.optimizer = task.optimizer(optimizer)
         self._descent = Descent(self.optimizer, learning_rate_schedule, task.parameters, session)
@@ -82,7 +80,7 @@ class Run(DescribedRun):
         session, task = self._session, self._task
         with session.charging():
             task.fit(session)
-            session.account = self._noise.begin(session.ledger)
+            session.account = session.world.agreed(self._noise.begin(session.agreed))
             for number, noise_multiplier in session.epochs(self._noise):
                 yield (epoch := Epoch(session, task, number, noise_multiplier))
                 epoch.require_done()
@@ -98,7 +96,7 @@ class Run(DescribedRun):
         batch.require_unused(session)
         task.use(loss, session)
         with session.generators(), self._descent.step(task.sums):
-            task.watch.begin(len(batch.sample), task.gradients.clip_norm)
+            task.watch.begin(len(session.world.own(batch.sample.indices)), task.gradients.clip_norm)
             clipped = task.gradients(batch.sample, batch.rows, out=task.sums)  # private, and bounded
             (noisy,) = release(  # charged, then noised: public from here on
                 clipped, noise_multiplier=batch.noise_multiplier, ledger=session.account, stream=session.noise
@@ -118,9 +116,10 @@ class Run(DescribedRun):
         return Result(
             model=task.model(), ledger=session.ledger, plan=task.plan, method="dpsgd",
             facts=self._facts | self._noise.facts(task.steps) | session.facts_of_leaving() | task.chosen()
-            | self._after.facts(),
+            | self._after.facts() | session.world.facts(),
             architecture=task.architecture(), seeded=session.streams.seeded,
             private_diagnostics=PrivateDiagnostics(task.watch.figures), checkpoint=session.file,
+            world=session.world,
         )  # fmt: skip
 
     def __enter__(self) -> Run:
@@ -129,6 +128,7 @@ class Run(DescribedRun):
     def __exit__(self, *error: object) -> None:
         """However the block ends, what was not charged is given back; an interrupted run keeps its checkpoint."""
         self._epochs.close()
+        self._session.leave(error[1])
 
 
 def dpsgd(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from privlearn.accounting.filters import PrivacyFilter
-from privlearn.accounting.ledger import Account, Ledger
+from privlearn.accounting.ledger import Account
 from privlearn.clipping.evaluation import HALF, RightAnswers, evaluating
 from privlearn.data.dataset import Dataset, are_training_rows, as_tensor, overlap
 from privlearn.errors import BadInput, first_line
@@ -153,7 +153,10 @@ def epoch_noise(task: Task, session: TrainingSession) -> EpochNoise:
         ((noisy,),) = release(counted, noise_multiplier=schedule.noise, ledger=account, stream=session.noise)
         return min(1.0, max(0.0, HALF + float(noisy) / task.examples))
 
-    validate: Validate = charged if public is None else on_public_rows
+    def validate(account: Account, x: Tensor, y: Tensor) -> float:
+        own = charged(account, x, y) if public is None else on_public_rows(account, x, y)
+        return session.world.once(lambda: own, "the accuracy")
+
     facts = {"rows": task.examples if public is None else len(public[0]), "public": public is not None}
     return ReactingNoise(plan, schedule, validate, task.accuracies, facts)
 
@@ -170,7 +173,7 @@ class PlannedNoise:
         self._plan = plan
         self.epochs = plan.epochs
 
-    def begin(self, ledger: Ledger) -> Account:
+    def begin(self, ledger: Account) -> Account:
         """What the epochs' releases are to be charged to."""
         return ledger
 
@@ -214,7 +217,7 @@ class ReactingNoise:
         """Epochs that were begun."""
         return len(self._noise_multipliers)
 
-    def begin(self, ledger: Ledger) -> Account:
+    def begin(self, ledger: Account) -> Account:
         """Charge the limit, and return the filter, which the epochs' releases are to be charged to."""
         assert self._plan.filter is not None
         self._filter = PrivacyFilter(ledger, self._plan.filter, self._plan.neighbours)

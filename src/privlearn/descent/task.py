@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,7 +54,6 @@ from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_f
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import Sample
 from privlearn.schedules import Schedule
-from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
 _COMPARED = 64
@@ -104,7 +104,6 @@ class Task:
     ) -> None:
         plan = session.plan
         self.plan, self.loss, self.compute = plan, loss, compute
-        session.world = compute.get("world", World())
         data, indexed = by_index(given, plan)
         self.data, self.indexed = data or _unknown(indexed), indexed
         self.x, self.y = self.data.tensors() if indexed is None else (indexed.like[0], indexed.like[-1])
@@ -124,6 +123,7 @@ class Task:
         require_labels_to_select(plan, self.y)
         self.network = model if isinstance(model, nn.Module) else network_from(model, self.front.shape)
         self.network.to(device_of(compute.get("device"), self.network)).train()
+        session.world.copy(self.network.state_dict())
         self.watch = Diagnostics()
         self.parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         self.rows: Rows = (
@@ -179,7 +179,6 @@ class Task:
 
     def _gradients(self, session: TrainingSession) -> ClippedGradients:
         precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
-        saved = session.saved
         assert self.loss is not None
         return ClippedGradients(
             self.network,
@@ -192,7 +191,7 @@ class Task:
             view_seeds=session.streams.views,
             autocast=torch.bfloat16 if precision == "bf16" else None,
             rows=self.persons,
-            fast_kernels=dict(saved.plain["parts"]["gradients"]["items"])["fast_kernels"] if saved else None,
+            fast_kernels=session.fast_kernels,
             observe=self.watch.see,
             world=session.world,
         )
@@ -218,6 +217,7 @@ class Task:
             require_usable(self.network, self.loss, like[0] if self.plan.releases else self.front.rows, self.y)
             warn_of_absent(self.front.rows, self.y)
         self.gradients.prepare(self.rows)
+        self.gradients.load_state_dict(session.world.once(self.gradients.state_dict, "the way of gradients"))
         if self.plan.reacts:
             require_scores(self.network, single[0])
         session.parts |= {"network": self.network, "gradients": self.gradients, "diagnostics": self.watch,
@@ -267,7 +267,7 @@ class Task:
             **accuracy_facts(self.compute, self.loss),
             "noise": "on a grid" if session.streams.noise.discrete else "floating point",
         }
-        if session.file:
+        if session.file or session.world.sharded:
             session.facts = facts(
                 self.network, self.loss, _digested(self.rows) if self.indexed else (self.front.rows, self.y),
                 self.persons, self.validation, copies.transform if copies else None, plan=self.plan,
@@ -437,13 +437,12 @@ def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> 
         for step, sample in drawn:
             yield step, sample, task.rows
         return
-    first: list[tuple[int, Sample]] = []
+    waiting: deque[tuple[int, Sample]] = deque()  # drawn, and fetched ahead: a few
 
     def indices() -> Iterator[NDArray[np.int64]]:
         for step, sample in drawn:
-            first.append((step, sample))
+            waiting.append((step, sample))
             yield sample.indices
 
-    fetched = ahead(task.rows, indices(), lambda place: task.row_key(number, first[place][0]))
-    for place, rows in enumerate(fetched):
-        yield *first[place], rows
+    for rows in ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0])):
+        yield *waiting.popleft(), rows

@@ -34,6 +34,7 @@ from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.result import Result
 from privlearn.sampling import Poisson
 from privlearn.streams import Streams
+from privlearn.world import require_one_process
 
 #: The private run's checkpoint, in the output folder. What begins with an underscore is never uploaded to a hub.
 CHECKPOINT = "_private.checkpoint"
@@ -182,6 +183,7 @@ class PrivateTrainer(Trainer):
         """The run, checked on made-up rows; nothing is spent."""
         given, model = self._privacy, self.model
         loader = Trainer.get_train_dataloader(self)
+        require_one_process("the trainer of Hugging Face")
         padded = Padded(
             loader.collate_fn, model, padding_token(self.processing_class, model),
             given.get("max_length"), given.get("max_target_length"),

@@ -19,6 +19,7 @@ from privlearn.loop import make_private
 from privlearn.publishing.publish import publish
 from privlearn.runs.gradient_check import require_gradients
 from privlearn.runs.result import Result
+from privlearn.world import require_one_process
 
 #: Settings of a Trainer that a private run can't follow: what it has to be, and what to do.
 _EXPECTED: dict[str, tuple[Any, str]] = {
@@ -103,6 +104,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         trainer = self._trainer
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.private is not None:
             return super().process_dataloader(dataloader)
+        require_one_process("Lightning's trainer")
         module = self.lightning_module
         settings = {**self._settings, "loss": self._loss or StepLoss()}
         if trainer.precision == "bf16-mixed":

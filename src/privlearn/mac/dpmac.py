@@ -126,7 +126,7 @@ def dpmac(
         BadInput: a model that is not fully connected, targets that the loss does not take, or numbers that do not fit
             each other; before anything is spent. Or weights that are no longer finite, because steps were too long.
     """
-    require_one_process()
+    require_one_process("DP-MAC")
     require_kinds(plan, model, output_named, learning_rate_schedule, ledger, streams, {})
     require_callable("progress", progress)
     settings, output = MacSettings(coordinates, mu, **options), output_named(loss, _bound(plan).order)

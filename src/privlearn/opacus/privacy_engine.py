@@ -19,6 +19,7 @@ from privlearn.models.check import require_separate
 from privlearn.opacus.module_validator import ModuleValidator
 from privlearn.opacus.script_run import PrivateLoader, PrivateModule, PrivateOptimizer, ScriptRun
 from privlearn.streams import Streams
+from privlearn.world import require_one_process
 
 #: Epochs that a run has at most where their number is not given.
 _MOST_EPOCHS = 100
@@ -90,6 +91,7 @@ class PrivacyEngine:
     def _made(
         self, module: nn.Module, optimizer: Any, loader: Any, norm: Any, options: dict[str, Any], given: dict[str, Any]
     ) -> tuple[Any, ...]:
+        require_one_process("an engine of pv.opacus")
         if self._run is not None:
             raise BadInput(
                 "this engine has a run already: make another PrivacyEngine for another module. Runs on one data set "

@@ -270,6 +270,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "public_features": _public_features,
     "optimizer": _optimizer,
     "steps": lambda stated, facts: iter([("steps", f"{stated}, on {facts['examples']} examples")]),
+    "processes": lambda stated, _: iter([("processes", f"{stated}, which together took each step")]),
     "left_early": lambda _, __: iter([("left early", "yes; the claim is for all steps of the plan")]),
     "noise_multipliers": _noise_multipliers,
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from privlearn._checks import count
 from privlearn.accounting.events import Event, compose
@@ -27,11 +28,30 @@ from privlearn.publishing.folder import (
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.result import PrivateDiagnostics, Result
 from privlearn.statistics.metric_figures import Metrics
+from privlearn.world import World
 
 if TYPE_CHECKING:
     from torch import nn
 
+_Write = TypeVar("_Write", bound=Callable[..., Path])
 
+
+def _by_the_first_process(write: _Write) -> _Write:
+    """Of several processes that trained a model the first one writes; the others wait for it."""
+
+    @wraps(write)
+    def once(result: Result, *args: Any, **kwargs: Any) -> Path:
+        return _once(result, lambda: write(result, *args, **kwargs))
+
+    return cast(_Write, once)
+
+
+def _once(result: Result, write: Callable[[], Path]) -> Path:
+    world = result.world if isinstance(result, Result) else World()
+    return world.once(write, "the publication")
+
+
+@_by_the_first_process
 def publish(
     result: Result,
     out: str | Path,

@@ -25,13 +25,14 @@ from privlearn.clipping.clips import Clip
 from privlearn.clipping.derivative_bounds import Analytic, Derivatives
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.data.dataset_rows import DatasetRows
+from privlearn.data.dataset_rows import DatasetRows, NumberedRows
 from privlearn.data.rows import Rows, TensorRows, TransformedRows
 from privlearn.data.torch_rows import rows_of, shuffled_batch_size
 from privlearn.errors import BadInput, first_line
 from privlearn.plan import Plan
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.post_processing import ROWS, PostProcessed
+from privlearn.runs.ranks import launched
 from privlearn.sampling import Sampler, Shuffle
 from privlearn.schedules import Schedule
 from privlearn.streams import Streams
@@ -76,6 +77,15 @@ def require_kinds(
     ):
         if not fits:
             raise BadInput(f"{name} is {shortened(repr(value), 60)}: expected {expected}", name=name)
+
+
+def world_of(compute: Compute) -> World:
+    """The processes that train together: those that were given, or those that a launcher started.
+
+    Raises:
+        BadInput: a launcher started several, and not as torchrun does.
+    """
+    return compute["world"] if "world" in compute else launched()
 
 
 def require_callable(name: str, given: Any) -> None:
@@ -347,7 +357,7 @@ class Compute(PostProcessed, total=False):
         microbatch: examples computed at once, or None for what fits into memory; the result is the same.
         device: where to compute, for example "cuda"; by default where the model is. The result is on the CPU.
         precision: "float32", or "bf16" to run the model in bfloat16; norms, sums and noise stay in single precision.
-        world: the processes that train together; by default this one alone.
+        world: the processes that train together; by default those that torchrun started, or this one alone.
     """
 
     augmentation: Augmentation | None
@@ -418,6 +428,8 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
                 "index: give a privlearn Dataset or a pair of arrays, or leave it out"
             )
         return None, given
+    if hasattr(given, "with_format") and _indexed(given):
+        given = NumberedRows(given)
     if isinstance(given, TorchDataset) and not isinstance(given, TensorDataset) and not whole and _indexed(given):
         return None, DatasetRows(given, workers=workers)
     data = rows(given, plan.sampling)
@@ -426,5 +438,5 @@ def by_index(given: Given, plan: Plan) -> tuple[Dataset | None, Rows | None]:
     return data, None
 
 
-def _indexed(given: TorchDataset[Any]) -> bool:
+def _indexed(given: Any) -> bool:
     return hasattr(given, "__getitem__") and hasattr(given, "__len__")

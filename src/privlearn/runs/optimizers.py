@@ -127,7 +127,7 @@ class Descent:
             setattr(inner, _RUN, self)
 
     def _look_for_earlier_runs(self) -> None:
-        if self._session.saved:
+        if self._session.saved or self._session.world.rank:
             return  # the weights are those of the checkpoint
         ledger = self._session.ledger
         earlier = [_TRAINED[parameter] for parameter in self._parameters if parameter in _TRAINED]
@@ -144,6 +144,7 @@ class Descent:
         if self._versions is None:
             _TRAINED.update(dict.fromkeys(self._parameters, weakref.ref(self._session.ledger)))
         self.look()
+        self._session.compare(self._parameters)
         self._session.note(_settings(self._optimizer))
         for parameter, total in zip(self._parameters, sums, strict=True):
             parameter.grad = total

@@ -28,6 +28,7 @@ from privlearn.transforms.base import Transform
 from privlearn.transforms.modules import Keep
 from privlearn.transforms.select import choice_json
 from privlearn.transforms.specs import Rescale
+from privlearn.world import World
 
 if TYPE_CHECKING:
     from privlearn.runs.checkpoint import Checkpoint
@@ -145,6 +146,7 @@ class Result(Described):
         checkpoint: the file that the run was kept in, which `publish` deletes.
         model_spec: what `models.build` makes the network of, where the method built it by a name; else None.
         classes: how many it has then.
+        world: the processes that trained it, of which the first one publishes.
     """
 
     model: nn.Module
@@ -158,6 +160,7 @@ class Result(Described):
     checkpoint: Checkpoint | None = None
     model_spec: str | None = None
     classes: int | None = None
+    world: World = World()  # noqa: RUF009 - a frozen value
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, final
 
@@ -29,6 +29,9 @@ from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.world import World
+
+#: Steps after which processes that train together compare their parameters.
+COMPARED = 20
 
 
 class Part(Protocol):
@@ -51,19 +54,26 @@ class Session:
         charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private,
             by a
             charge that has no price: only sessions of training take that.
+        world: the processes that share the run. The first one's ledger is charged and its streams are drawn from; the
+            others have its streams, and ledgers of their own that allow nothing but the plan.
 
     Raises:
         BudgetExceeded: the plan does not fit the ledger; before any data is touched.
     """
 
     def __init__(
-        self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True
-    ) -> None:
-        self.plan, self.charged = plan, charged
+        self, plan: AbstractPlan, ledger: Ledger | None, streams: Streams | None, *, charged: bool = True,
+        world: World = World(),  # noqa: B008 - a frozen value
+    ) -> None:  # fmt: skip
+        self.plan, self.charged, self.world = plan, charged, world
+        if world.rank:
+            ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
         if charged:
-            self.ledger.require_room(plan.event(), plan.neighbours, plan.unit)
+            own = self.ledger
+            world.once(lambda: own.require_room(plan.event(), plan.neighbours, plan.unit), "room in the ledger")
         self.streams = streams or Streams.new()
+        world.align(self.streams)
 
     @contextmanager
     def charging(self) -> Iterator[None]:
@@ -86,10 +96,10 @@ class TrainingSession(Session):
     """The session of a run in many steps, which may be kept in a checkpoint.
 
     Args:
-        plan, ledger, streams, charged: as of `Session`.
+        plan, ledger, streams, charged, world: as of `Session`.
         checkpoint: a file to keep progress in, about once a minute. If it is there, the run in it is continued, and
-            ends bit for bit where it would have ended. It is as secret as the data; `publish` deletes it.
-        world: the processes that share the run.
+            ends bit for bit where it would have ended. It is as secret as the data; `publish` deletes it. The first
+            process alone reads and writes it.
 
     Attributes:
         saved: what the checkpoint holds of an interrupted run; None if there is none.
@@ -118,10 +128,9 @@ class TrainingSession(Session):
         charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(plan, ledger, streams, charged=charged)
-        self.world = world
-        self.file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-        self.saved = self.file.read() if self.file else None
+        super().__init__(plan, ledger, streams, charged=charged, world=world)
+        self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+        self.saved = world.once(file.read, "the checkpoint") if file else None
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
@@ -147,7 +156,9 @@ class TrainingSession(Session):
 
         A run that is interrupted keeps its checkpoint, and what was approved for it.
         """
-        with self.file.alone() if self.file else nullcontext():
+        with ExitStack() as held:
+            if file := self.file:
+                self.world.once(lambda: held.enter_context(file.alone()), "the lock of the checkpoint")
             if self.charged:
                 self._begin()
             else:
@@ -155,9 +166,10 @@ class TrainingSession(Session):
             self._open = True
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
                 if (self.file is None or self._stopped) and self.charged:
                     self.ledger.settle()
+                self.leave(error)
                 raise
             finally:
                 self._open = False
@@ -165,26 +177,38 @@ class TrainingSession(Session):
                 self.ledger.settle()
 
     def _begin(self) -> None:
-        plan = self.plan
+        plan, event = self.plan, self.plan.event()
+        self.world.require_same(self.facts)
         if self.saved is None:
             try:
-                self.ledger.begin(plan.event(), plan.neighbours, plan.unit)
-                if self.file:
+                self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
+                if self.keeps and self.file:
                     self.file.forget_notes()
-                self._save(0)
+                self.world.once(lambda: self._save(0), "the first checkpoint")
             except BaseException:
                 self.abandon()
                 raise
         else:
             require_same_run(self.saved, self.facts)
-            self._noted = self.file.notes() if self.file else []
-            self.ledger.resume(self.saved.plain["run"], plan.event(), plan.neighbours, plan.unit)
+            self._noted = self.file.notes() if self.keeps and self.file else []
+            run = self.saved.plain["run"] if self.world.rank == 0 else None
+            self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this process writes the checkpoint, if there is one."""
+        return self.world.rank == 0
+
+    def leave(self, error: object) -> None:
+        """A process whose run ends by an error of its own is not waited for by the others."""
+        if isinstance(error, BaseException) and not isinstance(error, GeneratorExit):
+            self.world.leave(error)
 
     def abandon(self) -> None:
         """There is no point in going on: nothing is kept, and what was not spent is given back."""
         self.ledger.settle()
-        if self.file:
+        if self.file and self.keeps:
             self.file.delete()
 
     @contextmanager
@@ -217,15 +241,16 @@ class TrainingSession(Session):
     def fitted(self, release: Any, x: Tensor, y: Tensor | None, persons: Tensor | None) -> RowTransform:
         """The transform that a release before training makes of all rows, or made before an interruption."""
         if self._released:
-            self.ledger.charge(release.event(), self.plan.neighbours)
+            self.agreed.charge(release.event(), self.plan.neighbours)
             config, state = self._released.pop(0)
             transform: RowTransform = release.empty(config)
             transform.load_state_dict(state, assign=True)  # in the type that they were released in
             self._fitted.append(transform)
         else:
-            transform = release.fit(x, self.plan.neighbours, self.ledger, self.streams.noise, persons, y)
+            transform = release.fit(x, self.plan.neighbours, self.agreed, self.noise, persons, y)
             # Laid out as a checkpoint brings them back: products with another layout are rounded otherwise.
             transform.load_state_dict({n: v.contiguous() for n, v in transform.state_dict().items()}, assign=True)
+            self.world.copy(transform.state_dict())
             self._fitted.append(transform)
             self._save(0)
         return transform
@@ -242,6 +267,11 @@ class TrainingSession(Session):
         if before:
             self.account.charge(self.plan.epoch_event(noise_multiplier), self.plan.neighbours)
         return before
+
+    def charge_again(self, event: Event) -> None:
+        """Charge what was released before an interruption; a ledger in a file charges nothing twice."""
+        self.agreed.charge(event, self.plan.neighbours)
+        self.ledger.settle()
 
     def drawn(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch still to be released, each with its number. Those that were are charged here.
@@ -269,7 +299,7 @@ class TrainingSession(Session):
             BadInput: the step was taken before an interruption, with others: its noise is the same, so the difference
                 of the two releases would have none.
         """
-        if self.file is None:
+        if self.file is None or not self.keeps:
             return
         digest = hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
         if self.taken >= len(self._noted):
@@ -280,6 +310,12 @@ class TrainingSession(Session):
                 "learning rate, say), and would be repeated with the same noise. Let the run keep the scheduler, "
                 "private.keep(scheduler), or begin anew; what the run was charged stays charged"
             )
+
+    def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
+        """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
+        if self.world.sharded and (now or self.taken % COMPARED == 0):
+            bits = (own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for own in parameters)
+            self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
 
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
         """The batches of an epoch that are still to be released, one after the other, with checkpoints between them."""
@@ -307,9 +343,28 @@ class TrainingSession(Session):
         return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
 
     def stop(self, epochs: Generator[Any]) -> None:
-        """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be."""
+        """End a run whose `epochs` may still be under way: what was not charged is given back, and no more can be.
+
+        Raises:
+            ProcessLost: another process took more or fewer steps, or has other parameters.
+        """
+        self.world.require_alike("the number of steps that were taken", str(self.taken).encode())
+        if network := self.parts.get("network"):
+            self.compare(list(network.state_dict().values()), now=True)
         self._stopped = True
         epochs.close()
+
+    @property
+    def fast_kernels(self) -> bool | None:
+        """Whether fast products are used: as in a saved run; not where no sum may depend on what a process computes."""
+        if self.saved:
+            return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
+        return False if self.world.sharded else None
+
+    @property
+    def agreed(self) -> Account:
+        """The ledger, charged in the first process before any other goes on."""
+        return self.world.agreed(self.ledger)
 
     @property
     def noise(self) -> NoiseStream:
@@ -323,7 +378,7 @@ class TrainingSession(Session):
         self._save(0)
 
     def _save(self, step: int) -> None:
-        if self.file is None:
+        if self.file is None or not self.keeps:
             return
         tensors: dict[str, Tensor] = {}
         now = self.streams.state()

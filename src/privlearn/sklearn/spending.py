@@ -21,6 +21,7 @@ from privlearn.accounting.tradeoff import TradeOff, tradeoff
 from privlearn.errors import BadInput, PrivacyWarning, UnsupportedEvent
 from privlearn.plan import AbstractPlan
 from privlearn.streams import Streams
+from privlearn.world import require_one_process
 
 #: A ledger has one run at a time, and searches may fit in several threads.
 _ONE_FIT = threading.RLock()
@@ -155,6 +156,7 @@ def spend(
         BadInput: a ledger was given, whose guarantee would not hold, for reasons; or it is none.
         BudgetExceeded: by the ledger.
     """
+    require_one_process("a fit of an estimator")
     if given is not None and not isinstance(given, Ledger):
         raise BadInput(f"ledger is a {type(given).__name__}: expected a privlearn Ledger, or None for one that records")
     if given is not None and reasons:

@@ -92,7 +92,7 @@ def opened(
         BudgetExceeded: the plan does not fit the ledger's budget; before any data is touched.
         BadInput: a plan of another kind, or data that do not fit it; before anything is spent.
     """
-    require_one_process()
+    require_one_process("a release of statistics")
     if not isinstance(plan, kind):
         given = f"a {type(plan).__name__}" if isinstance(plan, StatisticsPlan) else shortened(repr(plan), 60)
         raise BadInput(f"plan is {given}: expected pv.statistics.{kind.__name__}(...).calibrate(...)")

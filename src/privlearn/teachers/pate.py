@@ -64,7 +64,7 @@ def pate(
         BudgetExceeded, BadInput: as `ask_teachers`; a student that fails on made-up answers, before anything is
             charged. Or a student that is none.
     """
-    require_one_process()
+    require_one_process("PATE")
     _require_kinds(plan, teachers, ledger, streams, progress)
     _require_student(student)
     if isinstance(student, Student):
@@ -114,7 +114,7 @@ def ask_teachers(
         BadInput: data that are not declared public, fewer inputs than queries, teachers that are not the plan's, a
             recipe that fails on made-up rows; before anything is charged. Or a file of another run.
     """
-    require_one_process()
+    require_one_process("PATE")
     _require_kinds(plan, teachers, ledger, streams, progress)
     pool = Pool.of(public_inputs, plan.queries)
     _warn_of_noise(plan, reducer)

@@ -89,7 +89,7 @@ def tune(
             and what was charged stays charged.
         PrivlearnError: a training callable that departs from its plan or its ledger.
     """
-    require_one_process()
+    require_one_process("a choice among candidates")
     if not isinstance(plan, Blocks | RandomStopping):
         raise BadInput(
             f"plan is {shortened(repr(plan), 60)}: expected pv.tuning.Blocks(...) or pv.tuning.RandomStopping(...)"

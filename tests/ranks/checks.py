@@ -1,0 +1,374 @@
+"""Named checks of runs in several processes; planted bugs must make them fail."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+import privlearn as pv
+from privlearn import sampling
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.events import Event
+from privlearn.accounting.guarantee import Adjacency
+from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.augmentation import Augmentation
+from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
+from privlearn.mechanisms import release
+from privlearn.runs import ranks
+from privlearn.runs.ranks import Ranks
+from privlearn.runs.session import TrainingSession
+from privlearn.streams import Streams
+from privlearn.temperature import Temperature
+from tests.ranks.threads import Threads, outcomes, together
+from tests.runs.checks_resuming import Stopped, number
+from tests.support.checks import check, must_raise
+from tests.support.nets import cross_entropy
+
+ROWS = 40
+
+
+def rows(count: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
+    made_up = torch.Generator().manual_seed(1)
+    return torch.randn(count, 5, generator=made_up), torch.randint(3, (count,), generator=made_up)
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, 3))
+
+
+def blurred(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x + torch.randn(x.shape, generator=generator)
+
+
+def plan(sampler: Any = None, clip: Any = None, **more: Any) -> pv.Plan:
+    schedule = pv.schedules.Exponential(k=0.3, start=1.5)
+    return pv.Plan(
+        sampler or sampling.Poisson(0.3), clip=clip or pv.Flat(0.5), **{"epochs": 2, "schedule": schedule, **more}
+    )
+
+
+def trained(
+    own: pv.Plan | None = None, data: Any = None, *, discrete: bool = False, dropout: float = 0.0,
+    stop: int | None = None,
+    **options: Any,
+) -> pv.Result:  # fmt: skip
+    """A run; every process gets initial weights and streams of its own, of which the first one's are used."""
+
+    def progress(steps: int, of: int) -> None:
+        if steps == stop:
+            raise Stopped
+
+    rank = options["world"].rank if "world" in options else 0
+    torch.manual_seed(rank)
+    arguments = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.5), **options}
+    return pv.dpsgd(
+        own or plan(), network(dropout), cross_entropy, data or rows(), streams=Streams.new(rank, discrete=discrete),
+        progress=progress, **arguments,
+    )  # fmt: skip
+
+
+def bits(result: pv.Result) -> bytes:
+    return b"".join(own.detach().numpy().tobytes() for own in result.model.state_dict().values())
+
+
+def on(size: int, *given: Any, **options: Any) -> list[pv.Result]:
+    return together(size, lambda world: trained(*given, world=world, **options))
+
+
+#: Runs that differ in what the processes have to share.
+RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "poisson": ((), {}),
+    "partition and quantile": ((plan(sampling.Partition(3), pv.clipping.Quantile(0.5)),), {}),
+    "on a grid": ((), {"discrete": True}),
+    "dropout, copies and an average": (
+        (),
+        {"dropout": 0.4, "average": 0.5, "augmentation": Augmentation(2, blurred)},
+    ),
+    "releases before and after": (
+        (plan(front=(pv.transforms.PrivatePCA(components=3, noise_multiplier=2.0),),
+              temperature=Temperature(noise_multiplier=2.0)),),
+        {},
+    ),
+    "shuffled, in small pieces": ((plan(sampling.Shuffle(7)),), {"microbatch": 2}),
+}  # fmt: skip
+
+
+@check
+def check_the_number_of_processes_changes_no_bit() -> None:
+    """On 1, 2 and 4 processes: the same events and weights, whatever streams, seeds and weights the others bring."""
+    for name, (given, options) in RUNS.items():
+        net = network if "releases" not in name else (lambda dropout: nn.Sequential(nn.Linear(3, 3)))
+        sizes = (1, 2, 4) if name in ("poisson", "on a grid") else (1, 2)
+        with mock.patch(f"{__name__}.network", net):
+            one, *others = (on(size, *given, **options) for size in sizes)
+        for results in others:
+            for result in results:
+                assert result.ledger.event == one[0].ledger.event, name
+                assert bits(result) == bits(one[0]), name
+                assert result.facts | {"processes": 1} == one[0].facts, name
+
+
+@check
+def check_several_processes_train_what_one_does() -> None:
+    """Up to the rounding of sums the result is that of one process by itself: the noise is added once, and whole."""
+    for given, options in (RUNS["poisson"], RUNS["partition and quantile"], RUNS["on a grid"]):
+        alone, (result, _) = trained(*given, **options), on(2, *given, **options)
+        for one, other in zip(alone.model.parameters(), result.model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert alone.ledger.event == result.ledger.event
+        assert {**alone.facts, "processes": 2} == result.facts
+
+
+@check
+def check_processes_without_examples_take_every_step() -> None:
+    """With 1 to 4 examples expected in a batch most processes have none: all take and charge all steps."""
+    for expected in (1, 2, 4):
+        own = plan(sampling.Poisson(expected / ROWS), epochs=1)
+        results = on(4, own)
+        steps = own.sampling.steps(ROWS)
+        assert [number(result.ledger.event) for result in results] == [steps] * 4
+        assert len({bits(result) for result in results} | {bits(on(1, own)[0])}) == 1
+
+
+@check
+def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
+    """In no process noise is drawn that the ledger was not charged for; one that all open is charged once."""
+    with tempfile.TemporaryDirectory() as there:
+        path = Path(there) / "book.json"
+        Ledger.open(path, Budget(epsilon=100.0, delta=1e-5))
+        charged, drawn = [0], [0] * 2
+        noised, charge = release._noised, Ledger.charge
+        place: dict[int, int] = {}
+
+        def counted_charge(self: Ledger, event: Event, adjacency: Adjacency) -> None:
+            charge(self, event, adjacency)
+            if self.path:
+                charged[0] += number(event)
+
+        def work(world: Ranks) -> pv.Result:
+            result = trained(world=world, ledger=Ledger.open(path))
+            place[world.rank] = number(result.ledger.event)
+            return result
+
+        def counted(part: Any, multiplier: float, stream: Any) -> Any:
+            rank = ranks.dist.rank()  # type: ignore[attr-defined]
+            drawn[rank] += 1
+            assert charged[0] >= drawn[rank], "noise was drawn before the first ledger was charged"
+            return noised(part, multiplier, stream)
+
+        with mock.patch.object(release, "_noised", counted), mock.patch.object(Ledger, "charge", counted_charge):
+            together(2, work)
+        steps = number(plan().event())
+        assert drawn == [steps, steps]
+        assert charged == [steps]
+        assert number(Ledger.open(path).event) == steps
+
+
+@check
+def check_a_refusal_is_one_for_all() -> None:
+    """A ledger without room, or that refuses a charge on the way, ends all processes with its error; no noise after."""
+    for result in outcomes(2, lambda world: trained(world=world, ledger=Ledger(Budget(epsilon=0.1, delta=1e-5)))):
+        assert isinstance(result, BudgetExceeded), result
+    drawn: list[int] = []
+    noised, charge, paid = release._noised, Ledger.charge, [0]
+
+    def refusing(self: Ledger, event: Event, adjacency: Adjacency) -> None:
+        if self.budget is not None:
+            paid[0] += 1
+            if paid[0] == 3:
+                raise BudgetExceeded("no more")
+        charge(self, event, adjacency)
+
+    def counted(*given: Any) -> Any:
+        drawn.append(1)
+        return noised(*given)
+
+    with mock.patch.object(release, "_noised", counted), mock.patch.object(Ledger, "charge", refusing):
+        budget = Budget(epsilon=100.0, delta=1e-5)
+        results = outcomes(2, lambda world: trained(world=world, ledger=Ledger(budget)))
+    assert [str(result) for result in results] == ["no more"] * 2, results
+    assert len(drawn) == 4
+
+
+@check
+def check_processes_that_differ_are_named_and_refused() -> None:
+    """Other rows, plans, losses or code: refused in all, with the number of the process; nothing is charged."""
+
+    books: list[Ledger] = []
+
+    def differing(**changed: Any) -> Callable[[Ranks], Any]:
+        def work(world: Ranks) -> Any:
+            books.append(Ledger())
+            own = {name: value for name, value in changed.items() if world.rank == 1}
+            return trained(own.get("plan"), own.get("data"), world=world, ledger=books[-1])
+
+        return work
+
+    x, y = rows()
+    for what, changed in (
+        ("data", {"data": rows(ROWS - 1)}),
+        ("data", {"data": (x, y.flip(0))}),
+        ("plan", {"plan": plan(clip=pv.Flat(0.6))}),
+    ):
+        books.clear()
+        for result in outcomes(2, differing(**changed)):
+            assert isinstance(result, BadInput), (what, result)
+            assert "process 1" in str(result), result
+            assert what in str(result), result
+        assert all(book.event.events == () for book in books)
+    with mock.patch.object(ranks, "_code", side_effect=["one version", "another"]):
+        for result in outcomes(2, differing()):
+            assert "code of privlearn" in str(result), result
+    wide = nn.Linear(5, 3)
+    shapes = outcomes(
+        2, lambda world: pv.dpsgd(plan(), wide if world.rank else network(), cross_entropy, rows(), world=world)
+    )
+    assert all(isinstance(result, ProcessLost) and "shapes" in str(result) for result in shapes), shapes
+
+
+@check
+def check_processes_that_fall_apart_end() -> None:
+    """One that draws another sample, has other weights, leaves early or fails by itself: all end, none trains on."""
+
+    def work(spoil: Callable[[pv.Run, int], Any]) -> Callable[[Ranks], Any]:
+        def train(world: Ranks) -> Any:
+            run = pv.Run(plan(epochs=8), network(), cross_entropy, rows(), streams=Streams.new(0), world=world)
+            with run:
+                for epoch in run:
+                    for batch in epoch:
+                        run.step(batch)
+                        if world.rank == 1 and batch.number == 4 and spoil(run, batch.number):
+                            return run.result()
+                return run.result()
+
+        return train
+
+    def resample(run: pv.Run, number: int) -> None:
+        run._session.streams.sampling.random(1)
+
+    def move(run: pv.Run, number: int) -> None:
+        next(run._task.network.parameters()).data += 1e-6
+
+    def fail(run: pv.Run, number: int) -> None:
+        raise Stopped
+
+    for spoil, said in ((resample, "batch"), (move, "parameters"), (lambda *_: True, "steps"), (fail, "ended")):
+        threads = Threads(2)
+        first, second = threads.run(work(spoil))
+        assert 1 in threads.left or spoil is not fail, threads.left
+        assert isinstance(first, ProcessLost), (said, first)
+        assert isinstance(second, Stopped if spoil is fail else ProcessLost), (said, second)
+        assert said in str(first) or said in str(second), (said, first, second)
+
+
+@check
+def check_processes_end_with_the_same_weights() -> None:
+    """Weights that something else changed in one process end all of them, at the latest when the run ends."""
+
+    def work(world: Ranks) -> pv.Result:
+        with pv.Run(plan(), network(), cross_entropy, rows(), streams=Streams.new(0), world=world) as run:
+            for epoch in run:
+                for batch in epoch:
+                    run.step(batch)
+            if world.rank == 1:
+                next(run._task.network.parameters()).data += 1e-6
+            return run.result()
+
+    for result in outcomes(2, work):
+        assert isinstance(result, ProcessLost), result
+        assert "parameters" in str(result), result
+
+
+@check
+def check_a_run_goes_on_with_any_number_of_processes() -> None:
+    """Interrupted on 2 processes, continued on 1, 2 or 4: the same bits, and every release charged once."""
+    own = plan(front=(pv.transforms.PrivatePCA(components=5, noise_multiplier=2.0),))
+    whole, *_ = on(2, own)
+    write = pv.runs.Checkpoint.write
+
+    def by_the_first(self: pv.runs.Checkpoint, saved: Any) -> None:
+        assert ranks.dist.rank() == 0  # type: ignore[attr-defined]
+        write(self, saved)
+
+    for size in (1, 2, 4):
+        with tempfile.TemporaryDirectory() as there, mock.patch.object(pv.runs.Checkpoint, "write", by_the_first):
+            file = pv.runs.Checkpoint(Path(there) / "run", every=1e-9)
+            stopped = outcomes(2, lambda world, file=file: trained(own, world=world, stop=5, checkpoint=file))
+            assert all(isinstance(result, Stopped) for result in stopped), stopped
+            results = on(size, own, checkpoint=file)
+        assert {bits(result) for result in results} == {bits(whole)}, size
+        assert results[0].ledger.event == whole.ledger.event
+
+
+@check
+def check_one_process_publishes() -> None:
+    """One folder, by the first process, which the others wait for; its errors are all processes'."""
+    with tempfile.TemporaryDirectory() as there:
+        out = Path(there) / "model"
+
+        def work(world: Ranks) -> Any:
+            return pv.publish(trained(world=world), out, delta=1e-5)
+
+        assert together(2, work) == [out, out]
+        assert pv.verify(out).ok
+        assert all(isinstance(result, BadInput) for result in outcomes(2, work))
+
+
+@check
+def check_noise_does_not_hide_behind_the_number_of_processes() -> None:
+    """Without gradients a step is noise alone: of the plan's standard deviation, the same on 1 and on 4 processes."""
+    still = plan(sampling.Poisson(0.3), epochs=12, schedule=pv.schedules.Constant(2.0), examples=ROWS)
+    moved = []
+    for size in (1, 4):
+
+        def work(world: Ranks) -> torch.Tensor:
+            net = nn.Linear(5, 3)
+            nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
+            result = pv.dpsgd(
+                still, net, lambda out, y: 0.0 * out.sum(1), rows(), streams=Streams.new(4), world=world,
+                optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+            )  # fmt: skip
+            return torch.cat([own.detach().flatten() for own in result.model.parameters()])
+
+        moved.append(together(size, work)[-1])
+    assert torch.equal(*moved)
+    steps, std = 12 * still.sampling.steps(ROWS), 2.0 * 0.5 / (0.3 * ROWS)
+    deviation = float(moved[0].square().mean().sqrt()) / (std * np.sqrt(steps))
+    assert 0.5 < deviation < 1.6, deviation
+
+
+@check
+def check_sums_have_the_same_bits() -> None:
+    """Sums over shards do not depend on how many processes share them, to the last bit; no product depends on it."""
+    made_up = np.random.default_rng(0).standard_normal((100, 50)) * np.logspace(-6, 6, 100)[:, None]
+
+    def work(world: Ranks) -> bytes:
+        totals = [torch.zeros(30, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)]
+        for part in world.parts(np.arange(100), totals):
+            for total, own in zip(totals, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
+                total += own
+        return b"".join(total.numpy().tobytes() for total in totals)
+
+    sums = [together(size, work) for size in (1, 2, 4, 8)]
+    assert len({own for every in sums for own in every}) == 1
+    np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
+    session = TrainingSession(plan(), None, None, None, world=Ranks(0, 1))
+    assert session.fast_kernels is False
+
+
+@check
+def check_shards_are_shared_out_equally() -> None:
+    """3 processes are refused; every example lies in one process, in the same shard on any number of them."""
+    for size in (0, 3, 6, 12):
+        assert "processes" in str(must_raise(BadInput, lambda size=size: ranks._require_size(size)))  # type: ignore[misc]
+    drawn = np.flatnonzero(np.random.default_rng(0).random(100) < 0.4)
+    for size in (1, 2, 4, 8, 16):
+        own = [Ranks(rank, size).own(drawn) for rank in range(size)]
+        assert sorted(np.concatenate(own)) == list(drawn)

@@ -1,0 +1,86 @@
+"""Planted bugs in training by several processes: a named check must catch each."""
+
+from __future__ import annotations
+
+from privlearn.clipping import gradients
+from privlearn.descent import dpsgd, task
+from privlearn.publishing import publish
+from privlearn.runs import ranks, session
+from tests.support.mutant import Mutant, suite_of
+
+ALONE = "check_several_processes_train_what_one_does"
+EMPTY = "check_processes_without_examples_take_every_step"
+CHARGED = "check_the_first_ledger_is_charged_before_noise_is_drawn"
+ALIKE = "check_processes_end_with_the_same_weights"
+REFUSED = "check_a_refusal_is_one_for_all"
+DIFFER = "check_processes_that_differ_are_named_and_refused"
+APART = "check_processes_that_fall_apart_end"
+RESUMED = "check_a_run_goes_on_with_any_number_of_processes"
+SUMS = "check_sums_have_the_same_bits"
+SHARDS = "check_shards_are_shared_out_equally"
+
+MUTANTS = [
+    # Noise
+    Mutant("noise on each process, added up", ranks.Ranks.parts, "torch.cat([total.flatten().double()",
+           "torch.cat([total.flatten().double() + 0.1 * torch.randn_like(total.flatten().double())", ALONE),
+    Mutant("each process draws noise of its own", session.TrainingSession.noise,
+           "self.world.noise(self.streams.noise)", "Streams.new(self.world.rank).noise", ALONE),
+    Mutant("noise divided by the number of processes", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
+           "total.copy_(own.view(total.shape) * self.size)", ALONE),
+    Mutant("the mean of the processes' sums", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
+           "total.copy_(own.view(total.shape) / self.size)", ALONE),
+    # Batches and steps
+    Mutant("a process without examples skips the step", ranks.Ranks.parts,
+           'self.require_alike("the batch that was drawn"',
+           'if not len(self.own(examples)): return\n    self.require_alike("the batch that was drawn"', EMPTY),
+    Mutant("the local count as divisor", dpsgd.Run.step, "divisor)), task.divisor)",
+           "divisor)), max(1, len(session.world.own(batch.sample.indices))))", ALONE),
+    Mutant("every process computes everything", ranks.Ranks.parts, "yield examples[examples % self.shards == shard]",
+           "yield examples", ALONE),
+    Mutant("a shard is left out", ranks.Ranks.parts, "examples % self.shards == shard]",
+           "examples % self.shards == max(shard, 1)]", ALONE),
+    Mutant("a shard lies in two processes", ranks.Ranks._own_shards, "(self.rank + 1) * each", "(self.rank + 2) * each",
+           SHARDS),
+    Mutant("any number of processes shares the shards", ranks._require_size, "size & (size - 1)", "False", SHARDS),
+    Mutant("each process draws a sample of its own", ranks.Ranks.align, "if self.rank:", "if False:", CHARGED),
+    Mutant("samples are not compared", ranks.Ranks.parts, 'self.require_alike("the batch that was drawn", '
+           "examples.tobytes())", "pass", APART),
+    Mutant("sums are added up in another order", ranks.Ranks._over_processes, "zip(rows[::2], rows[1::2], strict=True)",
+           "zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)", SUMS),
+    Mutant("sums of shards are in single precision", ranks.Ranks.parts, "total.flatten().double()",
+           "total.flatten().float()", SUMS),
+    Mutant("fast products, which depend on the batches before", session.TrainingSession.fast_kernels,
+           "False if self.world.sharded else None", "None", SUMS),
+    # Ledgers
+    Mutant("the first process's ledger is charged last", ranks.Ranks.in_turn,
+           "self.once(lambda: own.append(action()), what)",
+           "own.extend([action()] * bool(self.rank)); self.once(lambda: own.append(action()), what)", REFUSED),
+    Mutant("charges are not agreed on", ranks.Ranks.agreed, "AgreedAccount(account, self)", "account", REFUSED),
+    Mutant("each process charges the shared ledger", session.Session.__init__, "if world.rank:", "if False:", CHARGED),
+    Mutant("room in the ledger is each process's own affair", session.Session.__init__,
+           "world.once(lambda: own.require_room(plan.event(), plan.neighbours, plan.unit), \"room in the ledger\")",
+           "world.rank or own.require_room(plan.event(), plan.neighbours, plan.unit)", REFUSED),
+    # Agreement
+    Mutant("facts are not compared", session.TrainingSession._begin, "self.world.require_same(self.facts)", "pass",
+           DIFFER),
+    Mutant("facts are not there to compare", task.Task.facts, "if session.file or session.world.sharded:",
+           "if session.file:", DIFFER),
+    Mutant("the code is not compared", ranks.Ranks.require_same, '"code of privlearn": _code(), ', "", DIFFER),
+    Mutant("shapes are not compared", ranks.Ranks.copy, "self.require_alike(", "str(", DIFFER),
+    Mutant("initial weights are each process's own", task.Task.__init__,
+           "session.world.copy(self.network.state_dict())", "pass", CHARGED),
+    Mutant("parameters are not compared", session.TrainingSession.compare, "self.world.sharded and", "False and",
+           APART),
+    Mutant("parameters are not compared at the end", session.TrainingSession.stop, "now=True", "now=False", ALIKE),
+    Mutant("who leaves early is not missed", session.TrainingSession.stop, "self.world.require_alike(", "str(", APART),
+    Mutant("who fails is waited for", session.TrainingSession.leave, "self.world.leave(error)", "pass", APART),
+    # What is kept and published
+    Mutant("each process writes the checkpoint", session.TrainingSession.keeps, "self.world.rank == 0",
+           "True", RESUMED),
+    Mutant("each process publishes", publish._once, 'world.once(write, "the publication")', "write()",
+           "check_one_process_publishes"),
+    Mutant("sums are not put together", gradients.ClippedGradients.__call__, "[*sums, clipped])",
+           "[own.clone() for own in (*sums, clipped)])", ALONE),
+]  # fmt: skip
+
+test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[RuntimeError])
