@@ -6,7 +6,7 @@ Nothing here imports torch: what trains does so when it is called.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from privlearn.boosting.plan import BoostingPlan, settled
@@ -56,7 +56,10 @@ class Method:
 def _boost(plan: Any, data: Any, options: Any, *, ledger: Any, streams: Any) -> Any:
     from privlearn.boosting.rounds import boost
 
-    return boost(plan, data, ledger=ledger, streams=streams)
+    result = boost(plan, data, ledger=ledger, streams=streams)
+    bounds = getattr(data, "target_bounds", None)
+    stated = {} if bounds is None else {"target_bounds": list(bounds)}
+    return replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
 
 
 _DESCENT = frozenset({

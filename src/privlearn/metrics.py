@@ -91,7 +91,9 @@ def evaluate(
     if outputs.dim() > 2:
         return of_maps(outputs.argmax(1), y, outputs.shape[1])
     if outputs.dim() == 1 or outputs.shape[1] == 1:
-        return of_values(outputs.double().reshape(-1).numpy(), y.double().numpy())
+        bounds = getattr(data if isinstance(data, Dataset) else network, "target_bounds", None)
+        values = outputs.double().reshape(-1).numpy()
+        return of_values(values if bounds is None else values.clip(*bounds), y.double().numpy())
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise BadInput("the targets are no whole numbers, and the model gives classes: expected classes from 0")
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.descent import after_training, centring, rules
+from privlearn.descent import after_training, centring
 from tests.support.mutant import Mutant, suite_of
 
 ROWS = "check_rows_have_no_part_in_how_tables_are_prepared"
@@ -14,8 +14,8 @@ MUTANTS = [
     Mutant("numbers are not centred", centring.centred, "if columns else ()", "if False else ()", BASE),
     Mutant("scores are divided by what noise says", after_training.AfterTraining.fit, '"sure": sure',
            '"sure": True', BASE),
-    Mutant("gradients of networks are clipped like those of tables", rules.settle,
-           "if centring.is_table(request, facts) else CLIP_NORM", "", ASKED),
+    Mutant("gradients of networks are clipped like those of tables", centring.clip_norm,
+           "is_table(request, facts) and ", "", ASKED),
     Mutant("rows are centred in spite of what was asked", centring.is_table,
            "plain and request.normalise is None", "plain", ASKED),
 ]  # fmt: skip

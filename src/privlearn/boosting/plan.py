@@ -18,7 +18,7 @@ from privlearn.accounting.budget import Budget, require_budget, solve_gaussian
 from privlearn.accounting.events import Composed, Repeated, compose
 from privlearn.accounting.guarantee import Adjacency, PrivacyUnit
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.boosting.targets import Labels, Target
+from privlearn.boosting.targets import Labels, Target, Values
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan
@@ -356,9 +356,11 @@ def settled(options: Any, facts: Any) -> BoostingPlan:
         columns = (Interval(0.0, 1.0),) * count("numbers", facts.numbers, most=10**5)
     else:
         raise BadInput("the noise of a histogram follows from how many there are: give the number of columns, numbers=")
+    bounds = getattr(facts, "target_bounds", None)
+    target: Target = Labels(facts.classes or 2) if bounds is None else Values(*bounds)
     own = {name: getattr(options, name) for name in ("bins", "passes", "trees", "depth")}
     plan = BoostingPlan(
-        columns, Labels(facts.classes or 2), noise_multiplier=options.noise_multiplier, adjacency=options.adjacency,
+        columns, target, noise_multiplier=options.noise_multiplier, adjacency=options.adjacency,
         group_size=options.group_size, **{name: value for name, value in own.items() if value is not None},
     )  # fmt: skip
     if options.noise_multiplier is not None:

@@ -128,7 +128,7 @@ def _schema(request: Request) -> int:
             "# missing = 0",
             "# indicator = true # a feature that says that the value is missing",
             "# categories = [] # for a category: its values; others count as none of them",
-            "# classes = []    # for the target: its values",
+            "# classes = []    # for the target: its values; for one that is a number low and high in their place",
         ]
     screen.answers.print("\n".join(lines), markup=False)
     return 0

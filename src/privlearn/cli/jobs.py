@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privlearn._checks import between, count
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen
-from privlearn.cli.options import DPSGD, PATE
+from privlearn.cli.options import BOOSTING, DPSGD, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.augmentation import Augmentation, FlipAndShift
 from privlearn.data import NAMES, Dataset, hippocampus, load
@@ -25,7 +25,7 @@ from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
 from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
-from privlearn.descent.train import facts_of
+from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.metrics import evaluate
@@ -259,9 +259,13 @@ def data_of(request: Request) -> Dataset:
         value_range=request.range,
         schema=request.schema,
         test=request.test_data,
+        target_bounds=request.target_bounds,
     )
     for note in data.remarks:
         screen.notes.print(note, markup=False)
+    require_task(request.task, data)
+    if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
+        raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
         raise BadInput("the targets are maps of classes: train by --method pate or dpsgd, without --tune and --pca")
     if data.name == "hippocampus" and request.method == DPSGD:  # pate has use for the public volumes, too
@@ -306,10 +310,7 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
 def test_metrics(model: nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
     """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
 
-    Args:
-        model: what was trained.
-        data: with the test rows.
-        opened: by whose `paid` and on whose ledger they are released; None, or none is paid: they are exact.
+    They are released by `opened.paid`, on `opened.ledger`.
     """
     if data.x_test is None:
         return None

@@ -11,7 +11,7 @@ from privlearn.methods import METHODS
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
-DPSGD, DPMAC, PATE, FEATURES = "dpsgd", "dpmac", "pate", "features"
+DPSGD, DPMAC, PATE, FEATURES, BOOSTING = "dpsgd", "dpmac", "pate", "features", "boosting"
 
 #: What each command is for.
 COMMANDS = {
@@ -128,6 +128,8 @@ _DATA = _group(
     Option("classes", "K", "declared number of classes, for an .npz or .npy files", int),
     Option("range", "LO,HI", "declared range of the inputs, for an .npz or .npy files", value_range,
            argument="value_range"),
+    Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
+           value_range),
     part="data",
 )  # fmt: skip
 
@@ -148,6 +150,8 @@ _SPENT = _group(
 
 _HOW = _group(
     "how it is spent", _BOTH,
+    Option("task", None, "classification, or regression of a number with declared bounds, by dpsgd or boosting "
+           "(default: as the data say)", choices=("classification", "regression")),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",
@@ -343,8 +347,9 @@ def _training() -> tuple[Option, ...]:
         Option("precision", "P", "float32 (default), or bf16 to run the model in bfloat16", str, "float32"),
         Option("seed", "S", "repeatable run; the certificate then warns", int),
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
-        Option("metric", None, "the test figure that is shown first (default: accuracy)", str, "accuracy",
-               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy")),
+        Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
+               choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
+               "r2")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),

@@ -23,7 +23,7 @@ from privlearn.data.schema import Schema
 from privlearn.data.tables import read_table
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.publishing.model import load_model
+from privlearn.publishing.model import PublishedModel, load_model
 from privlearn.transforms import FeatureFolder
 from privlearn.transforms.precomputed import PrecomputedRows
 
@@ -51,7 +51,10 @@ def run(request: Request) -> int:
         )
     require_finite(request.data, "the inputs", x)
     scores = _scores(model, as_tensor(x, whole_is_float=bool(config["transforms"])))
-    chosen = scores.argmax(1)
+    if model.classes == 1:
+        chosen, scores = model.values(torch.from_numpy(scores)).numpy(), scores[:, :0]
+    else:
+        chosen = scores.argmax(1)
     if scores.ndim > 2:
         _require_npz(out)
     if out is None:
@@ -67,17 +70,17 @@ def _require_npz(out: Path | None) -> None:
         raise BadInput("predictions are maps, which no CSV holds: give --out FILE.npz")
 
 
-def _scores(model: torch.nn.Module, x: torch.Tensor) -> NDArray[Any]:
-    """A score for each class, a row for each row of `x`: they add up to 1."""
+def _scores(model: PublishedModel, x: torch.Tensor) -> NDArray[Any]:
+    """A score for each class, a row for each row of `x`: they add up to 1; of a model of values its output."""
     try:
         with torch.no_grad():
             parts = x.split(_ROWS_AT_ONCE)  # type: ignore[no-untyped-call]
-            scores = torch.cat([model(part) for part in parts]).softmax(1)
+            outputs = torch.cat([model(part) for part in parts])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(
             f"the model cannot run on these rows: {str(error)[:200]}. Is it the one that was trained?"
         ) from error
-    return np.asarray(scores.numpy())
+    return np.asarray((outputs if model.classes == 1 else outputs.softmax(1)).numpy())
 
 
 def _ids(request: Request, rows: int) -> Sequence[Any] | None:
@@ -154,7 +157,7 @@ def _columns(chosen: NDArray[Any], names: Sequence[str], ids: Sequence[Any] | No
     columns: dict[str, Sequence[Any]] = {"index": range(len(chosen))}
     if ids is not None:
         columns["id"] = ["" if cell is None else cell for cell in ids]
-    columns["prediction"] = [int(label) for label in chosen]
+    columns["prediction"] = [label.item() for label in chosen]
     if names:
         columns["label"] = [names[label] for label in chosen]
     return columns

@@ -33,6 +33,9 @@ METRICS = {
     "auc": ("auc", "AUC"),
     "calibration-error": ("expected_calibration_error", "calibration error"),
     "balanced-accuracy": ("balanced_accuracy", "balanced accuracy"),
+    "rmse": ("rmse", "RMSE"),
+    "mae": ("mae", "mean absolute error"),
+    "r2": ("r2", "R2"),
 }
 
 answers = Console(highlight=False, soft_wrap=True)
@@ -278,7 +281,7 @@ def how_it_ended(plan: Plan, facts: dict[str, Any]) -> str:
     return f"{when}; {ended}, because the next did not fit into the limit"
 
 
-def metric_rows(metrics: Metrics | None, first: str) -> dict[str, str]:
+def metric_rows(metrics: Metrics | None, first: str | None) -> dict[str, str]:
     """What a table says of the metrics, the one that `--metric` names first."""
     if metrics is None:
         return {"test accuracy": "no test data"}
@@ -286,11 +289,11 @@ def metric_rows(metrics: Metrics | None, first: str) -> dict[str, str]:
     if "dice" in metrics.figures:
         return {"test Dice": f"[bold]{metrics.text('dice')}[/] on {metrics.rows} volumes"}
     there = {title: metrics.text(name) for name, title in METRICS.values() if name in metrics.figures}
-    title = METRICS[first][1]
-    if title != "accuracy":
+    if first in (None, "accuracy"):
+        there.pop("balanced accuracy", None)
+    if first is not None:
+        title = METRICS[first][1]
         there = {title: there.pop(title, "not defined"), **there}
-    (title, best), *others = there.items()
-    listed = {name: text for name, text in others if title != "accuracy" or name != "balanced accuracy"}
-    (name, text), *more = listed.items()
+    (title, best), (name, text), *more = there.items()
     said = ", ".join([text, *(f"{other} {figure}" for other, figure in more)])
     return {f"test {title}": f"[bold]{best}[/] on {metrics.rows} rows{how}", f"test {name}": said}

@@ -133,7 +133,7 @@ def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) 
         test_metrics=metrics,
         data=facts,
         model_spec=job.model or result.model_spec,
-        classes=data.classes,
+        classes=data.classes or result.classes,
         sign=opened.key,
     )
     if metrics is not None and metrics.plan is not None:
@@ -245,7 +245,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
         kind = optimizer_kind(settled.optimizer).__name__
         shape = shape_after(plan.front, np.shape(data.x)[1:])
         size = tuple(np.shape(data.y)[1:])
-        made_up = network(request.model, shape, data.classes or 0, Streams.new(0), size)
+        made_up = network(request.model, shape, data.classes or 1, Streams.new(0), size)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
     if exactness := screen.noisy_validations(plan, examples):
         screen.notes.print(exactness)

@@ -52,7 +52,11 @@ def require_combinable(request: Request) -> None:
     for name, why in _REFUSED.items():
         if request.given(name) and not (name == "solve" and request.solve == "noise"):
             raise BadInput(f"--{name.replace('_', '-')} does not go with --tune: {why}. Leave it out")
-    if "metric" in request and request.metric != "accuracy":
+    if request.task == "regression" or (request.given("target_bounds") and request.command == "train"):
+        raise BadInput(
+            "--tune chooses classifiers, by how many rows they get right, and the targets are numbers: leave it out"
+        )
+    if "metric" in request and request.metric not in (None, "accuracy"):
         raise BadInput(
             f"--metric {request.metric} does not go with --tune: candidates are chosen by how many rows they get "
             "right. Leave it out"

@@ -57,6 +57,8 @@ class Dataset:
         groups: for each row of x the id of the person that it belongs to, a whole number or a text; private, like the
             rows. With it an example is a person (`Plan.rows_per_person`). None: a row is an example.
         feature_names: public names of the numbers in a row, in their order; empty if they have none.
+        target_bounds: declared bounds of targets that are numbers, one for each row: those beyond count as these. None:
+            none are declared.
         public: whether the curator declares the rows public: they are not protected. For validation rows.
     """
 
@@ -74,14 +76,31 @@ class Dataset:
     groups: Any = None
     public: bool = False
     feature_names: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
+        if self.target_bounds is not None:
+            self._require_values()
         object.__setattr__(self, "feature_names", tuple(map(str, self.feature_names)))
         if self.feature_names and len(self.feature_names) != (features := math.prod(np.shape(self.x)[1:])):
             raise BadInput(
                 f"there are {len(self.feature_names)} feature_names, and rows of {features} numbers: expected a name "
                 "for each"
             )
+
+    def _require_values(self) -> None:
+        """Refuse bounds of targets that are none, or that go with classes."""
+        try:
+            low, high = map(float, self.target_bounds or ())
+        except (TypeError, ValueError):
+            low = high = math.nan
+        if not -1e30 < low < high < 1e30 or self.classes is not None:
+            beside = "" if self.classes is None else f", and classes is {self.classes}"
+            raise BadInput(
+                f"target_bounds is {str(self.target_bounds)[:60]}{beside}: expected two public numbers, the smaller "
+                "first, where targets are numbers, and None where they are classes"
+            )
+        object.__setattr__(self, "target_bounds", (low, high))
 
     def __repr__(self) -> str:
         """Shapes only: rows are private, and what is printed ends up in logs."""
@@ -157,6 +176,14 @@ class Dataset:
             for part, labels in {"y": self.y, "y_test": self.y_test}.items():
                 if labels is not None:
                     require_labels(self.name, part, np.asarray(labels), self.classes)
+        if self.target_bounds is not None:
+            for part, values in {"y": self.y, "y_test": self.y_test}.items():
+                if values is not None and np.ndim(values) != 1:
+                    raise BadInput(
+                        f"{part} of {self.name} has shape {np.shape(values)}: expected one number for each row"
+                    )
+                if values is not None:
+                    require_finite(self.name, part, np.asarray(values))
         return self
 
     def require_apart(self) -> None:

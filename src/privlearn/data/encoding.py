@@ -36,12 +36,15 @@ def encode_features(table: Table, schema: Schema) -> NDArray[np.float32]:
     return np.concatenate(parts, axis=1)
 
 
-def encode_target(table: Table, schema: Schema) -> NDArray[np.int64]:
-    """The label of every row: its target's position among the classes.
+def encode_target(table: Table, schema: Schema) -> NDArray[np.int64] | NDArray[np.float32]:
+    """The label of every row: its target's position among the classes; or the target as a number, within its bounds.
 
     Raises:
-        BadInput: the target's column is not there, or a cell holds none of the classes.
+        BadInput: the target's column is not there, or a cell holds none of the classes, or no number.
     """
+    if schema.target_bounds is not None:
+        column = Number(schema.target, *schema.target_bounds)
+        return _numbers(table, column, _column(table, schema.target), schema.missing)[:, 0]
     numbers = {name: label for label, name in enumerate(schema.classes)}
     labels = np.empty(len(cells := _column(table, schema.target)), dtype=np.int64)
     for row, cell in enumerate(cells):

@@ -37,6 +37,7 @@ def load(
     schema: str | Path | Schema | None = None,
     test: Any = None,
     public: bool = False,
+    target_bounds: tuple[float, float] | None = None,
 ) -> Dataset:
     """Load the data set called `name`, the .npz, .csv or .parquet file at that path, or a data frame.
 
@@ -50,17 +51,16 @@ def load(
         schema: what is declared of a table, or the TOML file that says so (docs/data.md); needed for a table.
         test: a table of the same columns to test on, a file or a data frame; not covered by any guarantee.
         public: whether you declare the rows public; an .npz may then have `x_test` without `y_test`.
+        target_bounds: the declared public range of targets that are numbers, in place of `classes`.
 
     Raises:
         BadInput: an unknown name, a missing file, or contents that can't be used.
     """
     given = {"classes=": classes, "value_range=": value_range, "schema=": schema, "test=": test}
+    given |= {"target_bounds=": target_bounds}
     declared = [option for option, value in given.items() if value is not None]
     if is_frame(name):
-        if classes is not None or value_range is not None:
-            raise BadInput(
-                "classes and ranges of a data frame come from its schema: leave out classes= and value_range="
-            )
+        _require_schemas("a data frame", {*declared})
         return replace(_load_table(name, schema, test), public=public)
     if not isinstance(name, str | Path):
         raise BadInput(
@@ -74,8 +74,10 @@ def load(
         return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
     if path.is_dir():
-        if schema is not None or test is not None:
-            raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {name}")
+        if schema is not None or test is not None or target_bounds is not None:
+            raise BadInput(
+                f"schema=, test= and target_bounds= go with a file: pack a CSV or Parquet file with them into {name}"
+            )
         return load_packed(path, classes, value_range, public=public)
     if path.suffix == ".npy":
         raise BadInput(
@@ -83,25 +85,34 @@ def load(
             "and y_test.npy, too), and give the folder. They are memory-mapped"
         )
     if path.suffix.lower() in _TABLES or schema is not None:
-        if classes is not None or value_range is not None:
-            raise BadInput(f"classes and ranges of {name} come from its schema: leave out classes= and value_range=")
+        _require_schemas(name, {*declared})
         return replace(_load_table(path, schema, test), public=public)
     if path.suffix != ".npz" and not path.exists():
         require_known(name)
     if test is not None:
         raise BadInput(f"test= goes with a CSV or Parquet file: put x_test and y_test into {name}")
-    if classes is None or value_range is None:
+    if (classes is None and target_bounds is None) or value_range is None:
         raise BadInput(
             f"for {name} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give classes=K and value_range=(LO, HI) (public knowledge, for example 0,255 for "
             "pixels)"
         )
-    count("classes", classes, least=2)
+    if classes is not None:
+        count("classes", classes, least=2)
     low, high = value_range
     require_range("the range of the inputs", low, high)
     note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-    arrays = read_npz(path, public=public)
-    return Dataset(**arrays, classes=classes, low=low, high=high, name=path.name, note=note, public=public).checked()
+    about: dict[str, Any] = {"name": path.name, "note": note, "public": public, "target_bounds": target_bounds}
+    return Dataset(**read_npz(path, public=public), classes=classes, low=low, high=high, **about).checked()
+
+
+def _require_schemas(name: str, declared: set[str]) -> None:
+    """Refuse what a table's schema says, and was declared beside it."""
+    if declared & {"classes=", "value_range=", "target_bounds="}:
+        raise BadInput(
+            f"classes and ranges of {name} come from its schema: leave out classes= and value_range=, and likewise "
+            "target_bounds="
+        )
 
 
 def load_features(path: Any, schema: str | Path | Schema) -> Dataset:
@@ -181,7 +192,8 @@ def _load_table(path: Any, schema: str | Path | Schema | None, test: Any) -> Dat
         parts |= {"x_test": encode_features(tested, schema), "y_test": encode_target(tested, schema)}
     return Dataset(
         **parts,
-        classes=len(schema.classes),
+        classes=len(schema.classes) or None,
+        target_bounds=schema.target_bounds,
         low=low,
         high=high,
         name=Path(table.name).name,

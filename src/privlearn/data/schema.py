@@ -132,6 +132,8 @@ class Category:
 
 #: A column to learn from.
 Column = Number | Date | Category
+#: What a target is: its classes, or the bounds of a number.
+_Target = tuple[tuple[str, ...], tuple[float, float] | None]
 
 
 @final
@@ -141,10 +143,11 @@ class Schema:
 
     Attributes:
         target: the column to predict.
-        classes: its values; a row's label is the position in this list.
+        classes: its values; a row's label is the position in this list. Empty where the target is a number.
         features: the columns to learn from, in the order in which their features come.
         missing: the texts that stand for a missing value, spaces around them left out.
         person: the column that says whose row it is, if persons are to be protected; private, and no feature.
+        target_bounds: the declared bounds of a target that is a number; those beyond count as these. None: of classes.
     """
 
     target: str
@@ -152,6 +155,7 @@ class Schema:
     features: tuple[Column, ...]
     missing: tuple[str, ...] = _MISSING
     person: str | None = None
+    target_bounds: tuple[float, float] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -165,13 +169,17 @@ class Schema:
         for column in columns:
             if not column.get("indicator", True):
                 del column["indicator"]
-        settled = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
+        settled: dict[str, Any] = {"features": columns, "classes": self.classes, "missing": sorted(set(self.missing))}
+        settled |= {} if self.target_bounds is None else {"target_bounds": self.target_bounds}
         return hashlib.sha256(json.dumps(settled, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """All that settles the meaning of features and labels, as a schema file says it; `from_json` reads it."""
         columns: dict[str, Any] = {column.name: column.stated() for column in self.features}
-        target = {self.target: {"kind": "target", "classes": list(self.classes)}}
+        stated: dict[str, Any] = {"classes": list(self.classes)}
+        if self.target_bounds is not None:
+            stated = dict(zip(("low", "high"), self.target_bounds, strict=True))
+        target = {self.target: {"kind": "target", **stated}}
         return {"target": self.target, "missing": list(self.missing), "columns": columns | target}
 
     @classmethod
@@ -271,7 +279,7 @@ class _Reader:
                 f"target is {_quoted(target)}", f"one of the columns: {', '.join(map(_quoted, [*columns][:12]))}"
             )
         features: list[Column] = []
-        classes: tuple[str, ...] = ()
+        of_target: _Target = ((), None)
         for name, stated in columns.items():
             column = self._column(name, stated, missing)
             if not isinstance(column, tuple):
@@ -282,7 +290,7 @@ class _Reader:
                     'kind = "target" for the target, and for no other column',
                 )
             if isinstance(column, tuple):
-                classes = column
+                of_target = column
         if not features:
             raise self.refusal("the target is its only column", "at least one column to learn from")
         person = settings.get("person")
@@ -290,10 +298,11 @@ class _Reader:
             raise self.refusal(
                 f"person is {_quoted(person)}", "the name of a column that is neither a feature nor the target"
             )
-        return Schema(target, classes, tuple(features), missing, person)
+        classes, bounds = of_target
+        return Schema(target, classes, tuple(features), missing, person, bounds)
 
-    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | tuple[str, ...]:
-        """A feature, or the target's classes."""
+    def _column(self, name: str, stated: Any, missing: tuple[str, ...]) -> Column | _Target:
+        """A feature, or the target's classes or bounds."""
         place = f"column {_quoted(name)}"
         if name != name.strip():
             raise self.refusal(f"{place} has spaces around its name", "none; those in a file's header are left out too")
@@ -320,9 +329,14 @@ class _Reader:
             case "category":
                 self._only(place, stated, ("kind", "categories"))
                 return Category(name, self._names(place, stated, "categories", 1, missing))
+            case "target" if "classes" not in stated and {"low", "high"} & set(stated):
+                self._only(place, stated, ("kind", "low", "high"))
+                low, high = (self._number(place, stated, key) for key in ("low", "high"))
+                require_range(f"the range of {place} in the schema {self._name}", low, high)
+                return (), (low, high)
             case "target":
                 self._only(place, stated, ("kind", "classes"))
-                return self._names(place, stated, "classes", 2, missing)
+                return self._names(place, stated, "classes", 2, missing), None
         raise self.refusal(
             f"kind of {place} is {_quoted(stated.get('kind'))}", '"number", "date", "category" or "target"'
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privlearn.descent.choices import REGRESSION
 from privlearn.transforms.specs import Centre
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ def is_table(request: TrainRequest, facts: Facts) -> bool:
     plain = request.model == "linear" and len(facts.shape) == 1 and facts.low is not None and not facts.front
     plain &= request.pca is None and request.select is None and request.augmentation is None
     return plain and request.normalise is None
+
+
+def clip_norm(request: TrainRequest, facts: Facts, usual: float) -> float:
+    """The clipping norm of a linear classifier of a table's rows; else the usual one."""
+    return CLIP_NORM if is_table(request, facts) and request.task != REGRESSION else usual
 
 
 def centred(request: TrainRequest, facts: Facts) -> tuple[Centre, ...]:

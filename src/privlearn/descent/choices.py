@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from privlearn._checks import between
+from privlearn._checks import between, one_of
 from privlearn.accounting.budget import Budget
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.errors import BadInput
@@ -17,6 +17,8 @@ from privlearn.transforms.pca import components_of
 if TYPE_CHECKING:
     from privlearn.clipping.augmentation import Augmentation
 
+#: What is learned.
+CLASSIFICATION, REGRESSION = "classification", "regression"
 #: The largest share of a label that may be spread over all classes.
 MOST_SMOOTHING = 0.99
 
@@ -27,6 +29,7 @@ class TrainRequest:
     """What was chosen of a run of DP-SGD. A field left at its default is chosen by rule (`settle`).
 
     Attributes:
+        task: `classification`, or `regression` for targets that are numbers; None: as the data say.
         epsilon: the target, for everything together; or `rho`, or the noise itself, `noise_multiplier`.
         delta: belongs to epsilon; below one over the number of examples.
         rho: the target in zero-concentrated DP.
@@ -106,9 +109,16 @@ class TrainRequest:
     microbatch: int | None = None
     device: str | None = None
     precision: str = "float32"
+    task: str | None = None
     post_processing: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.task is not None:
+            one_of("task", self.task, (CLASSIFICATION, REGRESSION))
+        if self.task == REGRESSION:
+            for name in ("label_smoothing", "select", "temperature"):
+                if getattr(self, name):
+                    raise BadInput(f"{name} is for classes, and the targets are numbers: leave it out")
         self._read_pca()
         if self.normalise not in (None, "none") and (self.select is not None or self.pca is not None):
             other = "select=M" if self.select is not None else f"pca={self.pca} (or features='pca:{self.pca}')"

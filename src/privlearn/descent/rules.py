@@ -17,7 +17,7 @@ from privlearn.accounting import zcdp
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import clips
 from privlearn.descent import centring
-from privlearn.descent.choices import TrainRequest
+from privlearn.descent.choices import REGRESSION, TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.runs import post_processing
@@ -28,10 +28,9 @@ from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
 from privlearn.transforms.specs import Centre, RowNorm, usual
 
-#: Epochs where nothing else is said, and where the target is so large that there is little noise.
-EPOCHS = 30
+EPOCHS = 30  # where nothing else says how many, and where the target is so large that there is little noise
 _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
-#: Small, so that nearly every gradient is clipped: the learning rate then works at any scale of the loss.
+#: Clipping norm. Small, so that nearly every gradient is clipped: the rate then works at any scale of the loss.
 CLIP_NORM = 0.1
 
 #: Built-in networks whose scores come from a last linear layer.
@@ -43,10 +42,11 @@ SELECT_SHARE = 0.2
 
 _ADAPTIVE_RATE = 0.015
 #: The noise that may gather in a weight over a run, before the learning rate decays.
-_GATHERED = 0.3
-_GATHERED_LINEAR = 0.6
+_GATHERED, _GATHERED_LINEAR = 0.3, 0.6
 #: For a linear model on features of mean 0 and variance 1: the noise that may gather in a score of an example.
 GATHERED_IN_SCORES = 5.0
+#: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets' range: values are met.
+_OF_VALUES = 0.3
 #: Below this noise multiplier the noise no longer limits the learning rate.
 _LEAST_NOISE = 1.0
 
@@ -70,6 +70,7 @@ class Facts:
         numbers: how many numbers there are in a row behind those.
         high: the declared upper bound, as `low`.
         feature_names: of the numbers in a row, where the data name them.
+        target_bounds: the declared bounds of targets that are numbers; None: they are classes.
     """
 
     examples: int
@@ -80,6 +81,7 @@ class Facts:
     numbers: int = 0
     high: object = None
     feature_names: tuple[str, ...] = ()
+    target_bounds: tuple[float, float] | None = None
 
     @property
     def features(self) -> str | None:
@@ -134,7 +136,9 @@ class Settled:
         if self.request.learning_rate is not None:
             return positive("the learning rate", self.request.learning_rate)
         norm = public_norm(self.plan, self.facts)
-        return learning_rate(optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm)
+        rate = learning_rate(optimizer, self.plan, self.facts.examples, self.request.model, initial_norm, norm)
+        values = self.request.task == REGRESSION and optimizer == "SGD"
+        return min(_OF_VALUES * rate, 1 / self.plan.clip.clip_norm) if values else rate
 
     def settings(self, optimizer: str, initial_norm: float) -> Iterator[Setting]:
         """Every setting, the learning rate being for initial weights of that norm."""
@@ -208,7 +212,8 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     Raises:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
-    plan = draft(request, facts.examples, centring.CLIP_NORM if centring.is_table(request, facts) else CLIP_NORM)
+    request = request if facts.target_bounds is None else replace(request, task=REGRESSION)  # or refused
+    plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
     made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
     plan = replace(plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request))
     target = request.target
@@ -292,7 +297,7 @@ def _solve(request: TrainRequest, plan: Plan, examples: int) -> Plan:
 def usual_features(request: TrainRequest, facts: Facts) -> str | None:
     """The spec of the public features that are usual in front of a linear model that nothing else precedes."""
     plain = request.model == "linear" and request.normalise in (None, "none")
-    plain &= request.pca is None and request.select is None
+    plain &= request.pca is None and request.select is None and facts.target_bounds is None
     signal = facts.examples * (request.epsilon or math.inf)
     return usual(facts.shape, facts.low, signal) if plain else None
 
@@ -335,7 +340,7 @@ def _temperature(request: TrainRequest) -> Temperature | None:
     if request.temperature is not None and request.temperature != 0:
         share = probability("temperature", request.temperature, open_top=True)
         return Temperature(_noise_for(request, share, "temperature"))
-    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target is not None
+    usual = request.model.partition(":")[0] in _CLASSIFIERS and request.target and request.task != REGRESSION
     if request.temperature == 0 or not usual or request.noise_multiplier is not None:  # a noise that is given stays
         return None
     return Temperature(_noise_for(request, SHARE, "temperature"))
@@ -420,9 +425,8 @@ def learning_rate(
 
     Plain SGD adds noise of standard deviation rate x clip_norm x noise_multiplier / batch to a weight in each step; the
     rate is set so that this gathers to 0.3 over the run (0.6 for a linear model, which is convex; where the norm of its
-    rows is public, so that it gathers to 5 in the score of a row). Networks other than
-    fully connected ones, whose weights are shared or normalised, never step further than their initial weights are
-    long. Adaptive optimizers, whose steps do not scale with the gradient, get a constant.
+    rows is public, so that it gathers to 5 in the score of a row). Networks other than fully connected ones never step
+    further than their initial weights are long. Adaptive optimizers get a constant.
 
     Args:
         optimizer: the name of a class of torch.optim.

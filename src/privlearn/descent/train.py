@@ -15,7 +15,7 @@ from torch import nn
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.choices import TrainRequest
+from privlearn.descent.choices import CLASSIFICATION, REGRESSION, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Facts, Settled, settle, usual_features
 from privlearn.errors import BadInput
@@ -43,14 +43,14 @@ def train(
     validation: Dataset | None = None,
     **choices: Any,
 ) -> Result:
-    """Train a classifier at a target, choosing everything else by rule: as `privlearn train`, with the same weights.
+    """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`, the same weights.
 
     Guarantee: as that of `pv.dpsgd`, at most the target, for add/remove neighbours where `examples` is declared, else
     for zero-out ones, unless `adjacency` says otherwise. The rules (docs/defaults.md) look at public numbers alone, so
     they cost nothing, where a search would.
 
     Args:
-        dataset: with declared classes, and bounds if there are any.
+        dataset: with declared classes, or bounds of the targets, and bounds of the rows if there are any.
         epsilon: the target, unless `rho` or `noise_multiplier` is among the choices.
         delta: its other half; below one over the number of examples.
         model: `linear`, `mlp:100`, `cnn`, or `package.module:function`.
@@ -63,7 +63,8 @@ def train(
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
-            `learning_rate`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch` and more.
+            `learning_rate`, `task`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch`
+            and more.
             Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
 
     Returns:
@@ -73,8 +74,12 @@ def train(
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
             refuses.
     """
-    if not isinstance(dataset, Dataset) or dataset.classes is None:
-        raise BadInput("train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...)")
+    if not isinstance(dataset, Dataset) or (dataset.classes is None and dataset.target_bounds is None):
+        raise BadInput(
+            "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...); for numbers "
+            "target_bounds=(low, high) in place of classes"
+        )
+    require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     return fit(
         settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
@@ -102,6 +107,21 @@ def settle_for(dataset: Dataset, **choices: Any) -> tuple[Settled, Dataset]:
     return settle(request, facts_of(dataset, request.examples, front)), dataset
 
 
+def require_task(task: str | None, data: Dataset) -> None:
+    """Refuse a task that the targets do not suit.
+
+    Raises:
+        BadInput: regression without bounds of the targets, or classification with them.
+    """
+    if task == REGRESSION and data.target_bounds is None:
+        raise BadInput(
+            f"the task is regression, and no bounds of the targets of {data.name} are declared: give "
+            "target_bounds=(low, high), or in the schema low and high of the target"
+        )
+    if task == CLASSIFICATION and data.classes is None:
+        raise BadInput(f"the task is classification, and the targets of {data.name} are numbers: leave out the task")
+
+
 def _require_known(choices: Iterable[str]) -> None:
     known = [*(field.name for field in fields(TrainRequest) if field.name != "post_processing"), *ROWS]
     unknown = next((name for name in choices if name not in known), None)
@@ -114,8 +134,9 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     shape = tuple(np.shape(data.x)[1:])
     numbers = math.prod(shape_after(front, shape))
     return Facts(
-        declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names
-    )
+        declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
+        data.target_bounds,
+    )  # fmt: skip
 
 
 def fit(
@@ -133,9 +154,10 @@ def fit(
 
     Args:
         settled: everything that is to be known beforehand.
-        data: what `settled` was settled for; without classes its targets are one number for each row.
+        data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to [-1, 1], and the
+            model gives numbers in their units.
         streams: the random streams, which the initial weights are drawn from, too.
-        loss: one value for each example; None: cross-entropy, or half the squared error where there are no classes.
+        loss: one value for each example; None: cross-entropy. Where targets have bounds it is half the squared error.
         ledger: what to charge.
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in.
@@ -144,13 +166,20 @@ def fit(
     Raises:
         BadInput: as `pv.dpsgd` does.
     """
-    request, classes = settled.request, data.classes or 1
-    if loss is None and data.classes is None:
-        loss = squared_error
+    request, classes, bounds = settled.request, data.classes or 1, data.target_bounds
+    if bounds is not None:
+        data, loss = _scaled(data, bounds), squared_error
     size = tuple(np.shape(data.y)[1:])
+
+    def built(shape: tuple[int, ...]) -> nn.Module:
+        made = network(request.model, shape, classes, streams, size)
+        if bounds is not None:
+            _last(made)
+        return made
+
     result = dpsgd(
         settled.plan,
-        lambda shape: network(request.model, shape, classes, streams, size),
+        built,
         loss or nn.CrossEntropyLoss(reduction="none", label_smoothing=request.label_smoothing or 0.0),
         data,
         optimizer=optimizer_of(settled),
@@ -166,7 +195,42 @@ def fit(
         validation=validation,
         **request.post_processing,
     )
+    if bounds is not None:
+        low, high = bounds
+        _rescale(result.model, (high - low) / 2, (high + low) / 2)
+        stated = {"target_bounds": [low, high]}
+        result = replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
     return replace(result, model_spec=request.model, classes=classes)
+
+
+def _scaled(data: Dataset, bounds: tuple[float, float]) -> Dataset:
+    """The data with targets clipped to their bounds, and scaled to [-1, 1]."""
+    low, high = bounds
+    middle, half = (low + high) / 2, (high - low) / 2
+    y = np.asarray(data.y, dtype=np.float64).clip(low, high)
+    return replace(data, y=((y - middle) / half).astype(np.float32), target_bounds=None)
+
+
+def _last(model: nn.Module) -> nn.Linear:
+    """The last layer, whose outputs can be rescaled.
+
+    Raises:
+        BadInput: it is not linear.
+    """
+    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    if not isinstance(last, nn.Linear) or last.bias is None:
+        raise BadInput(
+            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
+        )
+    return last
+
+
+def _rescale(model: nn.Module, scale: float, shift: float) -> None:
+    """Multiply the output of a released network and add to it, in its last layer: post-processing."""
+    last = _last(model)
+    with torch.no_grad():
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
 
 
 def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -51,6 +51,7 @@ _SCALED = (
     "Scores add up to 1. They were divided by a temperature that was fitted to the training data, as a release of its "
     "own, so that they are estimates of probabilities."
 )
+_VALUES = "Predictions are numbers in the units of the target, within its declared bounds."
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
 
 
@@ -100,7 +101,7 @@ def write(
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
-        _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
+        _VALUES if "target_bounds" in facts else _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
@@ -275,6 +276,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "noise_multipliers": _noise_multipliers,
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
+    "target_bounds": lambda stated, _: iter([("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]),
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,

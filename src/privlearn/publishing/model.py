@@ -76,9 +76,20 @@ def parse(content: bytes) -> dict[str, Any]:
         raise BadInput(f"transforms in {CONFIG} is no list of at most {_MOST_TRANSFORMS}: get an unchanged copy")
     for part in transforms:
         _require_transform(part)
+    _require_bounds(data)
     if "table" in data and Schema.from_json(data["table"], CONFIG).digest != data.get("schema"):
         raise BadInput(f"table in {CONFIG} is not the one of its digest: get an unchanged copy")
     return data
+
+
+def _require_bounds(data: dict[str, Any]) -> None:
+    """Refuse bounds of targets that are no two numbers, the smaller first, of a model with one output."""
+    if "target_bounds" not in data:
+        return
+    bounds: Any = data["target_bounds"]
+    numbers = isinstance(bounds, list) and all(type(bound) in (int, float) and abs(bound) < 1e30 for bound in bounds)
+    if not numbers or len(bounds) != 2 or not bounds[0] < bounds[1] or data["classes"] not in (None, 1):
+        raise BadInput(f"target_bounds in {CONFIG} is {str(bounds)[:60]}: get an unchanged copy")
 
 
 def _require_transform(part: Any) -> None:
@@ -203,6 +214,7 @@ class PublishedModel(Described, nn.Sequential):
         classes: how many there are.
         schema: of the table that it was trained on, which `predict` reads data frames by; None if it was none.
         class_names: what the classes are called, as the schema says; empty if it does not.
+        target_bounds: the bounds of the values that it predicts, where they were declared.
         verification: what `verify` says of the folder, with its guarantee.
         config: what else the folder says of how the model is built.
     """
@@ -213,14 +225,16 @@ class PublishedModel(Described, nn.Sequential):
         self.classes: int | None = config["classes"]
         self.schema = Schema.from_json(config["table"], CONFIG) if "table" in config else None
         self.class_names = () if self.schema is None else self.schema.classes
+        self.target_bounds: list[float] | None = config.get("target_bounds")
         self.verification, self.config = verification, dict(config)
         self.eval()
 
     def _summary(self) -> Summary:
-        classes = "" if self.classes is None else f", {self.classes} classes"
+        classes = "" if self.classes is None else f", {self.classes} classes" if self.classes > 1 else ", values"
         shape, (guarantee, *more) = self.input_shape, self.verification._summary().rows
         made = f"{', '.join(type(module).__name__ for module in self)}, for rows of shape {shape}{classes}"
         use = "model.predict(rows) gives classes, model.predict_proba(rows) probabilities, model(rows) scores"
+        use = "model.predict(rows) gives values" if self.classes == 1 else use
         return Summary(
             "PublishedModel: its folder agrees with its certificate",
             [("model", made), guarantee, *more[:2], ("use", use)],
@@ -238,7 +252,7 @@ class PublishedModel(Described, nn.Sequential):
     def predict(self, x: Any) -> Any:
         """The class with the highest score, of each row of `x` (of each voxel, where the model makes maps).
 
-        A model with one output predicts a value: that is given as it is.
+        A model with one output predicts a value: that is given in the units of the target, within its declared bounds.
 
         Args:
             x: rows of shape (rows, *input_shape), or one row: a tensor, an array, or lists of numbers. Where the model
@@ -247,18 +261,23 @@ class PublishedModel(Described, nn.Sequential):
 
         Returns:
             Classes, whole numbers from 0, or values: one for each row, shape (rows,); of one row a single one. For a
-            data frame an array of the classes' names.
+            data frame an array of the classes' names, or of values.
 
         Raises:
             BadInput: rows of another shape, or a data frame whose columns or cells do not suit the schema.
         """
         if is_frame(x):
-            return np.array(self.class_names)[self.predict(self._features(x)).numpy()]
+            predicted = self.predict(self._features(x)).numpy()
+            return np.array(self.class_names)[predicted] if self.class_names else predicted
         rows = self._tensor(x)
         one = tuple(rows.shape) == self.input_shape
         scores: Tensor = self(rows[None] if one else rows)
-        predicted = scores[:, 0] if self.classes == 1 else scores.argmax(1)
+        predicted = self.values(scores) if self.classes == 1 else scores.argmax(1)
         return predicted[0] if one else predicted
+
+    def values(self, outputs: Tensor) -> Tensor:
+        """The predicted values, shape (rows,), of what a model with one output gives."""
+        return outputs[:, 0] if self.target_bounds is None else outputs[:, 0].clamp(*self.target_bounds)
 
     @torch.no_grad()
     def predict_proba(self, x: Any) -> Any:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
-import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
@@ -17,10 +16,8 @@ from privlearn.boosting.plan import BoostingPlan
 from privlearn.descent.train import fit as fit_by_descent
 from privlearn.descent.train import settle_for
 from privlearn.errors import BadInput
-from privlearn.runs.result import Result
 from privlearn.sklearn.estimator import ADJACENCY, NO_TARGET_BOUNDS, Array, NetworkEstimator, PrivateClassifier, pair
 from privlearn.statistics.regression import RidgePlan, ridge
-from privlearn.streams import Streams
 
 #: The norm that rows of numbers in [-1, 1] are clipped to for sums of products, over the root of their length: few rows
 #: are longer, and those that are bias the slopes.
@@ -191,43 +188,22 @@ class DPRegressor(PrivateRegressor):
 
     def fit(self, X: Any, y: Any) -> DPRegressor:
         """Train on rows of numbers, shape (rows, features), and targets, (rows,). Errors as of `DPClassifier.fit`."""
-        X, y, (low, high), reasons = self._targets(X, y)
-        middle, half = (low + high) / 2, (high - low) / 2
-        scaled = ((y.clip(low, high) - middle) / half).astype(np.float32)
+        X, y, self._range, reasons = self._targets(X, y)
+        data = replace(self._dataset(X, y), target_bounds=self._range)
         settled, data = settle_for(
-            self._dataset(X, scaled), epsilon=self.epsilon, delta=self.delta, model=self.model,
-            **self._options(features="raw", temperature=0.0),
-        )  # fmt: skip
-
-        def release(ledger: Ledger, streams: Streams) -> Result:
-            result = fit_by_descent(settled, data, streams, ledger=ledger)
-            _rescale(result.model, half, middle)
-            return replace(result)  # of the weights as they are now
-
-        result = self._release(settled.plan, reasons, release)
-        self._range = low, high
+            data, epsilon=self.epsilon, delta=self.delta, model=self.model, **self._options(features="raw")
+        )
+        result = self._release(
+            settled.plan,
+            reasons,
+            lambda ledger, streams: fit_by_descent(settled, data, streams, ledger=ledger),
+        )
         self._keep(result.model)
         return self
 
     def predict(self, X: Any) -> Array:
         """Targets within their bounds, shape (rows,)."""
         return np.asarray(self._outputs(X)[:, 0].numpy()).clip(*self._range)
-
-
-def _rescale(model: torch.nn.Module, scale: float, shift: float) -> None:
-    """Multiply the output of a released network and add to it, in its last layer: post-processing.
-
-    Raises:
-        BadInput: the last layer is not linear.
-    """
-    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
-    if not isinstance(last, torch.nn.Linear) or last.bias is None:
-        raise BadInput(
-            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
-        )
-    with torch.no_grad():
-        last.weight.mul_(scale)
-        last.bias.mul_(scale).add_(shift)
 
 
 @final
