@@ -215,3 +215,25 @@ def test_steps_of_architectures(architectures: ModuleType) -> None:
     lines = steps.table([replace(row, peak_mib=2.0) for row in rows if row.variant != steps.HOOKS]).splitlines()
     assert lines[2].startswith("| ViT, time | ")
     assert lines[3] == "| ViT, memory | 2 MiB | 1.00 | 1.00 | not right | 1.00 |"
+
+
+def test_the_page_on_size_has_the_table_that_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it says what the code does: sums in double precision, twice, and as many normal numbers as parameters."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    scale = importlib.import_module("scale")
+    page = (ROOT / "docs" / "scale.md").read_text("utf-8")
+    assert "\n".join(scale.table(scale.Rates())) in page
+    one, many = (scale.step(10**6, ranks, scale.Rates()) for ranks in (1, 8))
+    assert (one["traffic"], many["traffic"]) == (0, 14e6)
+    assert (one["seconds"]["noise"], many["noise by shards"]) == (0.01, 0.00125)
+
+
+def test_training_from_a_packed_table_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    table = importlib.import_module("big_table")
+    table.write(tmp_path / "table.parquet", 3000, 5)
+    table.pack(tmp_path / "table.parquet", tmp_path / "packed", 5)
+    disk, memory = (table.train(tmp_path / "packed", 3, in_memory=own) for own in (False, True))
+    assert disk["weights"] == memory["weights"]
+    assert min(disk["seconds_a_step"], memory["seconds_a_step"]) > 0

@@ -79,3 +79,20 @@ def test_files_that_lack_something_say_what(capsys: pytest.CaptureFixture[str], 
         code.write_text(text)
         assert main(["audit", "--code", str(code)]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_an_installation_checks_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check's outcome as it comes; the exit code says whether all hold."""
+    assert main(["selfcheck", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"]
+    assert len(answer["checks"]) >= 10
+    monkeypatch.setattr("privlearn.auditing.installation._CHECKS", (_that_fails,))
+    assert main(["selfcheck"]) == 1
+    said = capsys.readouterr().out
+    assert "noise is missing" in said
+    assert "Do not train on private data" in said
+
+
+def _that_fails() -> str:
+    raise AssertionError("noise is missing")

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -18,8 +19,11 @@ from privlearn.data import dataset, pack, tables
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import FetchedRows, TensorRows
 from privlearn.data.schema import Category, Number, Schema
+from privlearn.descent import task
 from privlearn.descent.task import Task
 from privlearn.errors import BadInput
+from privlearn.sampling import Poisson
+from privlearn.world import World
 from tests.support.checks import check, must_raise
 
 SCHEMA = Schema(
@@ -121,6 +125,10 @@ def check_chunks_of_arrays_are_packed_as_declared() -> None:
             [(x, y + 1)], [(x, y[:-1])], [(x[:5], y[:5]), (x[:5, :2], y[:5])], [(x * np.inf, y)], [x], [], 5,
         )):  # fmt: skip
             must_raise(BadInput, lambda chunks=chunks, number=number: pack(chunks, path / f"{number}", **given))
+        numbers: dict[str, Any] = {"target_bounds": (0, 2), "value_range": (-1, 1)}
+        for own in (pv.load(pack([(x, y)], path / "numbers", **numbers)),):
+            assert (own.classes, own.target_bounds, own.y.dtype) == (None, (0, 2), np.float32)
+        must_raise(BadInput, lambda: pack([(x, np.full(50, np.inf))], path / "infinite", **numbers))
         must_raise(BadInput, lambda: pack([(x, y)], path / "undeclared", classes=3))
         must_raise(BadInput, lambda: pack(path / "packed", path / "again"))
 
@@ -229,8 +237,8 @@ def check_rows_on_disk_are_not_read_into_memory() -> None:
         sizes: list[int] = []
         made = Task.__init__
 
-        def measured(task: Task, *given: Any, **more: Any) -> None:
-            made(task, *given, **more)
+        def measured(self: Task, *given: Any, **more: Any) -> None:
+            made(self, *given, **more)
             sizes.append(tracemalloc.get_traced_memory()[1] if tracemalloc.is_tracing() else 0)
             raise KeyboardInterrupt
 
@@ -259,3 +267,27 @@ def check_twins_among_many_rows_are_estimated() -> None:
                 estimated = dataset.overlap(own, rows)
                 assert estimated[0] == copies
                 assert abs(estimated[1] - twins) < 0.05
+
+
+@check
+def check_a_process_reads_its_own_rows_ahead() -> None:
+    """Not those of the others that it trains with."""
+
+    class Half(World):
+        def own(self, examples: Any) -> Any:
+            return examples[examples % 2 == 0]
+
+    with folder() as path:
+        mapped, _ = on_disk(path)
+        rows, read, at = TensorRows((mapped.x, mapped.y)), [], TensorRows.fetch
+
+        def watched(own: TensorRows, places: torch.Tensor) -> Any:
+            read.extend(places.tolist())
+            return at(own, places)
+
+        drawn = enumerate(Poisson(0.1).draw(300, np.random.default_rng(0)))
+        some: Any = SimpleNamespace(indexed=rows, rows=rows, persons=None, row_key=lambda epoch, step: b"")
+        with mock.patch.object(TensorRows, "fetch", watched):
+            samples = [sample for _, sample, _ in task._with_rows(drawn, some, 0, Half())]
+        wanted = np.concatenate([sample.indices for sample in samples])
+        assert sorted(read) == sorted(wanted[wanted % 2 == 0].tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privlearn.data import dataset, packed, rows, tables
+from privlearn.descent import task
 from tests.support.mutant import Mutant, suite_of
 
 PACKED, REFUSED = "check_packed_rows_are_the_rows_that_are_read", "check_what_can_not_be_packed_is_refused_with_its_row"
@@ -28,6 +29,8 @@ MUTANTS = [
            "for indices in list(batches):", "check_few_batches_are_drawn_ahead"),
     Mutant("all rows are looked at together", dataset.require_finite, "_AT_ONCE", "len(values)",
            "check_rows_on_disk_are_not_read_into_memory"),
+    Mutant("a process reads the rows of all", task._with_rows, "world.own(sample.indices)", "sample.indices",
+           "check_a_process_reads_its_own_rows_ahead"),
     Mutant("twins are counted among the rows that are asked", dataset.overlap, "for value in _hashes(second, kind) if",
            "for value in asked if", "check_twins_among_many_rows_are_estimated"),
 ]  # fmt: skip

@@ -19,11 +19,11 @@ from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
+from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
 from privlearn.mechanisms import release
 from privlearn.runs import ranks
 from privlearn.runs.ranks import Ranks
-from privlearn.runs.session import TrainingSession
 from privlearn.streams import Streams
 from privlearn.temperature import Temperature
 from tests.ranks.threads import Threads, outcomes, together
@@ -31,7 +31,7 @@ from tests.runs.checks_resuming import Stopped, number
 from tests.support.checks import check, must_raise
 from tests.support.nets import cross_entropy
 
-ROWS = 40
+ADD_REMOVE, ROWS = Adjacency.ADD_REMOVE, 40
 
 
 def rows(count: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -359,8 +359,9 @@ def check_sums_have_the_same_bits() -> None:
     sums = [together(size, work) for size in (1, 2, 4, 8)]
     assert len({own for every in sums for own in every}) == 1
     np.testing.assert_allclose(np.frombuffer(sums[0][0]), made_up.sum(0), rtol=0, atol=1e-7)
-    session = TrainingSession(plan(), None, None, None, world=Ranks(0, 1))
-    assert session.fast_kernels is False
+    clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=Ranks(0, 1))
+    products: Any = clipper._kernels
+    assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
 
 
 @check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.clipping import gradients
+from privlearn.clipping import gradients, kernels
 from privlearn.descent import dpsgd, task
 from privlearn.publishing import publish
 from privlearn.runs import ranks, session
@@ -49,8 +49,7 @@ MUTANTS = [
            "zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)", SUMS),
     Mutant("sums of shards are in single precision", ranks.Ranks.parts, "total.flatten().double()",
            "total.flatten().float()", SUMS),
-    Mutant("fast products, which depend on the batches before", session.TrainingSession.fast_kernels,
-           "False if self.world.sharded else None", "None", SUMS),
+    Mutant("fast products, which depend on the batches before", kernels.kernels, " if fitted else 0", "", SUMS),
     # Ledgers
     Mutant("the first process's ledger is charged last", ranks.Ranks.in_turn,
            "self.once(lambda: own.append(action()), what)",

@@ -64,9 +64,10 @@ MUTANTS = [
     # Rows by index
     Mutant("checkpoints run ahead of the steps", task.Epoch._drawn,
            "drawn = session.drawn(self.number, self.noise_multiplier, task.present)\n"
-           "    for step, sample, rows in _with_rows(drawn, task, self.number):\n        session.keep(step)\n",
+           "    for step, sample, rows in _with_rows(drawn, task, self.number, session.world):\n"
+           "        session.keep(step)\n",
            "drawn = session.batches(self.number, self.noise_multiplier, task.present)\n"
-           "    for step, sample, rows in _with_rows(drawn, task, self.number):\n", AHEAD),
+           "    for step, sample, rows in _with_rows(drawn, task, self.number, session.world):\n", AHEAD),
     Mutant("workers draw from the caller", dataset_rows.DatasetRows.ahead, "generator=torch.Generator()",
            "generator=None",
            "check_workers_draw_nothing_from_the_caller"),

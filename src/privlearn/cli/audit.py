@@ -1,4 +1,4 @@
-"""`privlearn audit`: attack a release, and say what that proves about epsilon."""
+"""`privlearn audit` and `selfcheck`: attack a release, and say what that proves; check this installation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import runpy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from privlearn.accounting.guarantee import Adjacency
-from privlearn.auditing import Audit, audit, audit_training, distinguish
+from privlearn.auditing import Audit, audit, audit_training, distinguish, selfcheck
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.errors import BadInput
@@ -139,3 +140,19 @@ def _write(report: Audit, out: Path) -> None:
         out.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
     else:
         out.write_text(report.to_markdown(), encoding="utf-8")
+
+
+def check_installation(request: Request) -> int:
+    """Print the outcome of each check of `privlearn selfcheck` as it comes; 1 if one fails."""
+    outcomes = []
+    for outcome in selfcheck():
+        outcomes.append(outcome)
+        if not request.json:
+            mark = "[green]ok[/]    " if outcome.ok else "[red bold]failed[/]"
+            screen.answers.print(f"{mark} {outcome.name}: {screen.plain(outcome.detail)} ({outcome.seconds:.1f} s)")
+    ok = all(outcome.ok for outcome in outcomes)
+    if request.json:
+        screen.print_json({"ok": ok, "checks": [asdict(outcome) for outcome in outcomes]})
+    elif not ok:
+        screen.answers.print("[red bold]Do not train on private data with this installation.[/]")
+    return 0 if ok else 1

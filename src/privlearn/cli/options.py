@@ -22,6 +22,7 @@ COMMANDS = {
     "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
+    "selfcheck": "check this installation: known answers, noise, clipping, a release; under a minute",
     "reproduce": "a table or figure of a paper, its numbers beside ours",
     "data": "the named data sets; a template for a table's schema; tables packed for training from disk",
 }

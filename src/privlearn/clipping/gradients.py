@@ -148,7 +148,7 @@ class ClippedGradients:
         self._rows = rows
         self._copies = (1 if rows is None else rows.shape[1]) * self._views.copies
         self._autocast, self._loss = autocast, loss
-        self._kernels = kernels(fast_kernels)
+        self._kernels = kernels(fast_kernels, fitted=not world.sharded)  # or sums depend on the batches before
         layers = [name.rpartition(".")[0] for name in self.parameters]
         self._layers = sorted(set(layers))
         self._layer_of = dict(zip(self.parameters, map(self._layers.index, layers), strict=True))

@@ -23,8 +23,8 @@ class Kernels:
 
     def __init__(self) -> None:
         self.scratch = Scratch()
-        #: Numbers of rows that the products are fitted to.
-        self.met: set[int] = set()
+        #: Numbers of rows that oneDNN is given as they are, and how many: each has a product of a megabyte compiled.
+        self.met, self.most = set[int](), 8
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weight^T + bias, over the last dimension."""
@@ -66,8 +66,6 @@ class _OneDNN(Kernels):
 
     #: Multiplications below which the call costs more than it saves.
     least = 1 << 22
-    #: Numbers of rows that are given to oneDNN as they are: it compiles a product for each, and keeps a megabyte of it.
-    most = 8
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._suits(x, weight, x.numel() * len(weight)):
@@ -143,9 +141,11 @@ def _probe(threads: int) -> bool:
         return False
 
 
-def kernels(fast: bool | None = None) -> Kernels:
-    """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster."""
-    return _OneDNN() if (_probe(torch.get_num_threads()) if fast is None else fast) else Kernels()
+def kernels(fast: bool | None = None, *, fitted: bool = True) -> Kernels:
+    """The products to use: oneDNN's or not, or, by default, whichever a probe finds faster; `fitted` to batches met."""
+    chosen = _OneDNN() if (_probe(torch.get_num_threads()) if fast is None else fast) else Kernels()
+    chosen.most = chosen.most if fitted else 0
+    return chosen
 
 
 #: Bytes from which memory is kept; smaller blocks stay with the allocator anyway.

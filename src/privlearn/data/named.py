@@ -74,11 +74,9 @@ def load(
         return replace(_load_named(name, data_dir), public=public)
     path = Path(name)
     if path.is_dir():
-        if schema is not None or test is not None or target_bounds is not None:
-            raise BadInput(
-                f"schema=, test= and target_bounds= go with a file: pack a CSV or Parquet file with them into {name}"
-            )
-        return load_packed(path, classes, value_range, public=public)
+        if schema is not None or test is not None:
+            raise BadInput(f"schema= and test= go with a CSV or Parquet file: pack them with it into {name}")
+        return load_packed(path, classes, value_range, target_bounds, public=public)
     if path.suffix == ".npy":
         raise BadInput(
             f"{name} holds one array, and inputs and targets are needed: put x.npy and y.npy into a folder (x_test.npy "

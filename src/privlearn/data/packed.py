@@ -42,6 +42,7 @@ def pack(
     test: Any = None,
     classes: int | None = None,
     value_range: tuple[float, float] | None = None,
+    target_bounds: tuple[float, float] | None = None,
     say: Say = lambda rows: None,
 ) -> Path:
     """Write the rows of `source` into the folder `out`, from which `pv.load(out)` has them fetched by index.
@@ -55,8 +56,9 @@ def pack(
         out: a folder that is not there yet; it appears when it is complete.
         schema: what is declared of a table, or the TOML file that says so; needed for a table.
         test: a table of the same columns to test on; not covered by any guarantee.
-        classes: the declared number of classes; needed for pairs of arrays.
+        classes: the declared number of classes; needed for pairs of arrays, unless targets are numbers.
         value_range: the declared public range of the inputs; needed for pairs of arrays.
+        target_bounds: of pairs of arrays whose targets are numbers, their declared public range.
         say: called with the number of rows so far, which is private, after each chunk.
 
     Raises:
@@ -66,7 +68,8 @@ def pack(
     if out.exists():
         raise BadInput(f"{out} is there already: give a folder that is not, or remove it first", path=str(out))
     tables = isinstance(source, str | Path) or is_frame(source)
-    _require_declared(source, tables, schema, test, classes, value_range)
+    targets = None if classes is None and target_bounds is None else (classes, target_bounds)
+    _require_declared(source, tables, schema, test, targets, value_range)
     parts: dict[str, Iterator[dict[str, NDArray[Any]]]]
     if tables:
         assert schema is not None
@@ -76,12 +79,10 @@ def pack(
             parts["_test"] = _encoded(test, schema, persons=False)
         declared: dict[str, Any] = {"schema": schema.to_json()}
     else:
-        assert classes is not None
         assert value_range is not None
-        parts = {"": _pairs(source, count("classes", classes, least=2))}
-        low, high = map(float, value_range)
-        require_range("the range of the inputs", low, high)
-        declared = {"classes": classes, "low": low, "high": high}
+        declared = {"classes": classes, "range": list(value_range), "target_bounds": target_bounds}
+        _of_arrays(declared)
+        parts = {"": _pairs(source, classes)}
     draft = draft_of(out)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -101,7 +102,12 @@ def pack(
 
 
 def load_packed(
-    folder: Path, classes: int | None = None, value_range: tuple[float, float] | None = None, *, public: bool = False
+    folder: Path,
+    classes: int | None = None,
+    value_range: tuple[float, float] | None = None,
+    target_bounds: tuple[float, float] | None = None,
+    *,
+    public: bool = False,
 ) -> Dataset:
     """The rows of a folder of x.npy and y.npy, memory-mapped: no row is in memory before it is fetched.
 
@@ -110,6 +116,7 @@ def load_packed(
             y_test and groups.
         classes: the declared number of classes, unless `pack` wrote the folder.
         value_range: the declared range of the inputs, likewise.
+        target_bounds: the declared range of targets that are numbers, in place of `classes`.
         public: whether you declare the rows public.
 
     Raises:
@@ -121,35 +128,32 @@ def load_packed(
             f"the folder {folder} holds {', '.join(f'{name}.npy' for name in arrays) or 'no arrays'}: expected x.npy "
             "and y.npy, one row and one label for each example. `privlearn data pack FILE DIR` makes them of a table"
         )
-    declared, given = folder / DECLARED, classes is not None or value_range is not None
+    declared, given = folder / DECLARED, {"classes": classes, "range": value_range, "target_bounds": target_bounds}
     if declared.exists():
-        if given:
-            raise BadInput(f"what {folder} holds is declared in it: leave out classes= and value_range=")
+        if any(value is not None for value in given.values()):
+            raise BadInput(f"what {folder} holds is declared in it: leave out classes=, value_range=, target_bounds=")
         about = _declared(declared)
-    elif classes is None or value_range is None:
+    elif (classes is None and target_bounds is None) or value_range is None:
         raise BadInput(
             f"for {folder} the number of classes and the range of the inputs must be declared, because they may not be "
             "read off private rows: give classes=K and value_range=(LO, HI)"
         )
     else:
-        low, high = value_range
-        require_range("the range of the inputs", low, high)
-        about = {"classes": count("classes", classes, least=2), "low": low, "high": high,
-                 "note": f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"}  # fmt: skip
+        about = _of_arrays(given)
     return Dataset(**arrays, **{"name": folder.name, **about}, public=public).checked()
 
 
-def _require_declared(source: Any, tables: bool, schema: Any, test: Any, classes: Any, value_range: Any) -> None:
+def _require_declared(source: Any, tables: bool, schema: Any, test: Any, targets: Any, value_range: Any) -> None:
     """Refuse rows of which too little is declared, or too much."""
-    if tables and (schema is None or classes is not None or value_range is not None):
+    if tables and (schema is None or targets is not None or value_range is not None):
         raise BadInput(
             "what a table holds is declared by its schema, because it may not be read off private rows: give "
             "schema='FILE.toml' (`privlearn data schema FILE` writes a template), without classes= and value_range="
         )
-    if not tables and (schema is not None or test is not None or classes is None or value_range is None):
+    if not tables and (schema is not None or test is not None or targets is None or value_range is None):
         raise BadInput(
             "of pairs of arrays the number of classes and the range of the inputs are declared: give classes=K and "
-            "value_range=(LO, HI), without schema= and test="
+            "value_range=(LO, HI), without schema= and test= (target_bounds=(LO, HI) where targets are numbers)"
         )
     if not tables and not isinstance(source, Iterable):
         raise BadInput(
@@ -179,7 +183,7 @@ def _digests(persons: NDArray[np.str_]) -> NDArray[np.bytes_]:
     return np.array(digests, dtype=f"S{2 * _PERSON}")
 
 
-def _pairs(source: Iterable[Any], classes: int) -> Iterator[dict[str, NDArray[Any]]]:
+def _pairs(source: Iterable[Any], classes: int | None) -> Iterator[dict[str, NDArray[Any]]]:
     """The arrays of each chunk of pairs."""
     for place, chunk in enumerate(source):
         if not isinstance(chunk, tuple | list) or len(chunk) != 2:
@@ -191,7 +195,11 @@ def _pairs(source: Iterable[Any], classes: int) -> Iterator[dict[str, NDArray[An
                 "target for each example"
             )
         require_finite(f"chunk {place}", "x", x)
-        require_labels(f"chunk {place}", "y", y, classes)
+        if classes is None:
+            require_finite(f"chunk {place}", "y", y)
+            y = y.astype(np.float32)
+        else:
+            require_labels(f"chunk {place}", "y", y, classes)
         yield {"x": x.astype(np.float32) if x.dtype.kind == "f" else x, "y": y}
 
 
@@ -263,11 +271,7 @@ def _declared(path: Path) -> dict[str, Any]:
         stated = loads(path.read_bytes())
         name = str(stated["name"])
         if "schema" not in stated:
-            low, high = float(stated["low"]), float(stated["high"])
-            require_range("the range of the inputs", low, high)
-            note = f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"
-            return {"name": name, "classes": count("classes", stated["classes"], least=2), "low": low, "high": high,
-                    "note": note}  # fmt: skip
+            return {"name": name, **_of_arrays(stated)}
         schema = Schema.from_json(stated["schema"], str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, BadInput):
@@ -279,3 +283,14 @@ def _declared(path: Path) -> dict[str, Any]:
     return {"name": name, "classes": len(schema.classes) or None, "low": lows, "high": highs, "schema": schema,
             "note": "numbers clipped to declared ranges, categories as declared",
             "feature_names": schema.feature_names, "target_bounds": schema.target_bounds}  # fmt: skip
+
+
+def _of_arrays(declared: dict[str, Any]) -> dict[str, Any]:
+    """What was declared of arrays, as arguments of a `Dataset`."""
+    low, high = map(float, declared["range"])
+    require_range("the range of the inputs", low, high)
+    classes, bounds = declared["classes"], declared["target_bounds"]
+    if classes is not None:
+        count("classes", classes, least=2)
+    return {"classes": classes, "low": low, "high": high, "target_bounds": None if bounds is None else tuple(bounds),
+            "note": f"inputs declared to lie in [{low:g}, {high:g}], values outside are clipped"}  # fmt: skip

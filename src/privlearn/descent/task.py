@@ -54,6 +54,7 @@ from privlearn.runs.result import Diagnostics, Scalars, accuracy_facts, choice_f
 from privlearn.runs.session import TrainingSession
 from privlearn.sampling import Sample
 from privlearn.schedules import Schedule
+from privlearn.world import World
 
 #: Of rows that are fetched by index, so many are compared when a run is resumed.
 _COMPARED = 64
@@ -396,7 +397,7 @@ class Epoch:
 
     def _drawn(self, session: TrainingSession, task: Task) -> Iterator[Batch]:
         drawn = session.drawn(self.number, self.noise_multiplier, task.present)
-        for step, sample, rows in _with_rows(drawn, task, self.number):
+        for step, sample, rows in _with_rows(drawn, task, self.number, session.world):
             session.keep(step)
             batch = Batch(sample, rows, self.number, step, self.number * self.steps + step, self.noise_multiplier)
             yield batch
@@ -427,11 +428,10 @@ class DescribedRun(Described):
         )
 
 
-def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> Iterator[tuple[int, Sample, Rows]]:
-    """Each sample with its rows, which workers fetch ahead where the data have workers.
-
-    Rows that are made afresh are made from a key of the batch.
-    """
+def _with_rows(
+    drawn: Iterator[tuple[int, Sample]], task: Task, number: int, world: World
+) -> Iterator[tuple[int, Sample, Rows]]:
+    """Each sample with its rows, which workers fetch ahead: those of this process, made afresh from a batch's key."""
     workers = getattr(task.indexed, "workers", 0)
     if not (workers or getattr(task.indexed, "fresh", False)) or task.persons is not None:
         for step, sample in drawn:
@@ -442,7 +442,7 @@ def _with_rows(drawn: Iterator[tuple[int, Sample]], task: Task, number: int) -> 
     def indices() -> Iterator[NDArray[np.int64]]:
         for step, sample in drawn:
             waiting.append((step, sample))
-            yield sample.indices
+            yield world.own(sample.indices)
 
     for rows in ahead(task.rows, indices(), lambda place: task.row_key(number, waiting[-1][0])):
         yield *waiting.popleft(), rows

@@ -181,3 +181,10 @@ def _refined(radius: int, angle: int, scale: float, stream: NoiseStream) -> list
             error = (reach + scale**2 / (uniform * reach)) * mpmath.ldexp(1, 8 - bits)
             if all(abs(value - near) + error < 0.5 for value, near in zip(refined, whole, strict=True)):
                 return [float(near) for near in whole]
+
+
+def known_answer() -> tuple[bytes, bytes]:
+    """Two blocks of the key stream for NIST's key and counter (SP 800-38A, F.5.1), and what they have to be."""
+    key, counter = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c"), bytes(range(0xF0, 0x100))
+    expected = bytes.fromhex("ec8cdf7398607cb0f2d21675ea9ea1e4362b7c3c6773516318a077d7fc5073ae")
+    return NoiseStream(key, int.from_bytes(counter, "big")).words(len(expected) // 8).tobytes(), expected

@@ -117,7 +117,7 @@ def _answered() -> Iterator[None]:
     except RuntimeError as error:  # of all kinds of torch.distributed
         raise ProcessLost(
             "another process of this run ended, or did not answer in time: all end here. Start all of them again; a "
-            f"run with a checkpoint goes on from it, on as many processes or others ({first_line(error)[:60]})"
+            "run with a checkpoint goes on from it, on as many processes or others"
         ) from error
 
 
@@ -269,7 +269,7 @@ class Ranks(World):
     def leave(self, error: BaseException) -> None:
         """This process fails by itself: the others are not to wait for it."""
         if self.size > 1 and dist.is_initialized() and not hasattr(error, "shared"):
-            _LEFT.append(True)
+            _LEFT.extend(_JOINED)
             dist.destroy_process_group()
 
     def facts(self) -> dict[str, Any]:

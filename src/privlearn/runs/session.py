@@ -22,6 +22,7 @@ from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
+from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
@@ -356,10 +357,10 @@ class TrainingSession(Session):
 
     @property
     def fast_kernels(self) -> bool | None:
-        """Whether fast products are used: as in a saved run; not where no sum may depend on what a process computes."""
+        """Whether fast products are used: as in a saved run, or in the first process; None: where they are faster."""
         if self.saved:
             return bool(dict(self.saved.plain["parts"]["gradients"]["items"])["fast_kernels"])
-        return False if self.world.sharded else None
+        return self.world.once(lambda: type(kernels()) is not Kernels, "products") if self.world.sharded else None
 
     @property
     def agreed(self) -> Account:

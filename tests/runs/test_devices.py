@@ -1,0 +1,114 @@
+"""Runs on a device give what they give on the processor: samples, events and noise exactly, weights but for rounding.
+
+Each test runs on the processor, too, where it is trivial: so what it calls is known to work.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import privlearn as pv
+from privlearn.clipping.clips import Flat, PerLayer, Quantile
+from privlearn.mechanisms.noise import add_gaussian, add_on_grid
+
+CUDA = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")],
+)
+DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
+LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+@pytest.fixture(autouse=True)
+def _all_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions on GPUs keep ten bits of their factors by default."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def data(examples: int = 60) -> pv.Dataset:
+    rng = np.random.default_rng(1)
+    return pv.Dataset(rng.random((examples, 1, 8, 8), np.float32), rng.integers(3, size=examples), classes=3)
+
+
+def network(kind: str = "cnn") -> nn.Module:
+    torch.manual_seed(2)
+    if kind == "cnn":
+        body = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]
+        return nn.Sequential(*body)
+    if kind == "transformer":
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(64, 3))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+def trained(device: str, kind: str = "cnn", **own: object) -> pv.Result:
+    clip = own.pop("clip", Flat(0.5))
+    sampling = own.pop("sampling", pv.Partition(4))
+    plan = pv.Plan(sampling, 2, pv.schedules.Constant(1.0), clip, examples=60)
+    streams = pv.Streams.new(3, discrete=bool(own.pop("discrete", False)))
+    return pv.dpsgd(plan, network(kind), LOSS, data(), device=device, streams=streams, **own)
+
+
+def weights(result: pv.Result) -> Tensor:
+    return torch.cat([parameter.detach().cpu().flatten() for parameter in result.model.parameters()])
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_has_the_processors_bits(device: str, dtype: torch.dtype) -> None:
+    """It is drawn on the processor, from the keyed stream; on a grid the sums have the same bits, too."""
+    for discrete in (False, True):
+        sums = []
+        for place in ("cpu", device):
+            values = [torch.zeros(300, dtype=dtype, device=place), torch.zeros(7, 11, dtype=dtype, device=place)]
+            stream = pv.Streams.new(4, discrete=discrete).noise
+            if discrete:
+                add_on_grid(values, 1.5, 0.1, stream)
+            else:
+                add_gaussian(values, 0.3, stream)
+            assert all(value.device.type == place for value in values)
+            sums.append(torch.cat([value.cpu().flatten() for value in values]))
+        assert torch.equal(*sums)
+
+
+@DEVICES
+@pytest.mark.parametrize("kind", ["cnn", "transformer", "linear"])
+def test_runs_differ_by_rounding_alone(device: str, kind: str) -> None:
+    here, there = trained("cpu", kind), trained(device, kind)
+    assert here.ledger.event == there.ledger.event
+    assert (weights(here) - weights(there)).norm() < 1e-4 * weights(here).norm()
+    assert all(parameter.device.type == "cpu" for parameter in there.model.parameters())
+
+
+@DEVICES
+@pytest.mark.parametrize("clip", [Flat(0.2), PerLayer(0.2), Quantile(0.2)], ids=lambda clip: clip.kind)
+def test_every_clip_and_sampler_runs(device: str, clip: object) -> None:
+    for sampling in (pv.Poisson(0.2), pv.Shuffle(16)):
+        here, there = (trained(place, "linear", clip=clip, sampling=sampling) for place in ("cpu", device))
+        assert (weights(here) - weights(there)).norm() < 1e-4 * weights(here).norm()
+
+
+@DEVICES
+def test_models_run_in_low_precision(device: str) -> None:
+    assert weights(trained(device, "transformer", precision="bf16")).isfinite().all()
+
+
+@DEVICES
+def test_a_run_is_resumed_where_it_was(device: str, tmp_path: Path) -> None:
+    """Bit for bit on the processor; what is published verifies."""
+    whole = trained(device, discrete=True)
+
+    def stop(done: int, steps: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(device, discrete=True, checkpoint=tmp_path / "run", progress=stop)
+    resumed = trained(device, discrete=True, checkpoint=tmp_path / "run")
+    assert (weights(resumed) - weights(whole)).norm() <= (0 if device == "cpu" else 1e-4) * weights(whole).norm()
+    assert pv.verify(pv.publish(resumed, tmp_path / "model", delta=1e-5)).ok
