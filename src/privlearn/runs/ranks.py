@@ -11,7 +11,7 @@ import atexit
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -96,8 +96,10 @@ def first_to_fail() -> bool:
 
 
 def _end() -> None:
-    """Threads of a group that is still there abort the interpreter's end."""
+    """Threads of a group that is still there abort the interpreter's end, also if another process has left before."""
     if dist.is_initialized():
+        with suppress(RuntimeError):
+            dist.barrier(async_op=True).wait(timeout=timedelta(seconds=30))
         dist.destroy_process_group()
 
 
