@@ -86,7 +86,7 @@ METHODS = {
         Method(
             "pate",
             (PatePlan,),
-            frozenset({"public", "epochs", "model", "learning_rate", "resume", "teacher"})
+            frozenset({"public", "epochs", "model", "learning_rate", "resume", "teacher", "jobs"})
             | {"teachers", "queries", "threshold", "answers"},
             "epochs, learning rate and model are the student's, teacher the teachers'",
         ),

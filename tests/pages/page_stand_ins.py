@@ -91,10 +91,12 @@ DATA: dict[str, Callable[[], pv.Dataset]] = {
 
 
 def patients(folder: Path) -> None:
-    """patients.npz, and patients.csv with its schema."""
+    """patients.npz, and patients.csv with its schema; prices.npz."""
     rng = np.random.default_rng(5)
     y = np.arange(200) % 2
     np.savez(folder / "patients.npz", x=(rng.random((200, 8)) / 2 + y[:, None] / 2).astype(np.float32), y=y)
+    x = rng.random((200, 4)).astype(np.float32)
+    np.savez(folder / "prices.npz", x=x, y=(5e5 * x.mean(1)).astype(np.float32))
     (folder / "patients.toml").write_text(
         'target = "ill"\n[columns.age]\nkind = "number"\nlow = 0\nhigh = 100\n[columns.ill]\nkind = "target"\n'
         'classes = ["no", "yes"]\n'

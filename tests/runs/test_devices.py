@@ -24,12 +24,6 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 LOSS = nn.CrossEntropyLoss(reduction="none")
 
 
-@pytest.fixture(autouse=True)
-def _all_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions on GPUs keep ten bits of their factors by default."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
 def data(examples: int = 60) -> pv.Dataset:
     rng = np.random.default_rng(1)
     return pv.Dataset(rng.random((examples, 1, 8, 8), np.float32), rng.integers(3, size=examples), classes=3)

@@ -516,3 +516,20 @@ def check_what_is_published_is_what_was_asked() -> None:
                     pv.publish(lie, to, delta=1e-5, model_spec="linear", classes=3)
                 assert not pv.verify(to).ok, name
             assert body["facts"]["method"] == "pate"
+
+
+@check
+def check_teachers_do_not_share_random_generators() -> None:
+    """Joblib's threads are one process: what one teacher draws there would depend on the others."""
+    import joblib
+
+    def recipe(x: torch.Tensor, y: torch.Tensor) -> Any:
+        drawn = torch.randn(1)
+        return lambda asked: drawn.expand(len(asked), 1)
+
+    data = (torch.randn(12, 2), torch.zeros(12))
+    with joblib.parallel_config("threading", n_jobs=2):
+        for jobs in (2, -1, None):
+            ensemble = teachers.Trained(data, recipe, 3, jobs=jobs)
+            must_raise(BadInput, lambda own=ensemble: list(own.answers(torch.randn(5, 2), Streams.new(0))))
+        assert len(list(teachers.Trained(data, recipe, 3).answers(torch.randn(5, 2), Streams.new(0)))) == 3

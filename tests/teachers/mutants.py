@@ -100,6 +100,8 @@ MUTANTS = [
            "ledger=type('Free', (), {'charge': lambda *_: None})()",
            "check_every_query_is_charged_before_its_noise"),
     # Teachers
+    Mutant("teachers are trained in threads", trained.processes, 'getattr(backend, "supports_sharedmem", False)',
+           "False", "check_teachers_do_not_share_random_generators"),
     Mutant("shards overlap", trained.by_rows, "bool((assigned[rows] >= 0).any())", "False",
            "check_each_record_is_with_one_teacher"),
     Mutant("a row is twice in a shard", trained.by_rows, "len(np.unique(rows)) < len(rows) or ", "",

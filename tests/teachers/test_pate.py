@@ -331,6 +331,20 @@ def test_several_jobs_teach_the_same() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))  # type: ignore[arg-type]
 
 
+def test_joblib_says_how_many_teach_and_by_what() -> None:
+    """But not in threads, where teachers would share random generators."""
+    import joblib
+    from sklearn.linear_model import LogisticRegression
+
+    recipe = teachers.Estimator(lambda: LogisticRegression())
+    with joblib.parallel_config("loky", n_jobs=2):
+        several = list(teachers.Trained(private(), recipe, 3, jobs=None).answers(INPUTS, Streams.new(5)))
+    alone = list(teachers.Trained(private(), recipe, 3).answers(INPUTS, Streams.new(5)))
+    assert all(torch.equal(a, b) for a, b in zip(several, alone, strict=True))  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="at least 1"):
+        teachers.Trained(private(), recipe, 3, jobs=0)
+
+
 def test_teachers_warn_nobody() -> None:
     from sklearn.linear_model import LogisticRegression
 

@@ -12,7 +12,7 @@ import pytest
 
 import privlearn as pv
 from privlearn import cli
-from privlearn.cli import methods
+from privlearn.cli import methods, pate
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate
 
@@ -53,6 +53,24 @@ def test_train_by_pate_on_the_command_line(tmp_path: Path, capsys: pytest.Captur
     assert found["warnings"] == []
     assert cli.main(["predict", out, "--data", "digits"]) == 0
     assert capsys.readouterr().out.startswith("index,prediction,score_0")
+
+
+def test_jobs_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, given = [*PATE, "--teachers", "4", "--queries", "40", "--teacher", "logistic", "--epochs", "2"], []
+    made = pv.teachers.Trained
+
+    def trained(*rest: Any, jobs: int, **more: Any) -> Any:
+        given.append(jobs)
+        return made(*rest, jobs=min(jobs, 1), **more)
+
+    monkeypatch.setattr(pate, "Trained", trained)
+    for jobs in ((), ("--jobs", "3")):
+        assert cli.main([*words, *jobs, "--out", str(tmp_path / f"m{len(jobs)}")]) == 0
+    assert given == [1, 3]
+    assert cli.main([*words, "--jobs", "0", "--out", str(tmp_path / "none")]) == 2
+    assert "jobs is 0" in capsys.readouterr().err
 
 
 def test_confident_votes_and_interrupted_runs_on_the_command_line(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.table import Table
 
+from privlearn.accounting.budget import Budget
+from privlearn.accounting.ledger import Ledger
 from privlearn.cli import screen
 from privlearn.cli.request import Request
 from privlearn.data import catalogue
@@ -106,7 +108,38 @@ def _pack(request: Request) -> int:
     return 0
 
 
+def _draft(request: Request) -> int:
+    """Release a draft of a schema, charged to a ledger that the training will be charged to as well."""
+    from privlearn.statistics.draft import draft_schema
+
+    if request.ledger is None or request.target is None:
+        raise BadInput(
+            "`privlearn data schema FILE --paid epsilon=E` needs --target T and --ledger FILE, which the training is "
+            "charged to, too, and --numbers A,B and --categories C,D: what the columns are"
+        )
+    ledger = Ledger.open(request.ledger, what=f"a schema of {request.name}")
+    if ledger.budget is None:
+        raise BadInput(
+            f"the ledger {request.ledger} has no budget, so that there would be no guarantee for the schema and the "
+            "training together: begin another with `privlearn ledger FILE --epsilon E --measure renyi`"
+        )
+    draft = draft_schema(
+        request.name, target=request.target, budget=Budget(**request.paid), numbers=request.numbers,
+        categories=request.categories, ledger=ledger,
+    )  # fmt: skip
+    if request.json:
+        screen.print_json({"bounds": dict(draft.bounds), "categories": {n: [*c] for n, c in draft.categories.items()}})
+    else:
+        screen.answers.print(draft.to_toml(), markup=False)
+    screen.notes.print(f"released, and charged to {request.ledger}: look it through, and train with --ledger")
+    return 0
+
+
 def _schema(request: Request) -> int:
+    if request.paid is not None:
+        return _draft(request)
+    if given := [name for name in ("numbers", "categories", "target", "ledger") if request.given(name)]:
+        raise BadInput(f"--{given[0]} goes with --paid, a schema drafted from private rows: add it, or leave it out")
     names = column_names(Path(request.name))
     if request.json:
         screen.print_json({"columns": names})

@@ -49,6 +49,22 @@ def value_range(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected LO,HI, for example 0,255") from None
 
 
+def paid_budget(text: str) -> dict[str, float]:
+    """What a release may cost, `epsilon=1,delta=1e-5`; delta is 1e-5 where it is not given."""
+    try:
+        given = {name.strip(): float(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+    except ValueError:
+        given = {}
+    if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D")
+    return {"delta": 1e-5, **given}
+
+
+def column_list(text: str) -> tuple[str, ...]:
+    """Names of columns, with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 @final
 @dataclass(frozen=True)
 class Option:
@@ -272,6 +288,13 @@ _OTHERS = (
                "into memory", choices=("list", "fetch", "schema", "check", "pack"), flag=False),
         Option("name", "NAME_OR_FILE", "which data set, or which file", flag=False, optional=True),
         Option("data-dir", "DIR", "where named data sets lie (fetch: where to put them)"),
+        Option("paid", "epsilon=E", "schema: release bounds and categories of private rows, charged to --ledger, at "
+               "this epsilon (and delta: epsilon=E,delta=D)", paid_budget),
+        Option("numbers", "A,B", "schema, with --paid: the columns of numbers", column_list, ()),
+        Option("categories", "C,D", "schema, with --paid: the columns of categories", column_list, ()),
+        Option("target", "T", "schema, with --paid: which of them is to be predicted"),
+        Option("ledger", "FILE", "schema, with --paid: what is charged, and later the training, too; begun by "
+               "`privlearn ledger FILE --epsilon E --measure renyi`"),
         Option("schema", "F.toml", "check, pack: bounds, categories and classes of a .csv or .parquet file"),
         Option("test-data", "PATH", "pack: a file of the same columns to test on, not protected", argument="test"),
         Option("out", "DIR", "pack: the folder to write"),
@@ -341,6 +364,8 @@ def _training() -> tuple[Option, ...]:
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
         Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
+        Option("jobs", "N", "for pate: processes that train teachers at once, -1 for all processors; answers are the "
+               "same (default: 1)", int),
         *_fields(),
         Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
                "into memory)", microbatch),

@@ -155,7 +155,8 @@ def _votes_job(request: Request, data: Dataset) -> Job:
 
     def run(opened: Opened) -> Result:
         kept = _paid(opened, answer)
-        teachers = Trained(data, _recipe(request, data, pool), plan.teachers, folder=kept.folder)
+        recipe, jobs = _recipe(request, data, pool), 1 if request.jobs is None else request.jobs
+        teachers = Trained(data, recipe, plan.teachers, folder=kept.folder, jobs=jobs)
         streams = opened.streams()
         # Made beforehand: what is wrong with it must show before anything is spent.
         built = network(request.model, tuple(data.tensors()[0].shape[1:]), data.classes or 0, streams)

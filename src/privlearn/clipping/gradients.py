@@ -27,6 +27,7 @@ from privlearn.clipping.per_example import ExampleGradients
 from privlearn.clipping.randomness import RowRandom, drawn_by, unmoved
 from privlearn.data.rows import Rows, TensorRows, digests
 from privlearn.errors import BadInput, PrivlearnError, first_line
+from privlearn.precision import single_precision
 from privlearn.sampling import Sample
 from privlearn.world import World
 
@@ -40,16 +41,17 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _in_own_types(method: _Method) -> _Method:
-    """`method`, outside any autocast of the caller's, which would keep old weights and compute norms in few digits.
+    """`method`, outside the caller's autocast, TF32 and the like, which would compute norms and sums in few digits.
 
     And apart from the parameters' `.grad`, where sums lie: some models write unclipped gradients there.
     """
 
     @wraps(method)
     def run(self: ClippedGradients, *args: Any, **kwargs: Any) -> Any:
-        kind = next(iter(self.parameters.values())).device.type
+        kind, every = self._device.type, self.parameters.values()
         off = torch.autocast(kind, enabled=False, cache_enabled=False)
-        with off if torch.is_autocast_enabled(kind) else nullcontext(), gradients_apart(self.parameters.values()):
+        cast_off = off if torch.is_autocast_enabled(kind) else nullcontext()
+        with cast_off, gradients_apart(every), single_precision(self._device):
             return method(self, *args, **kwargs)
 
     return cast(_Method, run)

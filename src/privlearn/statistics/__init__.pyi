@@ -1,6 +1,7 @@
 from privlearn.statistics.advice import advised as advised
 from privlearn.statistics.classifiers import fisher as fisher
 from privlearn.statistics.classifiers import least_squares as least_squares
+from privlearn.statistics.draft import draft_schema as draft_schema
 from privlearn.statistics.features import release_features as release_features
 from privlearn.statistics.features import select_features as select_features
 from privlearn.statistics.metric_figures import MetricsPlan as MetricsPlan

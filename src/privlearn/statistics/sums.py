@@ -119,3 +119,26 @@ def metric_sums(
     total = in_steps(losses.clamp(0, 1)).sum().view(1)
     replaced = adjacency is Adjacency.REPLACE_ONE
     return Bounded((matrix, histogram, total), math.sqrt(5.0 if replaced else 3.0), adjacency, sample)
+
+
+def cell_counts(cells: list[Any], sizes: list[int], sample: Sample, adjacency: Adjacency) -> Bounded:
+    """How many rows of the sample are in each cell, for several columns; sensitivity computed here.
+
+    A row adds 1 to at most one cell of each of k columns: a vector of norm sqrt(k) at most. Another row in its place
+    moves two cells of each: sqrt(2 k).
+
+    Args:
+        cells: for each column an array of the rows' cells, shape (rows,); below 0: the row is in none.
+        sizes: how many cells each column has.
+        sample: the rows that take part.
+        adjacency: the kind of neighbour.
+
+    Returns:
+        For each column a tensor of shape (size,), in double precision.
+    """
+    counts = []
+    for own, size in zip(cells, sizes, strict=True):
+        there = torch.from_numpy(own[sample.indices])
+        counts.append(torch.bincount(there[(there >= 0) & (there < size)], minlength=size).double())
+    moved = len(counts) * (2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0)
+    return Bounded(tuple(counts), math.sqrt(moved), adjacency, sample)

@@ -50,7 +50,8 @@ class Trained(Teachers):
         sites: in its place the id of a site, which is public, for each row: one teacher for each site.
         shards: in its place the numbers of each teacher's rows.
         folder: where assignment and answers are kept, for an interrupted run to go on with: as secret as the records.
-        jobs: processes that train at once.
+        jobs: processes that train at once; -1: as many as there are; None: as many as joblib's `parallel_config` says,
+            which also chooses the backend (Dask's or Ray's, say). Answers are the same, whatever it is.
 
     Raises:
         BadInput: shards that overlap, none or several of the three ways to make them, or a number out of range.
@@ -65,7 +66,7 @@ class Trained(Teachers):
         sites: Any = None,
         shards: Sequence[Any] | None = None,
         folder: str | Path | None = None,
-        jobs: int = 1,
+        jobs: int | None = 1,
     ) -> None:
         self._data, self._recipe = Dataset.of(data), recipe
         if not callable(recipe):
@@ -84,7 +85,9 @@ class Trained(Teachers):
         else:
             self._count = count("teachers", teachers)  # type: ignore[arg-type]
         self._sites = sites is not None
-        self._folder, self._jobs = None if folder is None else Path(folder), count("jobs", jobs)
+        self._folder, self._jobs = None if folder is None else Path(folder), jobs
+        if jobs is not None and jobs != -1:
+            count("jobs", jobs)
 
     @property
     def count(self) -> int:
@@ -145,10 +148,11 @@ class Trained(Teachers):
         """
         x, y, asked = self._scaled(inputs)
         rehearse(self._recipe, x[:1], y[:1], asked[:1], shapes)
+        at_once = processes(self._jobs)
         place, seeds = self._assigned(x, y, asked, streams)
         done = 0
-        for start in range(0, self._count, self._jobs):
-            for said in self._several(range(start, min(start + self._jobs, self._count)), x, y, asked, place, seeds):
+        for start in range(0, self._count, at_once):
+            for said in self._several(range(start, min(start + at_once, self._count)), x, y, asked, place, seeds):
                 yield said
                 done += 1
                 if progress:
@@ -215,12 +219,13 @@ class Trained(Teachers):
             for number in left
             for rows in [torch.from_numpy(np.flatnonzero(place == number))]
         ]
-        if self._jobs == 1 or len(jobs) < 2:
+        if len(jobs) < 2 or len(numbers) == 1:
             answers = [taught(*job) for job in jobs]
         else:
             from joblib import Parallel, delayed
 
-            answers = Parallel(n_jobs=self._jobs)(delayed(taught)(*job) for job in jobs)
+            threads = _threads()
+            answers = Parallel(n_jobs=self._jobs)(delayed(_taught_elsewhere)(threads, *job) for job in jobs)
         new = dict(zip(left, answers, strict=True))
         for number in numbers:
             if number in new:
@@ -251,6 +256,45 @@ class Trained(Teachers):
         except (OSError, ValueError, EOFError) as error:
             raise BadInput(f"{path} can't be read: {error}. Delete it, and the teacher is trained again") from error
         return torch.from_numpy(answers) if answers.size else None
+
+
+def processes(jobs: int | None) -> int:
+    """How many teachers joblib trains at once.
+
+    Raises:
+        BadInput: in threads of one process, where the random numbers of one teacher would depend on the others.
+    """
+    import joblib
+    from joblib.parallel import get_active_backend
+
+    at_once = int(joblib.effective_n_jobs(jobs))
+    backend, _ = get_active_backend()
+    if at_once > 1 and getattr(backend, "supports_sharedmem", False):
+        raise BadInput(
+            f"joblib's backend is {type(backend).__name__}: teachers in threads would draw from the same random "
+            "generators, so that one record could change several. Give a backend of processes, joblib.parallel_config("
+            '"loky"), or jobs=1'
+        )
+    return at_once
+
+
+def _threads() -> dict[str, int]:
+    """The threads that this process computes with: others need as many, or last digits would differ."""
+    from threadpoolctl import threadpool_info
+
+    most = {"torch": torch.get_num_threads()}
+    for pool in threadpool_info():
+        most[pool["user_api"]] = max(pool["num_threads"], most.get(pool["user_api"], 1))
+    return most
+
+
+def _taught_elsewhere(threads: dict[str, int], *job: Any) -> Tensor | None:
+    """`taught`, in another process."""
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads["torch"])
+    with threadpool_limits({api: most for api, most in threads.items() if api != "torch"}):
+        return taught(*job)
 
 
 def _in_words(recipe: Any) -> str:

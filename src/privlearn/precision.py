@@ -1,0 +1,41 @@
+"""Products of numbers in single precision are computed in it: not in TF32 or bfloat16, whatever the caller has set.
+
+Those keep 10 or 7 bits of each factor. A norm and a sum that are computed from one gradient would then differ by more
+than the room that clips leave for rounding, and the sensitivity would be exceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+#: PyTorch's name of full precision.
+_FULL = "ieee"
+
+
+@contextmanager
+def single_precision(device: torch.device) -> Iterator[None]:
+    """For the block, products on `device` are in full precision; the caller's settings are put back."""
+    held = [(own, own.fp32_precision) for own in _settings(device.type)]
+    reduced = [(own, before) for own, before in held if before != _FULL]
+    for own, _ in reduced:
+        own.fp32_precision = _FULL
+    try:
+        yield
+    finally:
+        for own, before in reduced:
+            own.fp32_precision = before
+
+
+def _settings(kind: str) -> list[Any]:
+    """What decides on products on a kind of device; of versions of PyTorch before 2.9 nothing."""
+    backends: Any = torch.backends
+    if kind == "cuda":
+        places = [(backends.cuda, "matmul"), (backends.cudnn, "conv"), (backends.cudnn, "rnn")]
+    else:
+        places = [(backends.mkldnn, name) for name in ("matmul", "conv", "rnn")]
+    every = (getattr(place, name, None) for place, name in places)
+    return [own for own in every if hasattr(own, "fp32_precision")]
