@@ -53,7 +53,7 @@ _Made = dict[Call, list[Outcome]]
 _Reached = dict[tuple[str, float], list[float]]
 
 
-@cached("best")
+@cached("best, tables centred")
 def train(seed: int, *, data: str, epsilon: float, way: str = DEFAULTS, first: int | None = None) -> dict[str, Any]:
     """One model, with `seed`, which fixes batches and noise.
 

@@ -57,6 +57,7 @@ TRANSFORMS = pv.transforms
 #: At least one of each kind.
 KINDS = {
     "scale": Kind(TRANSFORMS.Rescale(-2.0, 3.0), NUMBERS),
+    "centre": Kind(TRANSFORMS.Centre((0, 3, 11)), NUMBERS),
     "clip": Kind(TRANSFORMS.ClipToNorm(1.5), NUMBERS),
     "scatter": Kind(TRANSFORMS.Scatter(J=2), IMAGE),
     "scatter, kept": Kind(TRANSFORMS.Scatter(J=1, kept=20), (16, 20)),

@@ -58,7 +58,8 @@ def _of_sizes(run: Call) -> Call:
 SMALL: dict[str, Callable[[Call], Call]] = {
     "yu": _of_yu,
     "dpmac": _of_dpmac,
-    "best": lambda run: run.but(epsilon=3.0, first=150),
+    "best, tables centred": lambda run: run.but(epsilon=3.0, first=150),
+    "six-tables": lambda run: run.but(epsilon=3.0, first=150),
     "pate-mnist": lambda run: run.but(teachers=3, epochs=1, first=300),
     "pate-vectors": lambda run: run.but(teachers=20, epsilon=8.0, queries=12, private=400, size=4, epochs=1),
     "dfs-release": lambda run: run.but(epsilon=run.epsilon and 10.0, per_class=50, share=0.1),

@@ -53,7 +53,8 @@ class MadeUp(runs.Runs):
             "dpmac": self._dpmac,
             "pate-mnist": self._votes,
             "pate-vectors": self._vectors,
-            "best": self._best,
+            "best, tables centred": self._best,
+            "six-tables": self._table,
         }
         return {
             call: [
@@ -64,6 +65,12 @@ class MadeUp(runs.Runs):
 
     def _best(self, call: Call, draw: np.random.Generator) -> Outcome:
         return Outcome(accuracy=0.9 + draw.normal(0, 0.01), epsilon=call.epsilon, seconds=10.0, weights=7850)
+
+    def _table(self, call: Call, draw: np.random.Generator) -> Outcome:
+        if call.name == "values":
+            return Outcome(rmse=2.0 + draw.normal(0, 0.1), mae=1.0, r2=0.8)
+        loss = 0.4 + draw.normal(0, 0.01)
+        return Outcome(accuracy=0.9, auc=1 - loss, log_loss=loss, expected_calibration_error=0.1)
 
     def _dpmac(self, call: Call, draw: np.random.Generator) -> Outcome:
         test = tuple((0.9 + draw.normal(0, 0.01, call.epochs)).tolist())

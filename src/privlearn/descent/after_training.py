@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from privlearn.clipping.evaluation import Gains, evaluating
 from privlearn.data.rows import TensorRows
+from privlearn.descent.centring import CLIP_NORM
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.runs.optimizers import Descent
@@ -96,9 +97,11 @@ class AfterTraining:
         )
         layer = scored_by(task.network, self._made_up())
         assert layer is not None
-        classes, released = layer.out_features, noisy.cpu().numpy()
+        classes, released, front = layer.out_features, noisy.cpu().numpy(), task.plan.front
+        sure = task.plan.clip.clip_norm < CLIP_NORM or len(task.parameters) > len([*layer.parameters()])
+        known = {"sure": sure, "normalised": bool(front) and front[-1].normalises}
         self.value = session.world.once(
-            lambda: plan.best(released, classes, task.examples, sensitivity), "the temperature"
+            lambda: plan.best(released, classes, task.examples, sensitivity, **known), "the temperature"
         )
 
     def _process(self) -> None:

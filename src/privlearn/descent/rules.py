@@ -16,6 +16,7 @@ from privlearn._checks import between, count, positive, probability
 from privlearn.accounting import zcdp
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.clipping import clips
+from privlearn.descent import centring
 from privlearn.descent.choices import REGRESSION, TrainRequest
 from privlearn.errors import BadInput
 from privlearn.plan import Plan
@@ -25,10 +26,9 @@ from privlearn.transforms.base import PublicTransform, shape_after
 from privlearn.transforms.moments import Moments, share_of
 from privlearn.transforms.pca import PrivatePCA
 from privlearn.transforms.select import SelectFeatures
-from privlearn.transforms.specs import RowNorm, usual
+from privlearn.transforms.specs import Centre, RowNorm, usual
 
-#: Epochs where nothing else says how many, and where the target is so large that there is little noise.
-EPOCHS = 30
+EPOCHS = 30  # where nothing else says how many, and where the target is so large that there is little noise
 _EPOCHS_WITH_LITTLE_NOISE, _LITTLE_NOISE = 60, 4.0
 #: Clipping norm. Small, so that nearly every gradient is clipped: the rate then works at any scale of the loss.
 CLIP_NORM = 0.1
@@ -156,7 +156,9 @@ class Settled:
         why = "noise grows with the number of weights: begin with the least"
         yield "model", chosen.model, chosen.model != "linear", why
         moments = any(isinstance(release, Moments) for release in self.plan.releases)
-        if moments or chosen.normalise is not None:
+        if any(isinstance(own, Centre) for own in self.plan.front):
+            yield "normalisation", "centred by declared bounds", False, "costs nothing: numbers on both sides of 0"
+        elif moments or chosen.normalise is not None:
             why = f"examples x epsilon is at least {WORTH_MOMENTS:,}: they cost less than they bring"
             yield "normalisation", "noisy moments" if moments else "none", chosen.normalise is not None, why
 
@@ -168,7 +170,9 @@ class Settled:
         why = f"a fifteenth of {examples} examples, and at least 256; accuracy is flat around it"
         yield "batch size", f"{plan.sampling.expected_batch_size(examples):.0f}", chosen.batch_size is not None, why
         yield "epochs", str(plan.epochs), chosen.epochs is not None, "60 above epsilon 4, with little noise"
-        why = "so small that nearly every gradient is clipped: the learning rate then fits any loss"
+        why = (
+            centring.WHY if centring.is_table(chosen, self.facts) else "so small that nearly all gradients are clipped"
+        )
         yield "clipping", f"{plan.clip.kind}, norm {plan.clip.clip_norm:g}", chosen.clip_norm is not None, why
         noise = noise_text(plan)
         yield "noise multiplier", noise, chosen.noise_multiplier is not None, "what meets the target"
@@ -209,9 +213,9 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
         BadInput: numbers out of range, no target and no noise, or a target that can't be met.
     """
     request = request if facts.target_bounds is None else replace(request, task=REGRESSION)  # or refused
-    plan = draft(request, facts.examples)
-    front = (*facts.front, *_moments(request, facts), *_selection(request, facts), *plan.front)
-    plan = replace(plan, front=front, temperature=_temperature(request))
+    plan = draft(request, facts.examples, centring.clip_norm(request, facts, CLIP_NORM))
+    made = (*centring.centred(request, facts), *_moments(request, facts), *_selection(request, facts))
+    plan = replace(plan, front=(*facts.front, *made, *plan.front), temperature=_temperature(request))
     target = request.target
     if target is None and plan.reacts:
         raise BadInput(
@@ -220,12 +224,13 @@ def settle(request: TrainRequest, facts: Facts) -> Settled:
     return Settled(request, facts, plan if target is None else _solve(request, plan, facts.examples))
 
 
-def draft(request: TrainRequest, examples: int) -> Plan:
+def draft(request: TrainRequest, examples: int, clip_norm: float = CLIP_NORM) -> Plan:
     """The plan of a request before anything is solved for, or put in front of a PCA.
 
     Args:
         request: what was chosen.
         examples: the public number of examples that rates are relative to.
+        clip_norm: the usual one.
 
     Raises:
         BadInput: numbers out of range.
@@ -241,7 +246,7 @@ def draft(request: TrainRequest, examples: int) -> Plan:
         sampling=sampling.named(request.sampling, size, examples),
         epochs=epochs(request.epsilon) if request.epochs is None else request.epochs,
         schedule=_noise_schedule(request),
-        clip=clips.named(request.clip, CLIP_NORM if request.clip_norm is None else request.clip_norm),
+        clip=clips.named(request.clip, clip_norm if request.clip_norm is None else request.clip_norm),
         adjacency=None if request.adjacency is None else Adjacency.parse(str(request.adjacency)),
         examples=request.examples,
         front=() if request.pca is None else (PrivatePCA(request.pca, noise),),
@@ -311,7 +316,7 @@ def _usual_normalisation(request: TrainRequest, facts: Facts) -> str:
     plain = any(isinstance(own, RowNorm) for own in facts.front)
     plain &= request.model == "linear" and request.select is None and request.pca is None
     plain &= request.rows_per_person is None and request.noise_multiplier is None
-    return "moments" if plain and moments_pay(facts.examples, request.epsilon) else "none"
+    return "moments" if plain and facts.examples * (request.epsilon or 0) >= WORTH_MOMENTS else "none"
 
 
 def _selection(request: TrainRequest, facts: Facts) -> tuple[SelectFeatures, ...]:
@@ -411,11 +416,6 @@ def batch_size(examples: int) -> int:
 def epochs(epsilon: float | None) -> int:
     """30, and 60 where the target is above epsilon 4: with little noise more steps are worth theirs."""
     return EPOCHS if epsilon is None or epsilon <= _LITTLE_NOISE else _EPOCHS_WITH_LITTLE_NOISE
-
-
-def moments_pay(examples: int, epsilon: float | None) -> bool:
-    """Whether rows of many non-negative numbers gain by being standardised by noisy moments, with what these cost."""
-    return epsilon is not None and examples * epsilon >= WORTH_MOMENTS
 
 
 def learning_rate(

@@ -127,7 +127,7 @@ class DPLogisticRegression(DPClassifier):
         return "linear"
 
     def _choices(self) -> dict[str, Any]:
-        return {"features": "raw", "normalise": "none"}
+        return {"features": "raw"}
 
 
 class PrivateRegressor(RegressorMixin, NetworkEstimator):  # type: ignore[misc]

@@ -13,6 +13,7 @@ from privlearn.transforms.scattering import Scattering as Scattering
 from privlearn.transforms.select import SelectFeatures as SelectFeatures
 from privlearn.transforms.sources import External as External
 from privlearn.transforms.sources import Precomputed as Precomputed
+from privlearn.transforms.specs import Centre as Centre
 from privlearn.transforms.specs import ClipToNorm as ClipToNorm
 from privlearn.transforms.specs import Rescale as Rescale
 from privlearn.transforms.specs import RowNorm as RowNorm

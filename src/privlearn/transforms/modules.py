@@ -70,6 +70,22 @@ class Scale(RowTransform):
 
 
 @final
+class Centred(RowTransform):
+    """Take numbers from [0, 1] to [-1, 1] where `own`, shape (features,), is 1, and leave them where it is 0."""
+
+    kind = "centre"
+
+    def __init__(self, own: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("own", own)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Centre `x`, shape (batch, features)."""
+        own = self.get_buffer("own")
+        return x.to(own) * (1 + own) - own
+
+
+@final
 class Project(RowTransform):
     """Clip rows to norm 1, multiply by `components` (features, kept), and bring every row to norm sqrt(kept).
 

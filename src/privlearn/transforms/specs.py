@@ -14,7 +14,7 @@ from privlearn.transforms.base import PublicTransform, Shape
 from privlearn.transforms.sources import External
 
 if TYPE_CHECKING:
-    from privlearn.transforms.modules import ClipRows, Normalised, Scale
+    from privlearn.transforms.modules import Centred, ClipRows, Normalised, Scale
     from privlearn.transforms.scattering import RandomUnits, Scattering
 
 #: Angles of wavelets.
@@ -85,6 +85,62 @@ class Rescale(PublicTransform):
         from privlearn.transforms.modules import Scale
 
         return Scale(torch.empty(stated["shape"]), torch.empty(stated["shape"]))
+
+
+@final
+@dataclass(frozen=True)
+class Centre(PublicTransform):
+    """Some of the numbers in flat rows, from 0 to 1, taken to -1 to 1; the others stay as they are.
+
+    Attributes:
+        columns: the places of these numbers, ascending; public.
+    """
+
+    columns: tuple[int, ...]
+
+    kind: ClassVar[str] = "centre"
+
+    def __post_init__(self) -> None:
+        places = self.columns if isinstance(self.columns, tuple) else ()
+        whole = all(isinstance(place, int) and not isinstance(place, bool) for place in places)
+        if not places or not whole or places[0] < 0 or list(places) != sorted(set(places)):
+            raise BadInput(
+                f"the columns of Centre are {str(self.columns)[:60]}: expected places of numbers, whole and ascending, "
+                "for example (0, 1, 4)"
+            )
+
+    @property
+    def spec(self) -> str:
+        """What it is called."""
+        return f"centre:columns={len(self.columns)}"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """That of the example."""
+        if len(shape) != 1 or self.columns[-1] >= shape[0]:
+            raise BadInput(
+                f"examples of shape {shape} can't be centred at {self.columns[-1]}: expected vectors of at least "
+                f"{self.columns[-1] + 1} numbers"
+            )
+        return shape
+
+    def module(self, shape: Shape, cache: Path | None = None, begin: Callable[[], None] | None = None) -> Centred:
+        """The module for vectors of `shape`."""
+        import torch
+
+        from privlearn.transforms.modules import Centred
+
+        own = torch.zeros(self.output_shape(shape))
+        own[list(self.columns)] = 1
+        return Centred(own)
+
+    @classmethod
+    def empty(cls, stated: Mapping[str, Any], code: str | None = None) -> Centred:
+        """A module with room for its places."""
+        import torch
+
+        from privlearn.transforms.modules import Centred
+
+        return Centred(torch.empty(stated["shape"]))
 
 
 @final

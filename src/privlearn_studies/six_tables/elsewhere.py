@@ -1,6 +1,6 @@
-"""What other packages predict for the tables of `bench/boosting.py`, each in an environment of its own.
+"""What other packages make of a table, each in an environment of its own.
 
-`PYTHON bench/boosting_peers.py PACKAGE FOLDER`, PACKAGE being interpret or diffprivlib: reads FOLDER/job.json and
+`PYTHON elsewhere.py PACKAGE FOLDER`, PACKAGE being interpret or diffprivlib: reads FOLDER/job.json and
 FOLDER/rows.npz, and writes FOLDER/out.npz. Needs numpy and that package only, not privlearn. diffprivlib 0.6.5 needs
 scikit-learn 1.3: with 1.4 it adds its noise to an averaged loss.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -84,26 +83,22 @@ def forest(job: dict[str, Any], x: Array, y: Array, new: Array) -> Array:
 
 
 PEERS: dict[str, dict[str, Predict]] = {
-    "interpret": {"DP-EBM (interpret)": ebm},
-    "diffprivlib": {"logistic or linear (diffprivlib)": logistic, "random forest (diffprivlib)": forest},
+    "interpret": {"DP-EBM": ebm},
+    "diffprivlib": {"diffprivlib, linear": logistic, "diffprivlib, forest": forest},
 }
 
 
 def main() -> None:
-    """Predict for each epsilon and seed of the job."""
+    """Predict for each epsilon of the job, by each model of the package."""
     package, folder = sys.argv[1], Path(sys.argv[2])
     job, rows = json.loads((folder / "job.json").read_text()), np.load(folder / "rows.npz")
-    out: dict[str, Array] = {}
     warnings.simplefilter("ignore")
-    for name, predict in PEERS[package].items():
-        if job["target"] and predict is forest:
-            continue
-        for epsilon in job["epsilons"]:
-            for seed in range(job["seeds"]):
-                started = time.perf_counter()
-                own = {**job, "epsilon": epsilon, "seed": seed}
-                out[f"{name}|{epsilon}|{seed}"] = predict(own, rows["x"], rows["y"], rows["x_test"])
-                out[f"{name}|{epsilon}|{seed}|seconds"] = np.array(time.perf_counter() - started)
+    asked = [{**job, "epsilon": epsilon} for epsilon in job["epsilons"]]
+    out = {
+        name: np.stack([predict(own, rows["x"], rows["y"], rows["x_test"]) for own in asked])
+        for name, predict in PEERS[package].items()
+        if not (job["target"] and predict is forest)
+    }
     np.savez(folder / "out.npz", **out)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,1 @@
+"""Classifiers and regressors of six tables: ours, those of other packages, and one without noise."""
