@@ -1,11 +1,12 @@
 """Which of many rows a Poisson sample takes: exactly, in time and memory of the rows that are taken.
 
-Each row is taken independently with probability c / 2^53, where c is a whole number. Rows that are few, or of which
-many are taken, are compared one by one with a number of 53 random bits. Of others, blocks of 2^b rows are treated
-together: first how many rows of the block are taken (a binomial number, by inversion), then which (distinct places,
-each set of that size equally likely). Both ways have the same distribution, without rounding, so nothing follows from
-which of them is gone. Inversion compares the binary digits of one uniform number with those of the distribution
-function, in whole numbers with bounds on both sides, and draws further digits where the first 64 don't decide.
+Each row is taken independently with probability c / 2^53, where c is a whole number. Where there are few rows, or many
+of them are taken, each row is compared with a number of 53 random bits. Else rows are treated in blocks of 2^b: first
+how many rows of the block are taken (a binomial number, by inversion), then which (distinct places, each set of that
+size equally likely). Both ways have exactly the same distribution, without rounding, so that a sample does not tell by
+which it was drawn, or how many rows there are. Inversion compares the binary digits of one uniform number with those of
+the distribution function, in whole numbers with bounds on both sides, and draws further digits where the first 64 don't
+decide.
 """
 
 from __future__ import annotations
