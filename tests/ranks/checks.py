@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import privlearn as pv
 from privlearn import sampling
@@ -94,6 +95,10 @@ RUNS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "releases before and after": (
         (plan(front=(pv.transforms.PrivatePCA(components=3, noise_multiplier=2.0),),
               temperature=Temperature(noise_multiplier=2.0)),),
+        {},
+    ),
+    "validated on the rows": (
+        (plan(sampling.Partition(3), schedule=pv.schedules.Validation(0.7, noise=20.0), epochs=4).calibrate(rho=3.0),),
         {},
     ),
     "shuffled, in small pieces": ((plan(sampling.Shuffle(7)),), {"microbatch": 2}),
@@ -362,6 +367,25 @@ def check_sums_have_the_same_bits() -> None:
     clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=Ranks(0, 1))
     products: Any = clipper._kernels
     assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
+
+
+@check
+def check_other_trainers_take_one_process() -> None:
+    """Estimators and engines of other libraries' scripts are refused by name, before anything is spent."""
+    x, y = (own.numpy() for own in rows())
+    book, net = Ledger(), network()
+    loader = DataLoader(TensorDataset(*rows()), batch_size=8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+        estimator = pv.sklearn.DPRidge(epsilon=1.0, bounds=(-9.0, 9.0), target_bounds=(0.0, 2.0), ledger=book)
+        assert "a fit of an estimator" in str(must_raise(BadInput, lambda: estimator.fit(x, y)))
+        engine = pv.opacus.PrivacyEngine()
+        made = {"module": net, "optimizer": optimizer, "data_loader": loader, "noise_multiplier": 1.0}
+        error = must_raise(BadInput, lambda: engine.make_private(**made, max_grad_norm=1.0))
+        assert "an engine of pv.opacus" in str(error)
+        error = must_raise(BadInput, lambda: pv.boosting.boost(None, None, ledger=book))  # type: ignore[arg-type]
+        assert "boosting takes one process" in str(error)
+    assert book.event.events == ()
 
 
 @check

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from privlearn.clipping import gradients, kernels
 from privlearn.descent import dpsgd, task
+from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import ranks, session
+from privlearn.sklearn import spending
 from tests.support.mutant import Mutant, suite_of
 
 ALONE = "check_several_processes_train_what_one_does"
@@ -16,6 +18,7 @@ REFUSED = "check_a_refusal_is_one_for_all"
 DIFFER = "check_processes_that_differ_are_named_and_refused"
 APART = "check_processes_that_fall_apart_end"
 RESUMED = "check_a_run_goes_on_with_any_number_of_processes"
+OTHERS = "check_other_trainers_take_one_process"
 SUMS = "check_sums_have_the_same_bits"
 SHARDS = "check_shards_are_shared_out_equally"
 
@@ -73,6 +76,10 @@ MUTANTS = [
     Mutant("parameters are not compared at the end", session.TrainingSession.stop, "now=True", "now=False", ALIKE),
     Mutant("who leaves early is not missed", session.TrainingSession.stop, "self.world.require_alike(", "str(", APART),
     Mutant("who fails is waited for", session.TrainingSession.leave, "self.world.leave(error)", "pass", APART),
+    Mutant("a fit of an estimator in each process", spending.spend,
+           'require_one_process("a fit of an estimator")', "pass", OTHERS),
+    Mutant("an engine in each process", privacy_engine.PrivacyEngine._made,
+           'require_one_process("an engine of pv.opacus")', "pass", OTHERS),
     # What is kept and published
     Mutant("each process writes the checkpoint", session.TrainingSession.keeps, "self.world.rank == 0",
            "True", RESUMED),

@@ -190,7 +190,7 @@ def facts(
         "network": f"{network} {shapes}",
         "loss": _name(loss),
         "copies": _name(transform),
-        "device": str(next(network.parameters()).device),
+        "device": next(network.parameters()).device.type,  # processes have one each
         "data": _digest(*data, *([] if persons is None else [persons])),
         "validation rows": _digest(*(validation or ())),
         "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",

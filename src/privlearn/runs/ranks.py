@@ -178,6 +178,7 @@ class Ranks(World):
             return own
         width = -(-len(own) // self.size)
         sent = torch.cat([own, own.new_zeros(width * self.size - len(own))])
+        sent = sent if sent.is_cuda else sent.to(_control())
         received = torch.empty_like(sent)
         with _answered():
             dist.all_to_all_single(received, sent)
@@ -185,7 +186,7 @@ class Ranks(World):
             while len(rows) > 1:
                 rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
             dist.all_gather(list(sent.view(self.size, width)), rows[0])
-        return sent[: len(own)]
+        return sent[: len(own)].to(own.device)
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of them."""
