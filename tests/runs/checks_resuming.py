@@ -358,6 +358,31 @@ def check_a_run_gone_on_with_is_paid_for_once() -> None:
 
 
 @check
+def check_a_run_that_takes_the_whole_budget_is_gone_on_with() -> None:
+    """What was set aside for it when it began is still there; and there is no room for another one."""
+    rows, classes = small_data(12)
+    data = pv.Dataset(rows.float(), classes, classes=3)
+    plan = pv.Plan(pv.Partition(3), 2, examples=12).calibrate(epsilon=3.0, delta=1e-5)
+
+    def train(ledger: Path, checkpoint: Path, last: int) -> pv.Result:
+        def stop(done: int, steps: int) -> None:
+            if done == last:
+                raise Stopped
+
+        torch.manual_seed(0)
+        return pv.dpsgd(
+            plan, nn.Linear(5, 3), nn.CrossEntropyLoss(reduction="none"), data,
+            ledger=Ledger.open(ledger), checkpoint=checkpoint, progress=stop,
+        )  # fmt: skip
+
+    with folder() as place:
+        Ledger.open(place / "ledger", budget=Budget(3.0, 1e-5), create=True)
+        must_raise(Stopped, lambda: train(place / "ledger", place / "run", 4))
+        assert train(place / "ledger", place / "run", 0).ledger.spent(1e-5).epsilon <= 3.0
+        must_raise(BudgetExceeded, lambda: train(place / "ledger", place / "other", 0))
+
+
+@check
 def check_two_runs_are_not_promised_the_same_budget() -> None:
     with folder() as here:
         whole = compose([Repeated(STEP, 100)])

@@ -85,6 +85,9 @@ MUTANTS = [
            "check_one_process_at_a_time_goes_on_with_a_run"),
     Mutant("errors of the disk are ignored", _storage.write_durably, "except OSError as error:",
            "except OSError as error:\n        return", "check_a_full_disk_stops_before_the_draw"),
+    Mutant("a resumed run needs its budget twice", session.TrainingSession._require_room,
+           "if not (self.saved and self.ledger.path):", "if True:",
+           "check_a_run_that_takes_the_whole_budget_is_gone_on_with"),
 ]  # fmt: skip
 
 test_the_planted_bug_is_caught, test_every_mutant_names_a_check_that_exists = suite_of(MUTANTS, errors=[Stopped])

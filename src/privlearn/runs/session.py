@@ -71,10 +71,13 @@ class Session:
             ledger = Ledger.allowing(plan.event(), plan.neighbours, plan.unit) if charged else Ledger()
         self.ledger = Ledger(plan.budget if charged else None) if ledger is None else ledger
         if charged:
-            own = self.ledger
-            world.once(lambda: own.require_room(plan.event(), plan.neighbours, plan.unit), "room in the ledger")
+            world.once(self._require_room, "room in the ledger")
         self.streams = streams or Streams.new()
         world.align(self.streams)
+
+    def _require_room(self) -> None:
+        """Raise unless the ledger has room for the plan."""
+        self.ledger.require_room(self.plan.event(), self.plan.neighbours, self.plan.unit)
 
     @contextmanager
     def charging(self) -> Iterator[None]:
@@ -129,9 +132,9 @@ class TrainingSession(Session):
         charged: bool = True,
         world: World = World(),  # noqa: B008 - a frozen value
     ) -> None:
-        super().__init__(plan, ledger, streams, charged=charged, world=world)
         self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         self.saved = world.once(file.read, "the checkpoint") if file else None
+        super().__init__(plan, ledger, streams, charged=charged, world=world)
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
@@ -150,6 +153,11 @@ class TrainingSession(Session):
     def _drawn_before(self) -> dict[str, Any]:
         persons = self.streams.sampling.bytes(32) if self.plan.rows_per_person else b""
         return {"initialisation": self.streams.state()["initialisation"], "persons": persons.hex()}
+
+    def _require_room(self) -> None:
+        """Raise unless the ledger has room for the plan; one in a file set it aside when an interrupted run began."""
+        if not (self.saved and self.ledger.path):
+            Session._require_room(self)
 
     @contextmanager
     def charging(self) -> Iterator[None]:
