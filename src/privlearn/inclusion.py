@@ -45,7 +45,7 @@ def taken(rows: int, rate: float, rng: np.random.Generator) -> NDArray[np.int64]
 def one_by_one(rows: int, chance: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`taken`, from 53 random bits for each row."""
     limit = math.ldexp(chance, -DIGITS)  # exact, as are the numbers that are drawn: multiples of 2^-53 below 1
-    starts = range(0, rows, FEW)
+    starts = range(0, max(rows, 1), FEW)  # drawn from also where there are none, as for one
     parts = [np.flatnonzero(rng.random(min(FEW, rows - start)) < limit) + start for start in starts]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 

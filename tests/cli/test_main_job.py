@@ -254,6 +254,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         {"epsilon": 9.0, "epochs": 3, "schedule": "exp", "solve": "rate", "noise_multiplier": 3.0,
          "learning_rate_schedule": "step:k=0.5,period=1"},
     ),
+    "a task": ("--epsilon 9 --epochs 2 --task classification", {"epsilon": 9.0, "epochs": 2, "task": "classification"}),
     "a temperature": ("--epsilon 9 --epochs 2 --temperature 0.1", {"epsilon": 9.0, "epochs": 2, "temperature": 0.1}),
     "groups": ("--epsilon 9 --epochs 2 --group-size 2", {"epsilon": 9.0, "epochs": 2, "group_size": 2}),
     "persons": ("--epsilon 9 --epochs 2 --rows-per-person 2", {"epsilon": 9.0, "epochs": 2, "rows_per_person": 2}),

@@ -35,7 +35,7 @@ MUTANTS = [
            "decays, previous = 0, -9.0", RULE),
     Mutant("a check forgets what it saw", schedules.Validation.noise_multipliers, "previous = average", "pass", RULE),
     Mutant("the filter is not charged", epoch_noise.ReactingNoise.begin, "PrivacyFilter(ledger, self._plan.filter,",
-           "PrivacyFilter(Ledger(), self._plan.filter,", LIMIT),
+           "PrivacyFilter(__import__('privlearn').Ledger(), self._plan.filter,", LIMIT),
     Mutant("releases are charged to the ledger, past the filter", epoch_noise.ReactingNoise.begin,
            "return self._filter",
            "return ledger", LIMIT),

@@ -60,8 +60,8 @@ MUTANTS = [
     Mutant("charges are not agreed on", ranks.Ranks.agreed, "AgreedAccount(account, self)", "account", REFUSED),
     Mutant("each process charges the shared ledger", session.Session.__init__, "if world.rank:", "if False:", CHARGED),
     Mutant("room in the ledger is each process's own affair", session.Session.__init__,
-           "world.once(lambda: own.require_room(plan.event(), plan.neighbours, plan.unit), \"room in the ledger\")",
-           "world.rank or own.require_room(plan.event(), plan.neighbours, plan.unit)", REFUSED),
+           "world.once(self._require_room, \"room in the ledger\")",
+           "world.rank or self._require_room()", REFUSED),
     # Agreement
     Mutant("facts are not compared", session.TrainingSession._begin, "self.world.require_same(self.facts)", "pass",
            DIFFER),

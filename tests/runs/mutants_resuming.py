@@ -29,7 +29,7 @@ MUTANTS = [
            '("sampling", "initialisation", "initialisation")', WHOLE),
     Mutant("the directions are released again", session.TrainingSession.fitted, "self._save(0)", "pass",
            "check_a_checkpoint_stands_before_anything_is_drawn"),
-    Mutant("no checkpoint before the first draw", session.TrainingSession._begin, "self._save(0)", "pass",
+    Mutant("no checkpoint before the first draw", session.TrainingSession._begin, "self._save(0)", "None",
            "check_a_checkpoint_stands_before_anything_is_drawn"),
     Mutant("an interruption after an epoch gives the run up", session.TrainingSession.or_abandon, "except Exception",
            "except BaseException", "check_an_interruption_between_epochs_gives_nothing_up"),

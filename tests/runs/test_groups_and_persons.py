@@ -232,7 +232,19 @@ def test_persons_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert run(capsys, "verify", str(out))["unit"] == "one person (any number of rows, of which at most 3 are used)"
     assert "patient" not in "".join(path.read_text() for path in out.iterdir() if path.suffix != ".safetensors")
     planned = run(
-        capsys, "budget", "--examples", "300", "--epsilon", "6", "--epochs", "4", "--adjacency", "zero_out", *rows
+        capsys,
+        "budget",
+        "--examples",
+        "300",
+        "--epsilon",
+        "6",
+        "--epochs",
+        "4",
+        "--adjacency",
+        "zero_out",
+        "--clip-norm",
+        "1",
+        *rows,
     )
     assert {key: found[key] for key in planned} == planned
     scores = tmp_path / "scores.npz"

@@ -88,7 +88,8 @@ MUTANTS = [
            "check_randomised_response_has_the_stated_law"),
     Mutant("an empty row tells a label", selection.randomised, "reported.where(present, ",
            "reported.where(present | True, ", "check_randomised_response_has_the_stated_law"),
-    Mutant("the plan is not held to the ledger", session.Session.__init__, "own.require_room(", "(lambda *_: None)(",
+    Mutant("the plan is not held to the ledger", session.Session._require_room, "self.ledger.require_room(",
+           "(lambda *_: None)(",
            "check_what_does_not_fit_is_refused_before_noise_is_drawn"),
     # What is made of it
     Mutant("t statistics without variances", select.scored,

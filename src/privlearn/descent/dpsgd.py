@@ -128,7 +128,7 @@ class Run(DescribedRun):
     def __exit__(self, *error: object) -> None:
         """However the block ends, what was not charged is given back; an interrupted run keeps its checkpoint."""
         self._epochs.close()
-        self._session.leave(error[1])
+        self._session.leave(error[1] if error else None)
 
 
 def dpsgd(

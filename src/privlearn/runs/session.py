@@ -53,8 +53,7 @@ class Session:
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         charged: whether releases have noise, and the plan is charged. Else `charging` marks the ledger as not private,
-            by a
-            charge that has no price: only sessions of training take that.
+            by a charge that has no price: only sessions of training take that.
         world: the processes that share the run. The first one's ledger is charged and its streams are drawn from; the
             others have its streams, and ledgers of their own that allow nothing but the plan.
 
@@ -123,15 +122,9 @@ class TrainingSession(Session):
     plan: Plan
 
     def __init__(
-        self,
-        plan: Plan,
-        ledger: Ledger | None,
-        streams: Streams | None,
-        checkpoint: Checkpoint | str | Path | None,
-        *,
-        charged: bool = True,
-        world: World = World(),  # noqa: B008 - a frozen value
-    ) -> None:
+        self, plan: Plan, ledger: Ledger | None, streams: Streams | None, checkpoint: Checkpoint | str | Path | None, *,
+        charged: bool = True, world: World = World(),  # noqa: B008 - a frozen value
+    ) -> None:  # fmt: skip
         self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         self.saved = world.once(file.read, "the checkpoint") if file else None
         super().__init__(plan, ledger, streams, charged=charged, world=world)
