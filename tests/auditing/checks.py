@@ -26,7 +26,7 @@ def attack(sampler: Sampler, *own: Any, discrete: bool = False, trials: int = TR
     """An audit of a step, seeded."""
     plan = pv.Plan(sampler, schedule=pv.schedules.Constant(NOISE), examples=100)
     streams = pv.Streams.new(7, discrete=discrete)
-    return pv.audit(plan, *own, delta=DELTA, trials=trials, streams=streams, **options)
+    return pv.audit(plan, *own, delta=DELTA, trials=trials, confidence=0.95, streams=streams, **options)
 
 
 def require_kept(found: Audit, least: float) -> None:
@@ -177,7 +177,9 @@ def trained(plan: pv.Plan, canaries: int = 400) -> Audit:
     data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2)
     torch.manual_seed(0)
     loss = nn.CrossEntropyLoss(reduction="none")
-    return audit_training(plan, nn.Linear(3, 2), loss, data, canaries=canaries, streams=pv.Streams.new(5))
+    return audit_training(
+        plan, nn.Linear(3, 2), loss, data, canaries=canaries, confidence=0.95, streams=pv.Streams.new(5)
+    )
 
 
 @check

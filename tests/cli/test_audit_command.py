@@ -9,7 +9,7 @@ import pytest
 
 from privlearn.cli import main
 
-QUICK = ["audit", "--step", "--noise-multiplier", "0.5", "--trials", "200"]
+QUICK = ["audit", "--step", "--noise-multiplier", "0.5", "--trials", "200", "--confidence", "0.9999"]
 BROKEN = """
 import numpy as np
 import privlearn as pv
@@ -33,7 +33,7 @@ def test_a_step_is_attacked_and_answers_as_scripts_expect(capsys: pytest.Capture
     assert main([*QUICK, "--json", "--out", str(report)]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"]
-    assert answer["confidence"] == 0.95
+    assert answer["confidence"] == 0.9999
     assert 0 < answer["epsilon_any"] <= answer["epsilon_lower"] <= answer["epsilon_claimed"]
     assert "do not contradict the claim" in report.read_text()
     assert main([*QUICK, "--json", "--out", str(report)]) == 2  # nothing is overwritten
@@ -48,9 +48,9 @@ def test_code_of_ones_own_is_attacked_and_a_false_claim_ends_with_1(
     assert "refuted" in capsys.readouterr().out
     assert picture.stat().st_size > 5000
     code.write_text(OWN)
-    assert main(["audit", "--code", str(code), "--trials", "200"]) == 0
+    assert main(["audit", "--code", str(code), "--trials", "200", "--confidence", "0.9999"]) == 0
     assert "not refuted" in capsys.readouterr().out
-    assert main(["audit", "--code", str(code), "--canaries", "100", "--json"]) == 0
+    assert main(["audit", "--code", str(code), "--canaries", "100", "--confidence", "0.9999", "--json"]) == 0
     assert "100 canaries" in json.loads(capsys.readouterr().out)["attack"]
 
 

@@ -46,7 +46,7 @@ def audit_training(
     *,
     canaries: int = 1_000,
     delta: float = 1e-5,
-    confidence: float = 0.95,
+    confidence: float = 0.99,
     streams: Streams | None = None,
     **arguments: Any,
 ) -> Audit:

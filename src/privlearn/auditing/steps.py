@@ -54,7 +54,7 @@ def audit(
     canary: tuple[Any, Any] | None = None,
     delta: float = 1e-5,
     trials: int | None = None,
-    confidence: float = 0.95,
+    confidence: float = 0.99,
     streams: Streams | None = None,
     progress: Callable[[int, int], None] | None = None,
     **arguments: Any,

@@ -265,7 +265,7 @@ _OTHERS = (
         Option("delta", "D", "where epsilon is stated (default: 1e-5)", float, 1e-05),
         Option("trials", "T", "runs with the example, and as many without it (default: 5,000 to 40,000; 1,000 for "
                "run)", int),
-        Option("confidence", "C", "(default: 0.95)", float, 0.95),
+        Option("confidence", "C", "(default: 0.99)", float, 0.99),
         Option("discrete", None, "noise on a grid", bool, False),
         Option("out", "FILE", "write the report into a .md or .json file, or draw it into a .png"),
     ),
