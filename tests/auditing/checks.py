@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,7 @@ def check_a_network_of_ones_own_keeps_its_claim() -> None:
     """With other examples, whose gradients the attacker has to see past, two layers, and dropout."""
     torch.manual_seed(1)
     rng = np.random.default_rng(1)
-    data = pv.Dataset(rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3)
+    data = pv.Dataset(rng.random((6, 4), np.float32), rng.integers(3, size=6), classes=3, public=True)
     network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 3))
     found = attack(FullBatch(), network, nn.CrossEntropyLoss(reduction="none"), data, microbatch=2)
     require_kept(found, 0.3)
@@ -174,7 +175,7 @@ def check_functions_of_ones_own_are_judged() -> None:
 def trained(plan: pv.Plan, canaries: int = 400) -> Audit:
     """An audit of a training, seeded."""
     rng = np.random.default_rng(9)
-    data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2)
+    data = pv.Dataset(rng.random((30, 3), np.float32), rng.integers(2, size=30), classes=2, public=True)
     torch.manual_seed(0)
     loss = nn.CrossEntropyLoss(reduction="none")
     return audit_training(
@@ -190,3 +191,21 @@ def check_a_training_with_canaries_keeps_its_claim() -> None:
     assert report.ok, report
     assert 0.2 * report.epsilon_claimed < report.epsilon_lower < report.epsilon_claimed, report
     assert 0 < report.epsilon_any <= report.epsilon_lower
+
+
+@check
+def check_rows_that_an_audit_runs_on_are_not_taken_for_released() -> None:
+    """Of private rows it warns, whichever audit it is; of public and made-up ones it does not."""
+    plan = pv.Plan(FullBatch(), 1, pv.schedules.Constant(1.0), examples=40)
+    x, y, loss = np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), nn.CrossEntropyLoss(reduction="none")
+    for public in (False, True):
+        data = pv.Dataset(x, y, classes=2, public=public)
+        for action in (
+            lambda data=data: pv.audit(plan, nn.Linear(2, 2), loss, data, trials=20, streams=pv.Streams.new(1)),
+            lambda data=data: audit_training(plan, nn.Linear(2, 2), loss, data, canaries=20, streams=pv.Streams.new(1)),
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                action()
+            said = any("no ledger is charged" in str(each.message) for each in caught)
+            assert said is not public

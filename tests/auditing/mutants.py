@@ -48,6 +48,8 @@ MUTANTS = [
            "noise_multiplier=batch.noise_multiplier / (3 if batch.epoch else 1)", RUN),
     Mutant("an example in every batch of each epoch", sampling.Partition.draw, "yield Sample(rows, unit)",
            "yield Sample(np.arange(examples), unit)", RUN),
+    Mutant("an audit's rows are taken for released", steps.warn_of_rows, "if not data.public:", "if False:",
+           "check_rows_that_an_audit_runs_on_are_not_taken_for_released"),
     Mutant("every canary takes part", canaries._rows, "np.where(coins, 1.0, 2.0)", "np.where(coins, 1.0, 1.0)", RUN),
     Mutant("no canary is clipped", clips.Flat.weights, "return ", "return 0 * norms + 1.0\n    return ", RUN),
     Mutant("a point estimate", bounds.Rates.of, "(1 - between(", "0.9 + 0 * (1 - between(", BOUNDS),

@@ -24,7 +24,7 @@ import torch
 import privlearn as pv
 plan = pv.Plan(pv.sampling.FullBatch(), 1, pv.schedules.Constant(0.5), examples=4)
 model, loss = torch.nn.Linear(2, 2), torch.nn.CrossEntropyLoss(reduction="none")
-data = pv.Dataset(np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), classes=2)
+data = pv.Dataset(np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 1]), classes=2, public=True)
 """
 
 

@@ -24,6 +24,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.auditing.bounds import Floats, one_run_epsilon
 from privlearn.auditing.distinguishing import Claim
 from privlearn.auditing.report import Audit
+from privlearn.auditing.steps import warn_of_rows
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import dpsgd
@@ -60,7 +61,7 @@ def audit_training(
         plan: of the training; canaries count among its examples.
         model: as for `dpsgd`.
         loss: of outputs and targets, one value for each example.
-        data: the examples.
+        data: the examples, made up or public: no ledger is charged for them.
         canaries: how many; half of them, by fair coins, take part. The others add nothing.
         delta: where epsilon is stated.
         confidence: of all that is said.
@@ -75,6 +76,7 @@ def audit_training(
         raise BadInput("the plan has transforms in front of the network: audit a plan without them")
     if plan.neighbours is Adjacency.REPLACE_ONE:
         raise BadInput("the plan is for replace_one neighbours: expected add_remove or zero_out, of which one is empty")
+    warn_of_rows(data)
     x, y = data.tensors()
     streams = streams or Streams.new()
     coins = streams.views.integers(2, size=canaries).astype(bool)

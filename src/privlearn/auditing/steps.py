@@ -26,7 +26,7 @@ from privlearn.auditing.report import Audit
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.errors import BadInput
+from privlearn.errors import BadInput, PrivacyWarning
 from privlearn.plan import Plan
 from privlearn.runs.given import gradient_clip
 from privlearn.sampling import FullBatch, Partition, Poisson, Sampler
@@ -72,7 +72,7 @@ def audit(
         plan: what is claimed; of its schedule the noise of epoch 0. Transforms in front are left out.
         model: as for `dpsgd`; its weights stay as they are.
         loss: as for `dpsgd`.
-        data: the other examples.
+        data: the other examples, made up or public: no ledger is charged for them.
         canary: the inputs and the target of the example that takes part or not; by default `data`'s first example.
         delta: where epsilon is stated.
         trials: of each kind; by default 5,000 to 40,000, the more the more noise there is.
@@ -91,6 +91,9 @@ def audit(
         raise BadInput("a model of one's own is attacked with its loss and some data: give all three, or none")
     if model is None:
         model, loss, data, canary = nn.Linear(1, 1), _product, _others(sampler), ([1.0], 1.0)
+    else:
+        assert data is not None
+        warn_of_rows(data)
     assert loss is not None
     assert data is not None
     without, among = _neighbours(plan, data, canary)
@@ -120,6 +123,15 @@ def audit(
     claim = Claim(lambda noise: sampler.event(Gaussian(noise)), plan.neighbours, noise_multiplier, delta)
     released = f"{'a step' if each == 1 else 'an epoch'} of DP-SGD, {sampler.kind} sampling"
     return claim.judged(absent, present, confidence, f"{released}, noise multiplier {noise_multiplier:.4g}, white box")
+
+
+def warn_of_rows(data: Dataset) -> None:
+    """Warn that a report follows from the rows that an audit ran on, which no ledger was charged for."""
+    if not data.public:
+        warnings.warn(
+            "an audit is no release: no ledger is charged for the rows that it runs on, and its report follows from "
+            "them. Audit with made-up rows, or public ones, Dataset(..., public=True)", PrivacyWarning, stacklevel=3,
+        )  # fmt: skip
 
 
 def _product(outputs: Tensor, targets: Tensor) -> Tensor:

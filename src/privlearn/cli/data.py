@@ -117,6 +117,11 @@ def _draft(request: Request) -> int:
             "`privlearn data schema FILE --paid epsilon=E` needs --target T and --ledger FILE, which the training is "
             "charged to, too, and --numbers A,B and --categories C,D: what the columns are"
         )
+    if not Path(request.ledger).exists():
+        raise BadInput(
+            f"there is no ledger {request.ledger}: check the name, or begin one, `privlearn ledger {request.ledger} "
+            "--epsilon E --measure renyi`"
+        )
     ledger = Ledger.open(request.ledger, what=f"a schema of {request.name}")
     if ledger.budget is None:
         raise BadInput(
@@ -131,7 +136,10 @@ def _draft(request: Request) -> int:
         screen.print_json({"bounds": dict(draft.bounds), "categories": {n: [*c] for n, c in draft.categories.items()}})
     else:
         screen.answers.print(draft.to_toml(), markup=False)
-    screen.notes.print(f"released, and charged to {request.ledger}: look it through, and train with --ledger")
+    screen.notes.print(
+        f"released, and charged to {request.ledger}: look it through, and train with --ledger {request.ledger} "
+        f"--adjacency {ledger.adjacency}", markup=False,
+    )  # fmt: skip
     return 0
 
 

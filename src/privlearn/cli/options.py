@@ -182,7 +182,7 @@ _HOW = _group(
            "(each with from=, to= epochs), or validation:k=0.7,m=5,threshold=0.01,period=10, which needs --public "
            "or noise=", str, "constant", candidate=True),
     Option("clip", "STYLE", "flat (default), layer, automatic or quantile", str, "flat", candidate=True),
-    Option("clip-norm", "C", "(default: 0.1; 0.3 for dpmac)", float, candidate=True),
+    Option("clip-norm", "C", "(default: 0.1; 1 for tables; 0.3 for dpmac)", float, candidate=True),
     Option("pca", "L", "project onto L private principal directions first", int, candidate=True),
     Option("pca-noise", "S", "their noise multiplier (default: 16)", float, candidate=True),
     Option("tune", "F.toml", "choose privately among the candidates in this file (docs/tuning.md)"),
