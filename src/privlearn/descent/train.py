@@ -20,7 +20,7 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Facts, Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import networks
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
@@ -82,7 +82,7 @@ def train(
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
     return fit(
-        settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
 
