@@ -28,7 +28,7 @@ from privlearn.runs.result import Result
 from privlearn.runs.session import Session
 from privlearn.sampling import FullBatch, Sample
 from privlearn.statistics.metric_figures import Metrics, MetricsPlan, NoisyMetrics, ValueMetricsPlan
-from privlearn.statistics.sums import Probabilities, Values, error_sums, metric_sums
+from privlearn.statistics.sums import PredictedValues, Probabilities, error_sums, metric_sums
 from privlearn.streams import Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.volumes.training import dice
@@ -187,7 +187,13 @@ def _sums(network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan | ValueMet
     """What is released: each row by itself."""
     if isinstance(plan, ValueMetricsPlan):
         return error_sums(
-            Values(network)(x, y), y, sample, plan.neighbours, low=plan.low, high=plan.high, most_error=plan.most_error
+            PredictedValues(network)(x, y),
+            y,
+            sample,
+            plan.neighbours,
+            low=plan.low,
+            high=plan.high,
+            most_error=plan.most_error,
         )
     probabilities = Probabilities(network, plan.classes)(x, y)
     return metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)

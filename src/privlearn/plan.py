@@ -18,7 +18,7 @@ from privlearn.accounting import accountant
 from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
 from privlearn.accounting.filters import Limit
-from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit, require_same
+from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
 from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
@@ -134,37 +134,15 @@ class AbstractPlan(Described, ABC):
         """Raise the noise, so that this plan and the others together meet the target that it was calibrated to.
 
         What they cost together ends at most at the target, and within 0.3% of it. All are fixed beforehand, so approve
-        them together, before the first release: `ledger.approve(plan, *others)`. They are added up, whoever is in their
-        data: nobody checks that these are other people.
+        them together, before the first release: `ledger.approve(plan, *others)`. Their costs are added
+        up: that they are about other people is not checked.
 
         Raises:
             BadInput: no target, noise that follows validations, another unit of protection, or others that alone take
                 up the target.
             AdjacencyMismatch: another kind of neighbour.
         """
-        if self.budget is None or getattr(self, "reacts", False):
-            raise BadInput(
-                "no noise is left to raise: the plan has no target, or noise that follows validations. Calibrate a "
-                "plan with a fixed schedule first, plan.calibrate(epsilon=, delta=)"
-            )
-        budget, beside = self.budget, compose(other.event() for other in others)
-        for other in others:
-            require_same(self.neighbours, other.neighbours, "what is released beside the plan")
-            if other.unit != self.unit:
-                raise BadInput(
-                    f"the plan protects {self.unit}, and what is released beside it {other.unit}: expected one"
-                )
-        spent = budget.spent(beside, self.neighbours)
-        if spent >= budget.limit:
-            raise BadInput(
-                f"what is released beside the plan costs {budget.figure(spent)} alone, and both together may cost "
-                f"{budget}: give it more noise"
-            )
-
-        def together(factor: float) -> float:
-            return budget.spent(compose([self.scaled(factor).event(), beside]), self.neighbours)
-
-        return self.scaled(solve_noise(together, budget.limit))
+        return self.scaled(solving.factor_beside(self, others))
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
         """The plan by the factor on its noise, and a first guess of that. Refuses what no factor can meet."""

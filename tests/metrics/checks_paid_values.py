@@ -23,7 +23,7 @@ from privlearn.cli import main
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded
 from privlearn.sampling import FullBatch
 from privlearn.statistics import FisherPlan, MetricsPlan, ValueMetricsPlan
-from privlearn.statistics.sums import Values, error_sums
+from privlearn.statistics.sums import PredictedValues, error_sums
 from privlearn.tuning import Candidate, RandomStopping
 from tests.support.checks import check, must_raise
 
@@ -46,8 +46,8 @@ class First(nn.Module):
 def sums(rows: Tensor, y: Tensor, adjacency: Adjacency, most_error: float) -> tuple[Tensor, float]:
     """What is added up over the rows, and its sensitivity."""
     (sample,) = FullBatch().draw(len(y))
-    answers = Values(First())(rows, y)
-    made = error_sums(answers, y, sample, adjacency, low=LOW, high=HIGH, most_error=most_error)
+    answers = PredictedValues(First())(rows, y)
+    made = error_sums(answers, y, sample, adjacency, bounds=(LOW, HIGH), most_error=most_error)
     return torch.cat([part.flatten() for part in made.values]), made.sensitivity
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from privlearn import metrics
+from privlearn import metrics, solving
 from privlearn.cli import methods
 from privlearn.descent import train
-from privlearn.plan import AbstractPlan
 from privlearn.statistics import sums
 from tests.support.mutant import Mutant, suite_of
 
@@ -29,12 +28,12 @@ MUTANTS = [
            NOISE),
     Mutant("the number of test rows of numbers is public", metrics._released, "is not Adjacency.ADD_REMOVE",
            "is not None", EXACT),
-    Mutant("training makes no room for the metrics", AbstractPlan.with_room_for,
-           "compose([self.scaled(factor).event(), beside])", "self.scaled(factor).event()", TOGETHER),
-    Mutant("metrics of other neighbours are made room for", AbstractPlan.with_room_for,
-           'require_same(self.neighbours, other.neighbours, "what is released beside the plan")', "pass", TOGETHER),
-    Mutant("metrics of single rows stand beside a plan for persons", AbstractPlan.with_room_for,
-           "if other.unit != self.unit:", "if False:", TOGETHER),
+    Mutant("training makes no room for the metrics", solving.factor_beside,
+           "compose([plan.scaled(factor).event(), beside])", "plan.scaled(factor).event()", TOGETHER),
+    Mutant("metrics of other neighbours are made room for", solving.factor_beside,
+           'require_same(plan.neighbours, other.neighbours, "what is released beside the plan")', "pass", TOGETHER),
+    Mutant("metrics of single rows stand beside a plan for persons", solving.factor_beside,
+           "if other.unit != plan.unit:", "if False:", TOGETHER),
     Mutant("train gives the metrics away", train.train, "ledger.approve(settled.plan, beside)",
            "ledger.approve(settled.plan)", "check_train_leaves_room_for_what_is_released_beside_it"),
     Mutant("a share of the target is spent on top of it", methods.sharing, "plan.with_room_for(paid)", "plan",

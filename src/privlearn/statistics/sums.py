@@ -85,7 +85,7 @@ class Probabilities(RightAnswers):
 
 
 @final
-class Values(RightAnswers):
+class PredictedValues(RightAnswers):
     """As `RightAnswers`, but (1, the model's one output) for each row by itself; of a row without an answer (0, 0).
 
     Args:
@@ -105,7 +105,7 @@ class Values(RightAnswers):
 
 
 def error_sums(
-    answers: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, low: float, high: float, most_error: float
+    answers: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bounds: tuple[float, float], most_error: float
 ) -> Bounded:
     """What metrics of a model of numbers are computed from, over the rows of the sample; sensitivity computed here.
 
@@ -115,11 +115,11 @@ def error_sums(
     finite, adds nothing.
 
     Args:
-        answers: of `Values`, shape (rows, 2).
+        answers: of `PredictedValues`, shape (rows, 2).
         y: the targets, shape (rows,).
         sample: the rows that take part.
         adjacency: the kind of neighbour.
-        low, high: the bounds that targets and predictions are clipped to; public.
+        bounds: (low, high), which targets and predictions are clipped to; public.
         most_error: what errors are clipped to, as a share of their distance; public.
 
     Returns:
@@ -128,7 +128,7 @@ def error_sums(
     indices = torch.from_numpy(sample.indices)
     (there, predicted), targets = answers[indices].T, y[indices].double()
     usable = (there > 0) & targets.isfinite()
-    half = (high - low) / 2
+    low, half = bounds[0], (bounds[1] - bounds[0]) / 2
     predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
     errors = ((predicted - targets).abs() / (2 * most_error)).clamp(0, 1)
     parts = [errors, errors**2, targets, targets**2]
