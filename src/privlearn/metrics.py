@@ -186,15 +186,8 @@ def _released(
 def _sums(network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan | ValueMetricsPlan, sample: Sample) -> Bounded:
     """What is released: each row by itself."""
     if isinstance(plan, ValueMetricsPlan):
-        return error_sums(
-            PredictedValues(network)(x, y),
-            y,
-            sample,
-            plan.neighbours,
-            low=plan.low,
-            high=plan.high,
-            most_error=plan.most_error,
-        )
+        answers, bounds = PredictedValues(network)(x, y), (plan.low, plan.high)
+        return error_sums(answers, y, sample, plan.neighbours, bounds=bounds, most_error=plan.most_error)
     probabilities = Probabilities(network, plan.classes)(x, y)
     return metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)
 
