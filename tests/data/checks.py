@@ -156,7 +156,7 @@ def check_schemas_that_mean_something_else_have_another_digest() -> None:
 
 @check
 def check_models_predict_by_their_own_schema_only() -> None:
-    from privlearn.cli import predict
+    from privlearn.cli.commands import predict
 
     options = argparse.Namespace(folder="model")
     digest, other = declared().digest, declared(SCHEMA.replace("17", "16")).digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn.cli import predict
+from privlearn.cli.commands import predict
 from privlearn.data import catalogue, dataset, encoding, formats, named, schema, tables, torch_rows
 from privlearn.runs import given
 from tests.support.mutant import Mutant, suite_of

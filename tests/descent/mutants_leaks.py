@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from privlearn.cli import jobs, train
+from privlearn.cli import jobs
+from privlearn.cli.commands import train
 from privlearn.clipping import backends, gradients
 from privlearn.descent import dpsgd, task
 from privlearn.descent import train as descent

@@ -163,7 +163,10 @@ def test_predictions_overwrite_nothing(
     assert (tmp_path / "victim").read_text() == "precious"
     assert not (tmp_path / "nowhere").exists()
     data, full = rows(tmp_path), OSError(28, "No space left on device")
-    with mock.patch("numpy.savez", side_effect=full), mock.patch("privlearn.cli.predict._csv", side_effect=full):
+    with (
+        mock.patch("numpy.savez", side_effect=full),
+        mock.patch("privlearn.cli.commands.predict._csv", side_effect=full),
+    ):
         assert main(["predict", str(model), "--data", data, "--out", str(out)]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not out.exists()

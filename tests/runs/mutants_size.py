@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from privlearn import plan, world
-from privlearn.cli import jobs, methods, train
+from privlearn.cli import jobs, methods
 from privlearn.cli import pate as pate_command
 from privlearn.cli import tune as candidates
+from privlearn.cli.commands import train
 from privlearn.data import dataset
 from privlearn.descent import choices, epoch_noise, task
 from privlearn.descent import train as descent

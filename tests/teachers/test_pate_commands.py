@@ -76,7 +76,7 @@ def test_jobs_on_the_command_line(
 def test_confident_votes_and_interrupted_runs_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privlearn.cli import train as train_command
+    from privlearn.cli.commands import train as train_command
 
     out = str(tmp_path / "m")
     words = [

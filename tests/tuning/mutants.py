@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privlearn import plan, sampling
 from privlearn.accounting import accountant, ledger, mechanisms, trees
-from privlearn.cli import train as command
+from privlearn.cli.commands import train as command
 from privlearn.clipping import evaluation
 from privlearn.data import dataset
 from privlearn.mechanisms import selection

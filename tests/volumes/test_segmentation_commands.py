@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import privlearn as pv
-from privlearn.cli import jobs, main, predict, request
+from privlearn.cli import jobs, main, request
 from privlearn.cli import pate as pate_command
+from privlearn.cli.commands import predict
 from privlearn.cli.request import Request
 from privlearn.data import hippocampus
 from privlearn.descent import task

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = parse(list(sys.argv[1:] if argv is None else argv))
         # Only when it runs: most commands import torch.
         module, function = _ELSEWHERE.get(request.command, (request.command, "run"))
-        code: int = getattr(import_module(f"privlearn.cli.{module}"), function)(request)
+        code: int = getattr(import_module(f"privlearn.cli.commands.{module}"), function)(request)
         sys.stdout.flush()
     except PrivlearnError as error:
         if not _says_why():

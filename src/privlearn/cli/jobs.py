@@ -36,7 +36,7 @@ from privlearn.publishing.verify import verify
 from privlearn.runs.checkpoint import Checkpoint, Saved
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
-from privlearn.statistics.metric_figures import Metrics, MetricsPlan
+from privlearn.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
@@ -115,7 +115,7 @@ class Opened:
     ledger: Ledger | None
     kept: Kept
     started: float = field(default_factory=time.perf_counter)
-    paid: MetricsPlan | None = None
+    paid: NoisyMetrics | None = None
 
     @classmethod
     def of(cls, request: Request, kept: Kept) -> Opened:
@@ -146,10 +146,9 @@ class Opened:
             BadInput: metrics of this run are not released; before anything is spent.
             BudgetExceeded: the ledger has no room for both.
         """
-        if self.request.paid_metrics is None:
+        paid = methods.metrics_plan(self.request, job.plan, job.data)
+        if paid is None:
             return self
-        classes = None if job.data.x_test is None or has_maps(job.data) else job.data.classes
-        paid = methods.metrics_plan(self.request, job.plan, classes)
         ledger = Ledger() if self.ledger is None else self.ledger
         if job.plan is not None and not (self.request.resume and ledger.path):  # there both were approved before
             ledger.approve(job.plan, paid)

@@ -378,6 +378,8 @@ def _training() -> tuple[Option, ...]:
                "r2")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
+        Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
+               "figures take this share of it (of its rho), such as 0.1", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from privlearn.accounting.ledger import Ledger
+from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
 from privlearn.descent.choices import CLASSIFICATION, REGRESSION, TrainRequest
@@ -41,6 +41,7 @@ def train(
     progress: Callable[[int, int], None] | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     validation: Dataset | None = None,
+    beside: Planned | None = None,
     **choices: Any,
 ) -> Result:
     """Train a classifier or a regressor at a target, the rest chosen by rule: as `privlearn train`, the same weights.
@@ -60,6 +61,8 @@ def train(
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in, as for `pv.dpsgd`.
         validation: public rows for a schedule that follows validations, as for `pv.dpsgd`.
+        beside: what is going to be released beside the training, such as a settled `pv.statistics.MetricsPlan`: both
+            together meet the target. It is approved with the run, and then charged to `result.ledger`.
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
@@ -81,10 +84,25 @@ def train(
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
+    if beside is not None:
+        settled = with_room_for(settled, beside)
+        ledger = Ledger(settled.plan.budget) if ledger is None else ledger
+        ledger.approve(settled.plan, beside)
     return fit(
         settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
+
+
+def with_room_for(settled: Settled, beside: Planned) -> Settled:
+    """What was settled, with the noise at which it and what is released beside it meet the target together.
+
+    Raises:
+        BadInput: the noise was given, or as `AbstractPlan.with_room_for`.
+    """
+    if settled.request.noise_multiplier is not None:
+        raise BadInput("the noise was given, so nothing can make room beside it: leave out noise_multiplier")
+    return replace(settled, plan=settled.plan.with_room_for(beside))
 
 
 def settle_for(dataset: Dataset, **choices: Any) -> tuple[Settled, Dataset]:

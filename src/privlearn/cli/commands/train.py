@@ -191,7 +191,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of a method that has no page of its own: what its plan says, and what it trains."""
     train = METHODS[request.method].train
     assert train is not None
-    plan = methods.method_plan(request, facts_of(data, request.examples))
+    plan = methods.sharing(request, methods.method_plan(request, facts_of(data, request.examples)), data)
     answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
     said = ", ".join(f"{label} {text}" for label, text in plan.rows())
     yield Job(
@@ -218,6 +218,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
         settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
+        settled = replace(settled, plan=methods.sharing(request, settled.plan, data))
         plan, examples = settled.plan, facts.examples
         require_same_examples(plan, data)
         # Where neighbours differ in the number of rows, what is printed follows from the declared one.
@@ -320,6 +321,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     with featured(request, data) as (data, front):
         facts = facts_of(data, request.examples, front)
         plan, why = methods.features_plan(request, facts)
+        plan = methods.sharing(request, plan, data)
         answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
@@ -365,7 +367,8 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A private choice among the candidates of a file, of which the chosen one is published."""
     examples = request.examples or data.examples
     choice = make_choice(request, examples)
-    plan, first = choice.plan, choice.plan.candidates[0].plan
+    plan = methods.sharing(request, choice.plan, data)
+    first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
         candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
@@ -386,7 +389,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(choice.plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
