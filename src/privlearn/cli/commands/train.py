@@ -262,7 +262,7 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
             result = _descend_by_layers(settled, data, opened, progress)
         else:
             result = fit(
-                settled, data, opened.streams(), loss=loss_of(data, settled.request.label_smoothing),
+                settled, data, opened.streams(), loss=loss_of(data, settled.request),
                 ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
@@ -401,7 +401,7 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
         own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request.label_smoothing), ledger=ledger)
+        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
@@ -426,5 +426,5 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
-        loss_of(data, request.label_smoothing)
+        loss_of(data, request)
         require_changeable(request.augmentation, plan, x, y)
