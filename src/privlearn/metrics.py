@@ -5,6 +5,9 @@ They are exact, and no guarantee covers the test rows, or they are released with
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,16 +20,19 @@ from torch import Tensor, nn
 from privlearn._display import shortened
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
+from privlearn.clipping.bounded import Bounded
 from privlearn.data.dataset import Dataset, as_tensor
 from privlearn.errors import BadInput
 from privlearn.mechanisms.release import release
 from privlearn.models.check import made_up_rows
+from privlearn.models.heads import Head, stated_head
+from privlearn.publishing.model import PublishedModel
 from privlearn.runs.front import encoded
 from privlearn.runs.result import Result
 from privlearn.runs.session import Session
-from privlearn.sampling import FullBatch
-from privlearn.statistics.metric_figures import Metrics, MetricsPlan
-from privlearn.statistics.sums import Probabilities, metric_sums
+from privlearn.sampling import FullBatch, Sample
+from privlearn.statistics.metric_figures import Metrics, MetricsPlan, NoisyMetrics, ValueMetricsPlan
+from privlearn.statistics.sums import PredictedValues, Probabilities, error_sums, metric_sums
 from privlearn.streams import Streams
 from privlearn.transforms.modules import RowTransform
 from privlearn.volumes.training import dice
@@ -47,7 +53,7 @@ def evaluate(
     data: Any,
     targets: Any = None,
     *,
-    paid: MetricsPlan | None = None,
+    paid: NoisyMetrics | None = None,
     ledger: Ledger | None = None,
     streams: Streams | None = None,
 ) -> Metrics:
@@ -57,13 +63,15 @@ def evaluate(
     they are released with. Guarantee, then: that of `paid`, for a test row as for a training row, and the ledger is
     charged exactly `paid.event()`. To have one guarantee for the model and its metrics, charge both to one ledger, and
     approve both plans before the first release, `ledger.approve(plan, paid)`, or begin it with a budget.
+    `pv.train(..., beside=paid)` does, and both together meet its target.
 
     Args:
         model: what a method returned, what `load_model` returned, or a network that gives a score for each class (a
             value for each row where it has one output).
         data: a data set, whose test rows are taken; or rows, with `targets`.
         targets: classes, whole numbers from 0, shape (rows,); maps of classes; or values.
-        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier; None: metrics are exact.
+        paid: a settled `privlearn.statistics.MetricsPlan`, for a classifier, or `ValueMetricsPlan`, for a model of
+            numbers; None: metrics are exact.
         ledger: what to charge; None: a new one with the plan's budget. Only with `paid`, as `streams`.
         streams: the random streams; None: new ones.
 
@@ -88,6 +96,9 @@ def evaluate(
         outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 1 else _ROWS_AT_ONCE)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(f"the model cannot run on these rows: {str(error)[:200]}") from error
+    head = _head_of(model)
+    if head is not None and head.task in _OF_TASKS:
+        return _OF_TASKS[head.task](outputs, y)
     if outputs.dim() > 2:
         return of_maps(outputs.argmax(1), y, outputs.shape[1])
     if outputs.dim() == 1 or outputs.shape[1] == 1:
@@ -97,6 +108,13 @@ def evaluate(
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise BadInput("the targets are no whole numbers, and the model gives classes: expected classes from 0")
     return of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
+
+
+def _head_of(model: Any) -> Head | None:
+    """The named task of a result or of a published model; None: it has none."""
+    if isinstance(model, Result):
+        return stated_head({"classes": model.classes, **model.architecture})
+    return stated_head(model.config) if isinstance(model, PublishedModel) else None
 
 
 def outputs_of(network: nn.Module, x: Tensor, at_once: int) -> Tensor:
@@ -134,6 +152,13 @@ def of_classes(probabilities: Floats, y: NDArray[np.int64]) -> Metrics:
     return Metrics(MappingProxyType(figures), len(y), matrix)
 
 
+def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of ordered classes, from their scores: those of classes, and by how many places predictions are off."""
+    metrics = of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
+    off = (outputs.argmax(1) - y).abs().double().mean()
+    return replace(metrics, figures=MappingProxyType({**metrics.figures, "mae": float(off)}))
+
+
 def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
     """The mean gap of confidence and accuracy over 15 bins of equal width (Guo et al. 2017, eq. 3)."""
     bins = np.minimum((confidences * _BINS).astype(np.int64), _BINS - 1)
@@ -142,45 +167,54 @@ def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
 
 
 def _released(
-    network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan, ledger: Ledger | None, streams: Streams | None
+    network: nn.Module, x: Tensor, y: Tensor, plan: NoisyMetrics, ledger: Ledger | None, streams: Streams | None
 ) -> Metrics:
-    """Metrics of a classifier from one release; what does not fit is refused before anything is spent."""
+    """Metrics from one release; what does not fit is refused before anything is spent."""
     require_one_process()
-    if not isinstance(plan, MetricsPlan):
+    if not isinstance(plan, MetricsPlan | ValueMetricsPlan):
         raise BadInput(
-            f"paid is {shortened(repr(plan), 60)}: expected pv.statistics.MetricsPlan(classes=K).calibrate(...)"
+            f"paid is {shortened(repr(plan), 60)}: expected pv.statistics.MetricsPlan(classes=K).calibrate(...), or of "
+            "numbers ValueMetricsPlan(low, high)"
         )
-    if y.dim() != 1 or y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= plan.classes:
-        raise BadInput(
-            f"the targets are {y.dtype} values of shape {tuple(y.shape)}: for paid metrics expected classes, whole "
-            f"numbers from 0 to {plan.classes - 1}, as the plan says"
-        )
-    _require_scores(network, x, plan.classes)
+    whole, none = not y.is_floating_point(), not y.numel()
+    plan.require_targets(
+        tuple(y.shape), whole=whole, low=0 if none else float(y.min()), high=0 if none else float(y.max())
+    )
+    _require_outputs(network, x, plan.outputs)
     session = Session(plan, ledger, streams)
     (sample,) = FullBatch().draw(len(y))
-    probabilities = Probabilities(network, plan.classes)(x, y)
-    sums = metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)
+    sums = _sums(network, x, y, plan, sample)
     deviation = plan.noise * sums.sensitivity
     with session.charging():
-        ((matrix, histogram, losses),) = release(
-            sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise
-        )
-    noisy = (matrix.numpy(), histogram.numpy(), losses.numpy())
+        (released,) = release(sums, noise_multiplier=plan.noise, ledger=session.ledger, stream=session.streams.noise)
+    noisy = [part.numpy() for part in released]
     # Where neighbours differ in the number of rows, it is private.
-    rows = len(y) if plan.neighbours is not Adjacency.ADD_REMOVE else max(1, round(float(noisy[0].sum())))
-    figures = of_released(*noisy, plan, rows, deviation)
+    counted = noisy[0].sum() if isinstance(plan, MetricsPlan) else noisy[0][-1]
+    rows = len(y) if plan.neighbours is not Adjacency.ADD_REMOVE else max(1, round(float(counted)))
+    made = cast(Any, of_released if isinstance(plan, MetricsPlan) else of_released_values)
+    figures = made(*noisy, plan, rows, deviation)
     redrawn = np.random.default_rng(0)  # of released numbers alone: anyone could do it
     again = []
     for _ in range(_REDRAWS):
-        first, second, third = (part + redrawn.normal(0, deviation, part.shape) for part in noisy)
-        again.append(of_released(first, second, third, plan, rows, deviation))
+        other = [part + redrawn.normal(0, deviation, part.shape) for part in noisy]
+        again.append(made(*other, plan, rows, deviation))
     errors = {name: float(np.std([other[name] for other in again if name in other])) for name in figures}
-    counts = tuple(tuple(round(float(number)) for number in row) for row in noisy[0])
+    matrix = noisy[0] if isinstance(plan, MetricsPlan) else None
+    counts = None if matrix is None else tuple(tuple(round(float(number)) for number in row) for row in matrix)
     return Metrics(MappingProxyType(figures), rows, counts, plan, errors, session.streams.seeded)
 
 
-def _require_scores(network: nn.Module, x: Tensor, classes: int) -> None:
-    """Refuse a network that does not give a score for each class, by made-up rows."""
+def _sums(network: nn.Module, x: Tensor, y: Tensor, plan: MetricsPlan | ValueMetricsPlan, sample: Sample) -> Bounded:
+    """What is released: each row by itself."""
+    if isinstance(plan, ValueMetricsPlan):
+        answers, bounds = PredictedValues(network)(x, y), (plan.low, plan.high)
+        return error_sums(answers, y, sample, plan.neighbours, bounds=bounds, most_error=plan.most_error)
+    probabilities = Probabilities(network, plan.classes)(x, y)
+    return metric_sums(probabilities, y, sample, plan.neighbours, bins=plan.bins, most_loss=plan.most_loss)
+
+
+def _require_outputs(network: nn.Module, x: Tensor, classes: int) -> None:
+    """Refuse a network that does not give a score for each class, or one number, by made-up rows."""
     try:
         (made_up,) = made_up_rows((x,), 1, 2)
         shape = tuple(outputs_of(network, made_up, at_once=2).shape)
@@ -211,6 +245,18 @@ def of_released(
     return figures
 
 
+def of_released_values(totals: Floats, plan: ValueMetricsPlan, rows: int, deviation: float) -> dict[str, float]:
+    """Metrics from what `privlearn.statistics.sums.error_sums` adds up, with noise of this standard deviation."""
+    width = plan.high - plan.low
+    most, (errors, squares, targets, their_squares) = plan.most_error * width, totals[:4] / rows
+    squared = float(np.clip(squares, 0, 1)) * most**2
+    figures = {"rmse": math.sqrt(squared), "mae": float(np.clip(errors, 0, 1)) * most}
+    spread = float(their_squares - targets**2)  # of targets in [-1, 1]
+    if spread > deviation / rows:  # else it may be none
+        figures["r2"] = 1 - squared / (spread * width**2 / 4)
+    return figures
+
+
 def of_values(predicted: Floats, y: Floats) -> Metrics:
     """Metrics of predicted values."""
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
@@ -226,6 +272,10 @@ def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
     each = dice(predicted, y, classes)
     figures = {"dice": sum(each) / len(each)} | {f"dice_{label}": value for label, value in enumerate(each, 1)}
     return Metrics(MappingProxyType(figures), len(y))
+
+
+#: The metrics of tasks that have their own, from outputs and targets.
+_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {"ordinal": of_ranks}
 
 
 def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:

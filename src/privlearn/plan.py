@@ -19,6 +19,7 @@ from privlearn.accounting.budget import Budget, require_budget, solve_noise
 from privlearn.accounting.events import Composed, Event, compose, require_adjacency
 from privlearn.accounting.filters import Limit
 from privlearn.accounting.guarantee import Adjacency, Guarantee, PrivacyUnit
+from privlearn.accounting.ledger import Planned
 from privlearn.accounting.mechanisms import Gaussian
 from privlearn.clipping.clips import Clip, Flat
 from privlearn.clipping.derivative_bounds import Derivatives, Layerwise
@@ -128,6 +129,20 @@ class AbstractPlan(Described, ABC):
         at, start = self._by_factor(budget)
         factor = self._solved(budget, lambda factor: budget.spent(at(factor).event(), self.neighbours), start)
         return replace(at(factor), budget=budget)  # type: ignore[type-var]
+
+    def with_room_for(self, *others: Planned) -> Self:
+        """Raise the noise, so that this plan and the others together meet the target that it was calibrated to.
+
+        What they cost together ends at most at the target, and within 0.3% of it. All are fixed beforehand, so approve
+        them together, before the first release: `ledger.approve(plan, *others)`. Their costs are added
+        up: that they are about other people is not checked.
+
+        Raises:
+            BadInput: no target, noise that follows validations, another unit of protection, or others that alone take
+                up the target.
+            AdjacencyMismatch: another kind of neighbour.
+        """
+        return self.scaled(solving.factor_beside(self, others))
 
     def _by_factor(self, budget: Budget) -> tuple[Callable[[float], Self], float]:
         """The plan by the factor on its noise, and a first guess of that. Refuses what no factor can meet."""

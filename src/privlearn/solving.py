@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from privlearn._checks import count
-from privlearn.accounting.budget import Budget, largest, solve_rate
-from privlearn.accounting.events import Repeated
+from privlearn.accounting.budget import Budget, largest, solve_noise, solve_rate
+from privlearn.accounting.events import Repeated, compose
 from privlearn.accounting.filters import fits, largest_filter
+from privlearn.accounting.guarantee import require_same
+from privlearn.accounting.ledger import Planned
 from privlearn.errors import BadInput
 from privlearn.sampling import Partition, Poisson
 from privlearn.schedules import Constant, Polynomial, ReactingSchedule, Step
 
 if TYPE_CHECKING:
-    from privlearn.plan import Plan
+    from privlearn.plan import AbstractPlan, Plan
 
 #: Epochs that a plan has at most.
 MOST_EPOCHS = 100_000
@@ -24,6 +27,35 @@ _NOT_KNOWN = (
     "the {} can't be solved for under a validation schedule, whose costs are not known beforehand: solve for the noise "
     "or the epochs, or give another schedule=: {}"
 )
+
+
+def factor_beside(plan: AbstractPlan, others: Sequence[Planned]) -> float:
+    """The factor on the noise of `plan` at which it and `others` together meet its target.
+
+    Raises:
+        BadInput, AdjacencyMismatch: as `AbstractPlan.with_room_for`.
+    """
+    if plan.budget is None or getattr(plan, "reacts", False):
+        raise BadInput(
+            "no noise is left to raise: the plan has no target, or noise that follows validations. Calibrate a "
+            "plan with a fixed schedule first, plan.calibrate(epsilon=, delta=)"
+        )
+    budget, beside = plan.budget, compose(other.event() for other in others)
+    for other in others:
+        require_same(plan.neighbours, other.neighbours, "what is released beside the plan")
+        if other.unit != plan.unit:
+            raise BadInput(f"the plan protects {plan.unit}, and what is released beside it {other.unit}: expected one")
+    spent = budget.spent(beside, plan.neighbours)
+    if spent >= budget.limit:
+        raise BadInput(
+            f"what is released beside the plan costs {budget.figure(spent)} alone, and both together may cost "
+            f"{budget}: give it more noise"
+        )
+
+    def together(factor: float) -> float:
+        return budget.spent(compose([plan.scaled(factor).event(), beside]), plan.neighbours)
+
+    return solve_noise(together, budget.limit)
 
 
 def with_rate(plan: Plan, budget: Budget) -> Plan:

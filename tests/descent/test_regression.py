@@ -108,7 +108,7 @@ def test_what_does_not_suit_numbers_is_refused(tmp_path: Path, capsys: pytest.Ca
         (["--label-smoothing", "0.1"], "for classes"),
         (["--select", "1"], "for classes"),
         (["--method", "features"], "is for classes"),
-        (["--paid-metrics", "1"], "needs test rows with classes"),
+        (["--paid-metrics", "-1"], "--paid-metrics is -1"),
         (["--schedule", "validation:k=0.7,m=5,threshold=0.01,period=10,noise=3"], "Use another schedule"),
         (["--target-bounds", "70,30"], "the smaller first"),
     ):

@@ -38,6 +38,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "FisherPlan": lambda: pv.statistics.FisherPlan(10, 64, 64, 4.0).calibrate(**TARGET),
     "LeastSquaresPlan": lambda: pv.statistics.LeastSquaresPlan(10, 64, 4.0).calibrate(**TARGET),
     "RidgePlan": lambda: pv.statistics.RidgePlan(64, 4.0, 0.0, 1.0).calibrate(**TARGET),
+    "ValueMetricsPlan": lambda: pv.statistics.ValueMetricsPlan(0.0, 5.0).calibrate(**TARGET),
     "MetricsPlan": lambda: pv.statistics.MetricsPlan(10).calibrate(**TARGET),
     "RowsPlan": lambda: pv.statistics.RowsPlan(10, 64, 8, 4.0, labels="randomised").calibrate(**TARGET),
     "SelectionPlan": lambda: pv.statistics.SelectionPlan(10, 64, 8, 4.0).calibrate(**TARGET),

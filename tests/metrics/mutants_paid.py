@@ -19,7 +19,7 @@ MUTANTS = [
     Mutant("a replaced test row counts as a removed one", sums.metric_sums, "5.0 if replaced", "3.0 if replaced",
            MOVED),
     Mutant("log losses have no bound", sums.metric_sums, "losses.clamp(0, 1)", "losses", MOVED),
-    Mutant("test rows meet", metrics._released, "Probabilities(network, plan.classes)(x, y)",
+    Mutant("test rows meet", metrics._sums, "Probabilities(network, plan.classes)(x, y)",
            "outputs_of(network, x, 256).double().softmax(1)", "check_test_rows_do_not_meet"),
     Mutant("paid metrics are not paid", metrics._released, "ledger=session.ledger", "ledger=Ledger()", CHARGED),
     Mutant("metrics have the noise of a sum of one part", metrics._released,
@@ -28,9 +28,9 @@ MUTANTS = [
            "return 0.5 * solve_gaussian(budget, spent)", CHARGED),
     Mutant("metrics of replaced rows have less noise", sums.metric_sums, "5.0 if replaced", "1.0 if replaced", NOISE),
     Mutant("the number of test rows is public", metrics._released, "is not Adjacency.ADD_REMOVE", "is not None", EXACT),
-    Mutant("the accuracy is exact", metrics._released, "of_released(*noisy, plan, rows, deviation)\n",
-           "of_released(*noisy, plan, rows, deviation) | "
-           "{'accuracy': float((probabilities.argmax(1) == y).double().mean())}\n", EXACT),
+    Mutant("the accuracy is exact", metrics._released, "figures = made(*noisy, plan, rows, deviation)",
+           "figures = made(*noisy, plan, rows, deviation) | "
+           "{'accuracy': float((Probabilities(network, 2)(x, y).argmax(1) == y).double().mean())}", EXACT),
     Mutant("metrics from any ledger are published as protected", certificate.unpaid,
            "return [] if covered else [problem]", "return []", COVERED),
     Mutant("verify believes that metrics were paid", verify._of_the_plan, "unpaid(", "[] and unpaid(",

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import between, count
+from privlearn._checks import count
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen
 from privlearn.cli.checkpoints import Kept
@@ -25,16 +25,17 @@ from privlearn.data.catalogue import cache
 from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
-from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
+from privlearn.models.heads import HEADS
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
 from privlearn.runs.given import require_no_features
 from privlearn.runs.result import Result
-from privlearn.statistics.metric_figures import Metrics, MetricsPlan
+from privlearn.statistics.metric_figures import Metrics, NoisyMetrics
 from privlearn.streams import Streams
 from privlearn.transforms.base import PublicTransform
 from privlearn.transforms.chain import feature_cache, read_features
@@ -94,7 +95,7 @@ class Opened:
     ledger: Ledger | None
     kept: Kept
     started: float = field(default_factory=time.perf_counter)
-    paid: MetricsPlan | None = None
+    paid: NoisyMetrics | None = None
 
     @classmethod
     def of(cls, request: Request, kept: Kept) -> Opened:
@@ -125,10 +126,9 @@ class Opened:
             BadInput: metrics of this run are not released; before anything is spent.
             BudgetExceeded: the ledger has no room for both.
         """
-        if self.request.paid_metrics is None:
+        paid = methods.metrics_plan(self.request, job.plan, job.data)
+        if paid is None:
             return self
-        classes = None if job.data.x_test is None or has_maps(job.data) else job.data.classes
-        paid = methods.metrics_plan(self.request, job.plan, classes)
         ledger = Ledger() if self.ledger is None else self.ledger
         if job.plan is not None and not (self.request.resume and ledger.path):  # there both were approved before
             ledger.approve(job.plan, paid)
@@ -177,6 +177,8 @@ def data_of(request: Request) -> Dataset:
     for note in data.remarks:
         screen.notes.print(note, markup=False)
     require_task(request.task, data)
+    if request.task is not None and HEADS[request.task].named and request.method != DPSGD:
+        raise BadInput(f"--task {request.task} is for --method dpsgd: leave out --method {request.method}")
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
         raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
@@ -220,7 +222,7 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
+def test_metrics(model: Result | nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
     """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
 
     They are released by `opened.paid`, on `opened.ledger`.
@@ -254,18 +256,14 @@ def _copies_of(request: Request) -> Augmentation | None:
     return Augmentation(count("--views", request.views), request.augment)
 
 
-def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """One value for each example: cross-entropy, and for maps of classes soft Dice with it.
-
-    Args:
-        data: says which.
-        smoothing: the share of a label that is spread over all classes; None: nothing is.
-    """
-    share = 0.0 if smoothing is None else between("label_smoothing", smoothing, 0.0, MOST_SMOOTHING)
+def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """One value for each example, for maps of classes: soft Dice with cross-entropy; None: the task's own."""
     if not has_maps(data):
-        return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
-    if smoothing is not None:
-        raise BadInput("--label-smoothing is for classes, and the targets are maps of them: leave it out")
+        return None
+    for name in ("label_smoothing", "class_weights"):
+        if getattr(chosen, name) is not None:
+            option = name.replace("_", "-")
+            raise BadInput(f"--{option} is for classes, and the targets are maps of them: leave it out")
     return map_losses
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,14 +18,14 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Facts, Settled
+from privlearn.descent.choices import Facts, TrainRequest
+from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan
 from privlearn.runs.post_processing import ROWS
 from privlearn.statistics.advice import advised
-from privlearn.statistics.metric_figures import MetricsPlan
+from privlearn.statistics.metric_figures import MetricsPlan, ValueMetricsPlan
 from privlearn.statistics.plan import ClassifierPlan, FisherPlan, LeastSquaresPlan, RowsPlan
 from privlearn.teachers.plan import ConfidentVotes, PatePlan, Votes
 from privlearn.transforms.pca import components_of
@@ -39,6 +39,7 @@ TEACHERS, QUERIES, CLASSES = 250, 1000, 10
 _SHARES = (0.6, 0.75, 0.9)
 #: A warning is due if the class of nine teachers in ten wins less often than this.
 _OFTEN = 0.75
+_Plan = TypeVar("_Plan", bound=AbstractPlan)
 #: Where options are called otherwise in Python.
 _PYTHON = {"learning_rate_schedule": "lr_schedule"}
 
@@ -327,28 +328,55 @@ _COMBINABLE: dict[str, Callable[[Request], None]] = {
 # Test metrics
 
 
-def metrics_plan(request: Request, plan: AbstractPlan | None, classes: int | None) -> MetricsPlan:
-    """The release of the test metrics that `--paid-metrics` asks for, beside a run of this plan.
+def metrics_plan(request: Request, plan: AbstractPlan | None, data: Any) -> MetricsPlan | ValueMetricsPlan | None:
+    """The release of the test metrics that `--paid-metrics` or `--metrics-share` asks for, beside a run of this plan.
 
     Args:
         request: the options.
         plan: of the run; None: it is not known beforehand.
-        classes: how many the rows to test on have; None: there are no such rows, or their targets are no classes.
+        data: with the rows to test on, and the declared classes or bounds of their targets.
 
     Raises:
         BadInput: metrics of such a run are not released.
     """
-    if plan is None:
-        raise BadInput(f"--paid-metrics does not go with --method {request.method}: leave it out")
-    if classes is None:
-        raise BadInput("--paid-metrics needs test rows with classes: give --test-data PATH, or leave it out")
-    if plan.unit != PrivacyUnit(plan.unit.group_size):
+    option = "--paid-metrics" if request.paid_metrics is not None else "--metrics-share"
+    if request.paid_metrics is None and request.metrics_share is None:
+        return None
+    if request.paid_metrics is not None and request.metrics_share is not None:
         raise BadInput(
-            "--paid-metrics protects rows, and the plan persons: leave out --rows-per-person, or --paid-metrics"
+            "--paid-metrics is the price of the test figures beside --epsilon, and --metrics-share their part of it: "
+            "give one of them"
         )
-    positive("--paid-metrics", request.paid_metrics)
-    paid = MetricsPlan(classes, plan.neighbours, group_size=plan.unit.group_size)
-    return paid.calibrate(epsilon=request.paid_metrics, delta=request.delta)
+    if plan is None:
+        raise BadInput(f"{option} does not go with --method {request.method}: leave it out")
+    maps = data.y is not None and len(np.shape(data.y)) > 1
+    if data.x_test is None or maps or (data.classes is None and data.target_bounds is None):
+        raise BadInput(
+            f"{option} needs test rows with classes or bounded targets: give --test-data PATH, or leave it out"
+        )
+    if plan.unit != PrivacyUnit(plan.unit.group_size):
+        raise BadInput(f"{option} protects rows, and the plan persons: leave out --rows-per-person, or {option}")
+    shared: dict[str, Any] = {"adjacency": plan.neighbours, "group_size": plan.unit.group_size}
+    bounds = data.target_bounds
+    paid = MetricsPlan(data.classes, **shared) if bounds is None else ValueMetricsPlan(*bounds, **shared)
+    if request.paid_metrics is not None:
+        return paid.calibrate(epsilon=positive(option, request.paid_metrics), delta=request.delta)
+    if request.noise_multiplier is not None or plan.budget is None:
+        raise BadInput(f"{option} is a share of a target: give --epsilon E, and leave out --noise-multiplier")
+    return paid.taking(request.metrics_share, plan.budget)
+
+
+def sharing(request: Request, plan: _Plan, data: Any) -> _Plan:
+    """The plan with the noise that leaves room for the test metrics, where `--metrics-share` asks for these.
+
+    Raises:
+        BadInput: as `metrics_plan`, or noise that follows validations.
+    """
+    if request.metrics_share is None:
+        return plan
+    paid = metrics_plan(request, plan, data)
+    assert paid is not None
+    return plan.with_room_for(paid)
 
 
 def world_of(request: Request) -> World:

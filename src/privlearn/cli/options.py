@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from privlearn.methods import METHODS
+from privlearn.models.heads import HEADS
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
@@ -60,6 +61,20 @@ def paid_budget(text: str) -> dict[str, float]:
     if not {"epsilon"} <= set(given) <= {"epsilon", "delta"}:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected epsilon=E or epsilon=E,delta=D")
     return {"delta": 1e-5, **given}
+
+
+def by_class(text: str) -> dict[str, float] | str:
+    """A number for each class, `yes=5,no=1`; or one word, such as `balanced`."""
+    if "=" not in text:
+        return text
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in parts}
+    except ValueError:
+        given = {}
+    if len(given) != len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once")
+    return given
 
 
 def column_list(text: str) -> tuple[str, ...]:
@@ -169,8 +184,8 @@ _SPENT = _group(
 
 _HOW = _group(
     "how it is spent", _BOTH,
-    Option("task", None, "classification, or regression of a number with declared bounds, by dpsgd or boosting "
-           "(default: as the data say)", choices=("classification", "regression")),
+    Option("task", None, "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
+           "with declared bounds; docs/tasks.md)", choices=tuple(HEADS)),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",
@@ -349,6 +364,15 @@ def _without_data() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+_RECORDED = (
+    Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
+           "as the data"),
+    Option("challenge", "HEX", "with --transcript: what the auditor answered to the commitment"),
+    Option("transcript-steps", "K", "with --transcript: steps between two states that are kept (default: 50)", int,
+           50),
+)  # fmt: skip
+
+
 def _training() -> tuple[Option, ...]:
     """The options of training, with those of the tables of methods and of post-processing, as they are now."""
     return _group(
@@ -378,6 +402,10 @@ def _training() -> tuple[Option, ...]:
                candidate=True, argument="augmentation"),
         Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)",
                float, candidate=True),
+        Option("class-weights", "C=W,..", "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
+               "balanced, one over --class-frequencies", by_class),
+        Option("class-frequencies", "C=F,..", "publicly known shares of the classes, for --class-weights balanced",
+               by_class),
         Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
@@ -396,14 +424,12 @@ def _training() -> tuple[Option, ...]:
                "r2")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
+        Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
+               "figures take this share of it (of its rho), such as 0.1", float),
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
-        Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
-               "as the data"),
-        Option("challenge", "HEX", "with --transcript: what the auditor answered to the commitment"),
-        Option("transcript-steps", "K", "with --transcript: steps between two states that are kept (default: 50)", int,
-               50),
+        *_RECORDED,
         Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
         Option("out", "DIR", "the folder to publish into", needed=True),
         part=None,

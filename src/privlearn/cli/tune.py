@@ -29,6 +29,7 @@ _REFUSED = {
     "explain": "candidates are chosen, not explained",
     "normalise": "candidates learn from the rows as they are",
     "select": "candidates learn from the rows as they are",
+    "class_weights": "candidates are chosen by how many rows they get right, which weighs all rows alike",
 }
 
 Tuning = Blocks | RandomStopping

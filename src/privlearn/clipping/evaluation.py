@@ -278,9 +278,8 @@ class CandidateScores:
 def wrong_predictions(models: Sequence[nn.Module | None], data: Dataset, adjacency: Adjacency) -> CandidateScores:
     """How many examples of `data` each model gets wrong; one that is None gets all wrong.
 
-    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by at
-        most
-    1. One that is exchanged for another adds between 0 and 1 before and after.
+    An example, added, removed or emptied, adds between 0 and 1 to every count: all of them move in one direction, by 1
+    at most. One that is exchanged for another adds between 0 and 1 before and after.
     """
     counts = [
         float(_weights(data).sum()) if model is None else float(_weights(data) @ (1 - _right(model, data)))

@@ -5,6 +5,7 @@ from privlearn.statistics.draft import draft_schema as draft_schema
 from privlearn.statistics.features import release_features as release_features
 from privlearn.statistics.features import select_features as select_features
 from privlearn.statistics.metric_figures import MetricsPlan as MetricsPlan
+from privlearn.statistics.metric_figures import ValueMetricsPlan as ValueMetricsPlan
 from privlearn.statistics.plan import FisherPlan as FisherPlan
 from privlearn.statistics.plan import LeastSquaresPlan as LeastSquaresPlan
 from privlearn.statistics.plan import RowsPlan as RowsPlan

@@ -84,6 +84,60 @@ class Probabilities(RightAnswers):
         return scored.double().softmax(1)
 
 
+@final
+class PredictedValues(RightAnswers):
+    """As `RightAnswers`, but (1, the model's one output) for each row by itself; of a row without an answer (0, 0).
+
+    Args:
+        model: gives one number for each row.
+    """
+
+    answer = torch.zeros(2, dtype=torch.float64)
+
+    def __init__(self, model: nn.Module) -> None:
+        twin = copy.deepcopy(model).cpu().requires_grad_(False)
+        super().__init__(twin, at_once=1, computed=FrozenState(twin).restore)
+
+    def _answered(self, scored: Tensor, labels: Tensor) -> Tensor:
+        if scored.shape[1] != 1:
+            raise ValueError(f"{scored.shape[1]} numbers for a row")
+        return torch.cat([torch.ones_like(scored), scored], 1).double()
+
+
+def error_sums(
+    answers: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bounds: tuple[float, float], most_error: float
+) -> Bounded:
+    """What metrics of a model of numbers are computed from, over the rows of the sample; sensitivity computed here.
+
+    A row adds |e| and e^2 in [0, 1], and t in [-1, 1] with t^2: a vector of norm 2 at most, for add/remove neighbours
+    of norm sqrt(5), with the 1 that it counts. Another row in its place moves the first two by 1 each, and the others
+    together by 2, as (t - t')^2 (1 + (t + t')^2) <= 4: by sqrt(6). A row without an answer, or whose target is not
+    finite, adds nothing.
+
+    Args:
+        answers: of `PredictedValues`, shape (rows, 2).
+        y: the targets, shape (rows,).
+        sample: the rows that take part.
+        adjacency: the kind of neighbour.
+        bounds: (low, high), which targets and predictions are clipped to; public.
+        most_error: what errors are clipped to, as a share of their distance; public.
+
+    Returns:
+        In double precision, one tensor: the sums of |e|, e^2, t and t^2; for add/remove neighbours the number of rows.
+    """
+    indices = torch.from_numpy(sample.indices)
+    (there, predicted), targets = answers[indices].T, y[indices].double()
+    usable = (there > 0) & targets.isfinite()
+    low, half = bounds[0], (bounds[1] - bounds[0]) / 2
+    predicted, targets = (((own[usable] - low) / half - 1).clamp(-1, 1) for own in (predicted, targets))
+    errors = ((predicted - targets).abs() / (2 * most_error)).clamp(0, 1)
+    parts = [errors, errors**2, targets, targets**2]
+    counted = adjacency is Adjacency.ADD_REMOVE  # else the number of rows is public
+    sums = in_steps(torch.stack([*parts, *[torch.ones_like(errors)] * counted], 1)).sum(0)
+    moved = {Adjacency.ADD_REMOVE: 5.0, Adjacency.ZERO_OUT: 4.0, Adjacency.REPLACE_ONE: 6.0}[adjacency]
+    return Bounded((sums,), math.sqrt(moved), adjacency, sample)
+
+
 def metric_sums(
     probabilities: Tensor, y: Tensor, sample: Sample, adjacency: Adjacency, *, bins: int, most_loss: float
 ) -> Bounded:

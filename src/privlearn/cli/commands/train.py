@@ -36,7 +36,16 @@ from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
 from privlearn.descent import rules
 from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
+from privlearn.descent.train import (
+    facts_of,
+    fit,
+    length_of,
+    network,
+    network_for,
+    optimizer_at,
+    optimizer_kind,
+    optimizer_of,
+)
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
@@ -123,7 +132,7 @@ def _say(job: Job, opened: Opened) -> None:
 def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    metrics = test_metrics(result.model, data, opened)
+    metrics = test_metrics(result, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
@@ -190,7 +199,7 @@ def method_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A run of a method that has no page of its own: what its plan says, and what it trains."""
     train = METHODS[request.method].train
     assert train is not None
-    plan = methods.method_plan(request, facts_of(data, request.examples))
+    plan = methods.sharing(request, methods.method_plan(request, facts_of(data, request.examples)), data)
     answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()}
     said = ", ".join(f"{label} {text}" for label, text in plan.rows())
     yield Job(
@@ -217,6 +226,7 @@ def descent_job(request: Request, data: Dataset) -> Iterator[Job]:
         facts = facts_of(data, request.examples, front)
         mac = request.method == DPMAC
         settled = methods.mac_settled(request, facts) if mac else rules.settle(chosen, facts)
+        settled = replace(settled, plan=methods.sharing(request, settled.plan, data))
         plan, examples = settled.plan, facts.examples
         require_same_examples(plan, data)
         # Where neighbours differ in the number of rows, what is printed follows from the declared one.
@@ -243,8 +253,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
         shape = shape_after(plan.front, np.shape(data.x)[1:])
-        size = tuple(np.shape(data.y)[1:])
-        made_up = network(request.model, shape, data.classes or 1, Streams.new(0), size)
+        made_up = network_for(settled, data, Streams.new(0), shape)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
     if exactness := screen.noisy_validations(plan, examples):
         screen.notes.print(exactness)
@@ -260,7 +269,7 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
             result = _descend_by_layers(settled, data, opened, progress)
         else:
             result = fit(
-                settled, data, opened.streams(), loss=loss_of(data, settled.request.label_smoothing),
+                settled, data, opened.streams(), loss=loss_of(data, settled.request),
                 ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
@@ -319,6 +328,7 @@ def features_job(request: Request, data: Dataset) -> Iterator[Job]:
     with featured(request, data) as (data, front):
         facts = facts_of(data, request.examples, front)
         plan, why = methods.features_plan(request, facts)
+        plan = methods.sharing(request, plan, data)
         answer = screen.priced(plan, request.delta) | {"plan": plan.to_json()} | why
 
         def release(opened: Opened) -> Result:
@@ -364,7 +374,8 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A private choice among the candidates of a file, of which the chosen one is published."""
     examples = request.examples or data.examples
     choice = make_choice(request, examples)
-    plan, first = choice.plan, choice.plan.candidates[0].plan
+    plan = methods.sharing(request, choice.plan, data)
+    first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
         candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
@@ -385,7 +396,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(choice.plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -397,7 +408,7 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
         own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request.label_smoothing), ledger=ledger)
+        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
@@ -418,9 +429,9 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         request, plan = settled.request, settled.plan
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
-        made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
+        made_up = network_for(settled, data, Streams.new(0), shape)
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
-        loss_of(data, request.label_smoothing)
+        loss_of(data, request)
         require_changeable(request.augmentation, plan, x, y)
