@@ -36,6 +36,7 @@ from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
 from privlearn.descent import rules
+from privlearn.descent.choices import REGRESSION, TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
 from privlearn.errors import BadInput
@@ -366,12 +367,13 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
 def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A private choice among the candidates of a file, of which the chosen one is published."""
     examples = request.examples or data.examples
-    choice = make_choice(request, examples)
+    facts = facts_of(data, request.examples)
+    choice = make_choice(request, facts)
     plan = methods.sharing(request, choice.plan, data)
     first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
-        candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
+        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
         for candidate, own in zip(plan.candidates, choice.requests, strict=True)
     }
     _rehearse(settled.values(), data)
@@ -395,6 +397,12 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         timed=isinstance(plan, Blocks),
         plan=plan,
     )
+
+
+def _asked(own: Request, data: Dataset) -> TrainRequest:
+    """What a candidate's options say, of the task that the data say."""
+    chosen = descent_request(own)
+    return chosen if data.target_bounds is None else replace(chosen, task=REGRESSION)
 
 
 def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
@@ -422,7 +430,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         request, plan = settled.request, settled.plan
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
-        made_up = network(request.model, shape, data.classes or 0, Streams.new(0))
+        made_up = network(request.model, shape, data.classes or 1, Streams.new(0))
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
