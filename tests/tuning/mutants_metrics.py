@@ -19,7 +19,7 @@ MUTANTS = [
     Mutant("blocks are judged by accuracy", tune._on_blocks, "plan.neighbours, plan.metric)", "plan.neighbours)",
            JUDGED),
     Mutant("runs are judged by accuracy", tune._score, "plan.neighbours, plan.metric)", "plan.neighbours)", JUDGED),
-    Mutant("candidates may be judged by an AUC", stopping.require_metric, "if metric not in _JUDGED:", "if False:",
+    Mutant("candidates may be judged by an AUC", stopping.require_metric, "if metric not in _LOSSES:", "if False:",
            "check_metrics_that_are_no_sums_are_refused"),
     Mutant("candidates are settled by other rules", options._settled,
            "rules.settle(methods.training_request(own), facts).plan",

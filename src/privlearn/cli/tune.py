@@ -17,7 +17,7 @@ from privlearn.errors import BadInput
 from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.tuning.blocks import Blocks
-from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, judged_by
+from privlearn.tuning.stopping import OF_CLASSES, OF_VALUES, Candidate, RandomStopping, scored_by
 
 _NUMBERS = {"blocks": ("share", "selection-epsilon"), "random-stopping": ("mean", "shape", "score-noise")}
 _LONGEST_NAME = 60
@@ -195,7 +195,7 @@ def show_cost(request: Request) -> None:
         )
     else:
         screen.answers.print(
-            f"scores are counts of {judged_by(plan.metric)}, released with noise multiplier {plan.score_noise:.4g}"
+            f"a run's score is a {scored_by(plan.metric)}, released with noise multiplier {plan.score_noise:.4g}"
         )
     screen.guarantee_lines(answer)
     screen.answers.print(f"\n{screen.meaning(answer)}")

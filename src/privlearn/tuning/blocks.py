@@ -21,7 +21,7 @@ from privlearn.tuning.stopping import (
     alone,
     candidate_rows,
     chosen_candidate,
-    judged_by,
+    losses_of,
     louder,
     require_candidates,
     require_metric,
@@ -184,8 +184,8 @@ class Blocks(AbstractPlan):
         again = "It was then trained again on all the data." if self.retrain else "It is published as it is."
         return (
             f"Each of {len(self.candidates)} candidates was trained on a random block of the data of its own, and one "
-            f"was drawn by the exponential mechanism on a count of {judged_by(self.metric)} on a further block "
-            f"(privacy loss of range {self.selection_epsilon:.4g}). {again}"
+            f"was drawn by the exponential mechanism on their {losses_of(self.metric)} on a further block (privacy "
+            f"loss of range {self.selection_epsilon:.4g}). {again}"
         )
 
     def rows(self) -> list[tuple[str, str]]:

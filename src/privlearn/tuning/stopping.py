@@ -29,11 +29,11 @@ _LARGEST_SHAPE = 1000
 _SHARE = 0.05
 #: What candidates can be chosen by: sums over examples, of which each moves them by a bounded amount.
 OF_CLASSES, OF_VALUES = ("accuracy", "log_loss"), ("rmse", "mae")
-_JUDGED = {
-    "accuracy": "right predictions",
-    "log_loss": "predictions, by their clipped log losses",
-    "rmse": "predictions, by their clipped squared errors",
-    "mae": "predictions, by their clipped errors",
+_LOSSES = {
+    "accuracy": "errors",
+    "log_loss": "clipped log losses",
+    "rmse": "clipped squared errors",
+    "mae": "clipped errors",
 }
 
 
@@ -156,7 +156,7 @@ class RandomStopping(AbstractPlan):
         """What a card says of how the parameters were chosen."""
         return (
             f"A random number of runs ({self.mean:g} expected, shape {self.shape:g}) each trained a candidate drawn "
-            f"from {len(self.candidates)} and released a noisy count of its {judged_by(self.metric)} (noise multiplier "
+            f"from {len(self.candidates)} and released a noisy {scored_by(self.metric)} (noise multiplier "
             f"{self.score_noise:.4g}). The best run is published; how many there were is nowhere recorded."
         )
 
@@ -175,16 +175,21 @@ class RandomStopping(AbstractPlan):
 
 def require_metric(metric: str) -> None:
     """Raise `BadInput` unless it is a sum over examples, to which each adds a bounded amount by itself."""
-    if metric not in _JUDGED:
+    if metric not in _LOSSES:
         raise BadInput(
             f"candidates are to be chosen by {str(metric)[:40]}, which is no sum over examples, so that one could move "
             f"it by more than its own share: choose by {', '.join(OF_CLASSES)}, or for numbers {', '.join(OF_VALUES)}"
         )
 
 
-def judged_by(metric: str) -> str:
-    """What is counted, for a card."""
-    return _JUDGED[metric]
+def losses_of(metric: str) -> str:
+    """What is added up of each candidate, for a card."""
+    return _LOSSES[metric]
+
+
+def scored_by(metric: str) -> str:
+    """What is released of each run, for a card."""
+    return "count of its right predictions" if metric == "accuracy" else f"sum of its {losses_of(metric)}"
 
 
 def stopping(trainings: Sequence[Event], score_noise: float, mean: float, shape: float) -> RepeatAndSelect:
