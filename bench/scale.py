@@ -2,8 +2,8 @@
 
 `python bench/scale.py [--measure] [--json]` prints the tables of docs/scale.md. Rates are the assumptions in `Rates`,
 but for that of noise, which `--measure` measures here, with the time to draw from 10^10 rows and to price 10^6 steps.
-Every term follows from what the code does: each process holds the model and draws the noise of all parameters; sums go
-to one process's part and back in double precision (`runs.ranks`).
+Every term follows from what the code does: each process holds the model; sums go in double precision to the process
+that adds up these numbers and adds their noise, and back (`runs.ranks`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
     seconds = {
         "compute": 6 * parameters * rates.examples * rates.tokens * rates.slower / ranks / rates.flops,
         "sending": travels / rates.bytes,
-        "noise": parameters / rates.draws,
+        "noise": parameters / ranks / rates.draws,
     }
     return {
         "weights and optimizer": 3 * SINGLE * parameters,
@@ -62,7 +62,6 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
         "checkpoint": 3 * SINGLE * parameters,
         "seconds": seconds,
         "largest": max(seconds, key=seconds.__getitem__),
-        "noise by shards": seconds["noise"] / ranks,
         "checkpoint seconds": 3 * SINGLE * parameters / rates.disk,
     }
 
@@ -70,16 +69,16 @@ def step(parameters: int, ranks: int, rates: Rates) -> dict[str, Any]:
 def table(rates: Rates) -> Iterator[str]:
     """The table of steps, in Markdown."""
     heads = ("parameters", "processes", "weights and Adam", "sums", "norms", "sent a step", "compute", "sending",
-             "noise", "largest", "noise by shards", "checkpoint")  # fmt: skip
+             "noise", "largest", "checkpoint")  # fmt: skip
     yield f"| {' | '.join(heads)} |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |"
     for name, parameters in PARAMETERS.items():
         for ranks in RANKS:
             own = step(parameters, ranks, rates)
             sizes = [size(own[part]) for part in ("weights and optimizer", "sums", "norms", "traffic")]
             times = [seconds(own["seconds"][part]) for part in ("compute", "sending", "noise")]
             kept = f"{size(own['checkpoint'])}, {seconds(own['checkpoint seconds'])}"
-            cells = [name, ranks, *sizes, *times, own["largest"], seconds(own["noise by shards"]), kept]
+            cells = [name, ranks, *sizes, *times, own["largest"], kept]
             yield f"| {' | '.join(map(str, cells))} |"
 
 

@@ -79,6 +79,7 @@ METHODS = {
             _DESCENT
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
+            | {"class_weights", "class_frequencies"}
             | {"select", "select_share", "temperature"},
             after_steps=True,
         ),

@@ -61,6 +61,11 @@ class NoiseStream:
         self.position += size // _BLOCK
         return bits[: number * 8].view(np.int64)
 
+    def skip(self, number: int) -> None:
+        """Go past what `words(number)` would hand out, without making it: another process has it."""
+        if number:
+            self._start(self.key, self.position - (-number * 8 // _BLOCK))
+
     def __copy__(self) -> NoiseStream:
         return self
 

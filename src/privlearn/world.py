@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from privlearn.errors import BadInput
 
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 _Value = TypeVar("_Value")
+
+
+class Share(Protocol):
+    """Of values that several processes add up, the numbers whose sum this process has: it adds noise to these alone."""
+
+    def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
+        """The parts of `values` that are summed here, and for each where it begins in its whole, and the whole's size.
+
+        Each part is a view: what is added to it is added to `values`.
+        """
+        ...
+
+    def complete(self, values: Sequence[Tensor]) -> None:
+        """Noise was added to this process's parts: now all processes may have what they need of the others'."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,12 +60,17 @@ class World:
     def parts(self, examples: NDArray[np.int64], totals: Sequence[Tensor]) -> Iterator[NDArray[np.int64]]:
         """This process's examples, part by part, each to be added to `totals`, which are zero at first.
 
-        After the last part `totals` are the sums over the examples of all processes, the same in all of them.
+        After the last part `totals` hold, in the numbers that are this process's `share`, the sums over the examples of
+        all processes, and zeros in the others.
         """
         yield examples
 
+    def share(self, totals: Sequence[Tensor]) -> Share | None:
+        """The numbers of `totals` that this process has the sum of after `parts`; None for all of them."""
+        return None
+
     def noise(self, stream: NoiseStream) -> NoiseStream:
-        """What this process draws noise from: to sums that all have, all add the same noise."""
+        """What this process draws noise from: every number of a sum has its place in it, the same for all processes."""
         return stream
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,9 +22,9 @@ from privlearn.accounting.ledger import Ledger
 from privlearn.clipping.augmentation import Augmentation
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.errors import BadInput, BudgetExceeded, ProcessLost
-from privlearn.mechanisms import release
+from privlearn.mechanisms import noise, release
 from privlearn.runs import ranks
-from privlearn.runs.ranks import Ranks
+from privlearn.runs.ranks import Ranks, Slice
 from privlearn.streams import Streams
 from privlearn.temperature import Temperature
 from tests.ranks.threads import Threads, outcomes, together
@@ -174,6 +174,25 @@ def check_the_first_ledger_is_charged_before_noise_is_drawn() -> None:
         assert drawn == [steps, steps]
         assert charged == [steps]
         assert number(Ledger.open(path).event) == steps
+
+
+@check
+def check_sums_are_handed_out_with_their_noise() -> None:
+    """What a process hands out of a sum is its slice with noise: in every step the noise comes first."""
+    done: list[list[str]] = [[], []]
+    add, complete = noise.add_gaussian, Slice.complete
+
+    def adding(*given: Any) -> None:
+        done[ranks.dist.rank()].append("noise")  # type: ignore[attr-defined]
+        add(*given)
+
+    def completing(self: Slice, values: Sequence[torch.Tensor]) -> None:
+        done[ranks.dist.rank()].append("out")  # type: ignore[attr-defined]
+        complete(self, values)
+
+    with mock.patch.object(noise, "add_gaussian", adding), mock.patch.object(Slice, "complete", completing):
+        on(2)
+    assert done == [["noise", "out"] * number(plan().event())] * 2, done
 
 
 @check
@@ -359,6 +378,8 @@ def check_sums_have_the_same_bits() -> None:
         for part in world.parts(np.arange(100), totals):
             for total, own in zip(totals, torch.from_numpy(made_up[part].sum(0)).split([30, 20]), strict=True):
                 total += own
+        if share := world.share(totals):
+            share.complete(totals)
         return b"".join(total.numpy().tobytes() for total in totals)
 
     sums = [together(size, work) for size in (1, 2, 4, 8)]
@@ -367,6 +388,34 @@ def check_sums_have_the_same_bits() -> None:
     clipper = ClippedGradients(network(), cross_entropy, pv.Flat(1.0), ADD_REMOVE, fast_kernels=True, world=Ranks(0, 1))
     products: Any = clipper._kernels
     assert [products._own(size) for size in (100, 101, 100)] == [96, 96, 96]
+
+
+@check
+def check_parts_of_sums_get_the_noise_of_the_whole() -> None:
+    """Each process makes the noise of its slice: put together it is the whole's, and all streams go on in one place."""
+    shapes = [(300, 700), (5,), (0, 3), (131073,), (40, 2), (1,)]
+
+    def add(slices: Sequence[Slice | None], discrete: bool, dtype: torch.dtype) -> tuple[list[torch.Tensor], set[int]]:
+        sums, ends = [torch.zeros(shape, dtype=dtype) for shape in shapes], set()
+        for own in slices:
+            stream, values = Streams.new(2, discrete=discrete).noise, [torch.zeros(s, dtype=dtype) for s in shapes]
+            parts, places = own.own(values) if own else (values, None)
+            if discrete:
+                noise.add_on_grid(parts, 1.5, 0.1, stream, places)
+            else:
+                noise.add_gaussian(parts, 1.5, stream, places)
+            for total, value in zip(sums, values, strict=True):
+                total += value
+            ends.add(stream.position)
+        return sums, ends
+
+    for discrete, dtype in ((False, torch.float32), (False, torch.float64), (True, torch.float32)):
+        whole, (end,) = add([None], discrete, dtype)
+        for size in (2, 4):
+            width = -(-sum(value.numel() for value in whole) // size)
+            sums, ends = add([Slice(rank * width, width, size) for rank in range(size)], discrete, dtype)
+            assert all(map(torch.equal, sums, whole)), (discrete, dtype, size)
+            assert ends == {end}, (discrete, dtype, size)
 
 
 @check

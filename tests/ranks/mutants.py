@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from privlearn import streams
 from privlearn.clipping import gradients, kernels
 from privlearn.descent import dpsgd, task
+from privlearn.mechanisms import noise, release
 from privlearn.opacus import privacy_engine
 from privlearn.publishing import publish
 from privlearn.runs import ranks, session
@@ -19,6 +21,8 @@ DIFFER = "check_processes_that_differ_are_named_and_refused"
 APART = "check_processes_that_fall_apart_end"
 RESUMED = "check_a_run_goes_on_with_any_number_of_processes"
 OTHERS = "check_other_trainers_take_one_process"
+PLACES = "check_parts_of_sums_get_the_noise_of_the_whole"
+BEFORE = "check_sums_are_handed_out_with_their_noise"
 SUMS = "check_sums_have_the_same_bits"
 SHARDS = "check_shards_are_shared_out_equally"
 
@@ -30,6 +34,16 @@ MUTANTS = [
            "self.world.noise(self.streams.noise)", "Streams.new(self.world.rank).noise", ALONE),
     Mutant("noise divided by the number of processes", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
            "total.copy_(own.view(total.shape) * self.size)", ALONE),
+    Mutant("one place of the noise for two slices", noise.add_gaussian, "(size + start,", "(size,", PLACES),
+    Mutant("a slice of the grid has the noise of another", noise.add_on_grid, "noise[begin - first : end - first]",
+           "noise[: end - begin]", PLACES),
+    Mutant("noise of others is not passed over", streams.NoiseStream.skip, "if number:", "if False:", PLACES),
+    Mutant("the noise that others make is passed over in part", streams.NoiseStream.skip, "-number * 8", "-number * 4",
+           PLACES),
+    Mutant("sums of slices are not added up", ranks.Ranks._over_processes, "list(received.view(self.size, width))",
+           "[received.view(self.size, width)[self.rank]]", ALONE),
+    Mutant("slices are handed out before their noise", release._noised, "    if stream.discrete:",
+           "    part.share and part.share.complete(part.values)\n    if stream.discrete:", BEFORE),
     Mutant("the mean of the processes' sums", ranks.Ranks.parts, "total.copy_(own.view(total.shape))",
            "total.copy_(own.view(total.shape) / self.size)", ALONE),
     # Batches and steps

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privlearn._checks import between, count
+from privlearn._checks import count
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, screen
 from privlearn.cli.options import BOOSTING, DPSGD, PATE
@@ -24,7 +24,7 @@ from privlearn.data.catalogue import cache
 from privlearn.data.dataset import are_training_rows
 from privlearn.data.schema import read_schema
 from privlearn.descent import rules
-from privlearn.descent.choices import MOST_SMOOTHING, TrainRequest
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
@@ -340,18 +340,14 @@ def _copies_of(request: Request) -> Augmentation | None:
     return Augmentation(count("--views", request.views), request.augment)
 
 
-def loss_of(data: Dataset, smoothing: float | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """One value for each example: cross-entropy, and for maps of classes soft Dice with it.
-
-    Args:
-        data: says which.
-        smoothing: the share of a label that is spread over all classes; None: nothing is.
-    """
-    share = 0.0 if smoothing is None else between("label_smoothing", smoothing, 0.0, MOST_SMOOTHING)
+def loss_of(data: Dataset, chosen: TrainRequest) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """One value for each example, for maps of classes: soft Dice with cross-entropy; None: the task's own."""
     if not has_maps(data):
-        return nn.CrossEntropyLoss(reduction="none", label_smoothing=share)
-    if smoothing is not None:
-        raise BadInput("--label-smoothing is for classes, and the targets are maps of them: leave it out")
+        return None
+    for name in ("label_smoothing", "class_weights"):
+        if getattr(chosen, name) is not None:
+            option = name.replace("_", "-")
+            raise BadInput(f"--{option} is for classes, and the targets are maps of them: leave it out")
     return map_losses
 
 

@@ -18,8 +18,8 @@ from privlearn.cli.options import DPMAC, DPSGD, FEATURES, PATE
 from privlearn.cli.request import Request
 from privlearn.clipping.derivative_bounds import Derivatives
 from privlearn.descent import rules
-from privlearn.descent.choices import TrainRequest
-from privlearn.descent.rules import Facts, Settled
+from privlearn.descent.choices import Facts, TrainRequest
+from privlearn.descent.rules import Settled
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.plan import AbstractPlan

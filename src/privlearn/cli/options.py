@@ -60,6 +60,20 @@ def paid_budget(text: str) -> dict[str, float]:
     return {"delta": 1e-5, **given}
 
 
+def by_class(text: str) -> dict[str, float] | str:
+    """A number for each class, `yes=5,no=1`; or one word, such as `balanced`."""
+    if "=" not in text:
+        return text
+    parts = [part.rpartition("=") for part in text.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in parts}
+    except ValueError:
+        given = {}
+    if len(given) != len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: expected CLASS=NUMBER,CLASS=NUMBER, each once")
+    return given
+
+
 def column_list(text: str) -> tuple[str, ...]:
     """Names of columns, with commas between them."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -360,6 +374,10 @@ def _training() -> tuple[Option, ...]:
                candidate=True, argument="augmentation"),
         Option("label-smoothing", "F", "for dpsgd: share of a label that is spread over all classes (default: 0)",
                float, candidate=True),
+        Option("class-weights", "C=W,..", "for dpsgd: public weights of the classes in the loss, yes=5,no=1; or "
+               "balanced, one over --class-frequencies", by_class),
+        Option("class-frequencies", "C=F,..", "publicly known shares of the classes, for --class-weights balanced",
+               by_class),
         Option("z-steps", "N", "for dpmac: fit coordinates by N steps of Adam, as in the paper (default: one sweep)",
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,

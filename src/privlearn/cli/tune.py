@@ -11,9 +11,9 @@ from privlearn.cli import methods, screen
 from privlearn.cli.options import options_of
 from privlearn.cli.request import Request, plain_options, read_toml
 from privlearn.descent import rules
-from privlearn.descent.choices import REGRESSION
-from privlearn.descent.rules import Facts
+from privlearn.descent.choices import Facts
 from privlearn.errors import BadInput
+from privlearn.models.heads import BOUNDS, head_of
 from privlearn.plan import Plan
 from privlearn.sampling import Shuffle
 from privlearn.tuning.blocks import Blocks
@@ -32,6 +32,7 @@ _REFUSED = {
     "explain": "candidates are chosen, not explained",
     "normalise": "candidates learn from the rows as they are",
     "select": "candidates learn from the rows as they are",
+    "class_weights": "candidates are chosen by how many rows they get right, which weighs all rows alike",
 }
 
 Tuning = Blocks | RandomStopping
@@ -127,7 +128,7 @@ def _metric(request: Request, facts: Facts) -> str:
     Raises:
         BadInput: it can't be judged by.
     """
-    values = facts.target_bounds is not None or request.task == REGRESSION
+    values = head_of(request.task, facts).declared == BOUNDS
     if "metric" not in request or request.metric is None:
         return "rmse" if values else "accuracy"
     name = screen.METRICS[request.metric][0]

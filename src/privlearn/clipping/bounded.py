@@ -14,8 +14,7 @@ is at most n, and BLOCK + n / BLOCK where products of `BLOCK` rows are added up 
   precision. Measured, on rows made for it (equal, alternating, nearly aligned), is up to 3.3e-4 C at `BLOCK` examples
   and 1e-3 C at `MOST_IN_BLOCKS`, nearly all of it across the example's gradient.
 - Where more than `MOST_IN_BLOCKS` are expected in a batch, products are computed in double precision, too, with the
-  room of
-  single precision: proven for n K <= 2^42.
+  room of single precision: proven for n K <= 2^42.
 
 A sum itself is off by far more than that (0.1 C at 4096 equal examples in single precision), but the neighbour's is off
 alike. So nothing about how sums are computed may change with the number of examples, which is private: what is expected
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privlearn.sampling import Sample
+    from privlearn.world import Share
 
 
 @final
@@ -52,6 +52,7 @@ class Bounded:
         adjacency: the kind of neighbour that this holds for.
         sample: the batch that they were computed from.
         norm: what the distance is measured in. Gaussian noise needs L2, Laplace noise L1.
+        share: of values that several processes add up, the numbers whose sum this one has; None for all.
     """
 
     values: tuple[Tensor, ...]
@@ -59,6 +60,7 @@ class Bounded:
     adjacency: Adjacency
     sample: Sample
     norm: Literal["L1", "L2"] = "L2"
+    share: Share | None = None
 
 
 #: Examples that are computed at once, and added up in single precision, at most.

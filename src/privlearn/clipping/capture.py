@@ -8,8 +8,6 @@ computed; if autograd nevertheless finds one, a use went unseen, and the whole w
 Activation checkpointing is switched off: parts that are computed again in the backward pass would go unseen. Memory is
 bounded by the number of examples that are computed at once instead.
 
-Whether an operation changes which row of a batch belongs to whom.
-
 Operations are separated by examples through their place in the batch. A model that sorts, picks or drops rows breaks
 that, and may do so only on data of a certain kind, which no made-up row has: so every such operation is looked at.
 Which dimensions of its tensor are the batch's is known from made-up batches of two sizes.

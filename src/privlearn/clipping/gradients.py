@@ -206,9 +206,8 @@ class ClippedGradients:
             out: where to put the sums, as `buffers` makes them; what they hold is lost. New tensors by default.
 
         Returns:
-            One tensor for each trainable parameter, in the model's order; for `Quantile` one more, the count. In double
-            precision where more than 512 examples are expected: `released` brings them into the parameters' type, after
-                noise.
+            One tensor for each trained parameter, in the model's order; for `Quantile` one more, the count. In double
+            precision where more than 512 examples are expected: `released` brings them into the parameters' type.
 
         Raises:
             NotPerExample: the loss is not one value for each example.
@@ -244,7 +243,8 @@ class ClippedGradients:
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
         norm = self.clip.norm(self.clip_norm, len(self._layers))
-        return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample)
+        share = self._world.share([*own, clipped])
+        return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample, share=share)
 
     @property
     def _device(self) -> torch.device:

@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from privlearn._checks import one_of
 from privlearn.accounting.ledger import Ledger, Planned
 from privlearn.clipping.losses import Loss
 from privlearn.data.dataset import Dataset
-from privlearn.descent.choices import CLASSIFICATION, REGRESSION, TrainRequest
+from privlearn.descent.choices import Facts, TrainRequest
 from privlearn.descent.dpsgd import dpsgd
-from privlearn.descent.rules import Facts, Settled, settle, usual_features
+from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.errors import BadInput
-from privlearn.models import networks
+from privlearn.models import heads, networks
 from privlearn.runs.checkpoint import Checkpoint
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
@@ -66,8 +67,8 @@ def train(
         choices: anything else that `privlearn train` lets one choose, by its name in `descent.choices.TrainRequest`:
             `features`, `normalise`, `pca`, `select`, `epochs`, `batch_size`, `sampling`, `schedule`, `clip`,
             `clip_norm`, `group_size`, `rows_per_person`, `adjacency`, `rho`, `noise_multiplier`, `optimizer`,
-            `learning_rate`, `task`, `average`, `label_smoothing`, `augmentation`, `device`, `precision`, `microbatch`
-            and more.
+            `learning_rate`, `task`, `class_weights`, `average`, `label_smoothing`, `augmentation`, `device`,
+            `precision`, `microbatch` and more.
             Features are chosen by rule in front of a linear model. `pv.transforms.feature_cache` keeps them.
 
     Returns:
@@ -129,15 +130,11 @@ def require_task(task: str | None, data: Dataset) -> None:
     """Refuse a task that the targets do not suit.
 
     Raises:
-        BadInput: regression without bounds of the targets, or classification with them.
+        BadInput: an unknown one, or one whose targets are declared otherwise.
     """
-    if task == REGRESSION and data.target_bounds is None:
-        raise BadInput(
-            f"the task is regression, and no bounds of the targets of {data.name} are declared: give "
-            "target_bounds=(low, high), or in the schema low and high of the target"
-        )
-    if task == CLASSIFICATION and data.classes is None:
-        raise BadInput(f"the task is classification, and the targets of {data.name} are numbers: leave out the task")
+    if task is not None:
+        one_of("task", task, heads.HEADS)
+        heads.require_declared(task, vars(data), data.name)
 
 
 def _require_known(choices: Iterable[str]) -> None:
@@ -153,7 +150,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     numbers = math.prod(shape_after(front, shape))
     return Facts(
         declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
-        data.target_bounds,
+        data.target_bounds, () if data.schema is None else data.schema.classes,
     )  # fmt: skip
 
 
@@ -175,7 +172,7 @@ def fit(
         data: what `settled` was settled for. Targets with bounds are clipped to them and scaled to [-1, 1], and the
             model gives numbers in their units.
         streams: the random streams, which the initial weights are drawn from, too.
-        loss: one value for each example; None: cross-entropy. Where targets have bounds it is half the squared error.
+        loss: one value for each example; None: that of the task (`models.heads`).
         ledger: what to charge.
         progress: called with (steps done, steps in all) after each step.
         checkpoint: a file to keep progress in.
@@ -185,8 +182,9 @@ def fit(
         BadInput: as `pv.dpsgd` does.
     """
     request, classes, bounds = settled.request, data.classes or 1, data.target_bounds
+    head = settled.head(vars(data))
     if bounds is not None:
-        data, loss = _scaled(data, bounds), squared_error
+        data = _scaled(data, bounds)
     size = tuple(np.shape(data.y)[1:])
 
     def built(shape: tuple[int, ...]) -> nn.Module:
@@ -198,7 +196,7 @@ def fit(
     result = dpsgd(
         settled.plan,
         built,
-        loss or nn.CrossEntropyLoss(reduction="none", label_smoothing=request.label_smoothing or 0.0),
+        loss or head.loss(request),
         data,
         optimizer=optimizer_of(settled),
         learning_rate_schedule=settled.learning_rate_schedule,
@@ -249,11 +247,6 @@ def _rescale(model: nn.Module, scale: float, shift: float) -> None:
     with torch.no_grad():
         last.weight.mul_(scale)
         last.bias.mul_(scale).add_(shift)
-
-
-def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Half the squared error of one output, for each example."""
-    return (outputs[:, 0] - targets).square() / 2
 
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:

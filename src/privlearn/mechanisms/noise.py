@@ -40,27 +40,48 @@ def require_noisable(values: Sequence[Tensor]) -> None:
             )
 
 
-def add_gaussian(values: Sequence[Tensor], std: float, stream: NoiseStream) -> None:
+#: For each value that noise is added to: at which of its whole's numbers it begins, and how many that whole has.
+Places = Sequence[tuple[int, int]]
+
+
+def add_gaussian(values: Sequence[Tensor], std: float, stream: NoiseStream, places: Places | None = None) -> None:
     """Add independent N(0, std^2) draws to every number of `values`, in place.
+
+    Values that are parts of larger wholes, which several processes share, get what these numbers would get if the
+    wholes were here: every number of a whole has a place of its own in the stream, and the stream moves past all.
 
     Raises:
         BadInput: values of another type than float32 and float64; nothing is drawn.
     """
     require_noisable(values)
+    places = [(0, value.numel()) for value in values] if places is None else places
     for dtype in dict.fromkeys(value.dtype for value in values):
-        flats = [value.view(-1) for value in values if value.dtype == dtype]
-        left = sum(flat.numel() for flat in flats)
-        draws = torch.empty(0, dtype=dtype)
-        for flat in flats:
-            start = 0
-            while start < flat.numel():
-                if not draws.numel():
-                    draws = gaussian(min(left, _BLOCK), dtype, stream)
-                    left -= draws.numel()
-                own = flat[start : start + draws.numel()]
-                own.add_(draws[: own.numel()].to(own.device), alpha=std)
-                draws = draws[own.numel() :]  # each is used once
-                start += own.numel()
+        size, parts = 0, []
+        for value, (start, whole) in zip(values, places, strict=True):
+            if value.dtype == dtype:
+                parts += [(size + start, value.view(-1))] * (value.numel() > 0)
+                size += whole
+        passed, part = 0, 0  # words of blocks of which nothing is here; the first part that is not done
+        for first in range(0, size, _BLOCK):
+            draws, last = None, min(first + _BLOCK, size)
+            while part < len(parts) and parts[part][0] < last:
+                if draws is None:
+                    stream.skip(passed)
+                    passed, draws = 0, gaussian(last - first, dtype, stream)
+                at, flat = parts[part]
+                begin, end = max(at, first), min(at + flat.numel(), last)
+                flat[begin - at : end - at].add_(draws[begin - first : end - first].to(flat.device), alpha=std)
+                if at + flat.numel() > last:
+                    break
+                part += 1
+            passed += _words(last - first, dtype) if draws is None else 0
+        stream.skip(passed)
+
+
+def _words(count: int, dtype: torch.dtype) -> int:
+    """Words of 64 bits that so many draws take."""
+    fours = (count + 3) // 4
+    return 5 * fours if dtype == torch.float64 else 2 * fours + (3 * fours + 1) // 2
 
 
 def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
@@ -74,7 +95,7 @@ def gaussian(count: int, dtype: torch.dtype, stream: NoiseStream) -> Tensor:
     """
     fours = (count + 3) // 4
     wide = dtype == torch.float64
-    words = torch.from_numpy(stream.words(5 * fours if wide else 2 * fours + (3 * fours + 1) // 2))
+    words = torch.from_numpy(stream.words(_words(count, dtype)))
     # In (0, 1]: never 0, whose logarithm there isn't.
     uniform = words[: 2 * fours].double().mul_(2.0**-64).add_(0.5 + 2.0**-53)
     size = uniform[:fours].mul_(uniform[fours:]).log_().to(dtype).mul_(-2.0)
@@ -121,23 +142,31 @@ _BLOCK_ON_GRID = 1 << 16
 _MORE = 4  # further words of 64 bits where the first do not decide
 
 
-def add_on_grid(values: Sequence[Tensor], noise_multiplier: float, sensitivity: float, stream: NoiseStream) -> None:
+def add_on_grid(
+    values: Sequence[Tensor], noise_multiplier: float, sensitivity: float, stream: NoiseStream,
+    places: Places | None = None,
+) -> None:  # fmt: skip
     """Round `values` to a grid and add Gaussian noise that is rounded to it, in place.
 
     Guarantee: that of a Gaussian release with `noise_multiplier`, if one example changes `values` by at most
     `sensitivity` in L2 norm together. Sums and noise are added up exactly, in whole multiples of the step; only the
-    result is rounded to the type of `values`.
+    result is rounded to the type of `values`. Of values that are parts of larger wholes, noise is made for the wholes:
+    how much of the stream it takes is known when it is made.
     """
-    numbers = sum(value.numel() for value in values)
+    places = [(0, value.numel()) for value in values] if places is None else places
+    numbers = sum(whole for _, whole in places)
     step = 2.0 ** math.floor(math.log2(sensitivity * _ROOM / math.sqrt(max(numbers, 1))))
     bound = sensitivity + step * math.sqrt(numbers)
     scale = noise_multiplier * bound / step * (1 + 1e-12)  # no rounding of this line makes it less
-    for value in values:
+    for value, (start, whole) in zip(values, places, strict=True):
         flat = value.view(-1)
-        for start in range(0, flat.numel(), _BLOCK_ON_GRID):
-            own = flat[start : start + _BLOCK_ON_GRID]
-            noise = rounded_gaussian(own.numel(), scale, stream).to(own.device)
-            own.copy_(own.double().div_(step).round_().add_(noise).mul_(step))
+        for first in range(0, whole, _BLOCK_ON_GRID):
+            noise = rounded_gaussian(min(whole - first, _BLOCK_ON_GRID), scale, stream)
+            begin, end = max(start, first), min(start + flat.numel(), first + len(noise))
+            if begin < end:
+                own = flat[begin - start : end - start]
+                noise = noise[begin - first : end - first].to(own.device)
+                own.copy_(own.double().div_(step).round_().add_(noise).mul_(step))
 
 
 def rounded_gaussian(count: int, scale: float, stream: NoiseStream) -> Tensor:

@@ -87,8 +87,11 @@ def _factors(shares: Sequence[float], parts: int) -> list[float]:
 def _noised(part: Bounded, multiplier: float, stream: NoiseStream) -> tuple[Tensor, ...]:
     from privlearn.mechanisms import noise
 
+    values, places = part.share.own(part.values) if part.share else (part.values, None)
     if stream.discrete:
-        noise.add_on_grid(part.values, multiplier, part.sensitivity, stream)
+        noise.add_on_grid(values, multiplier, part.sensitivity, stream, places)
     else:
-        noise.add_gaussian(part.values, multiplier * part.sensitivity, stream)
+        noise.add_gaussian(values, multiplier * part.sensitivity, stream, places)
+    if part.share:
+        part.share.complete(part.values)
     return part.values

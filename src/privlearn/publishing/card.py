@@ -52,7 +52,14 @@ _SCALED = (
     "own, so that they are estimates of probabilities."
 )
 _VALUES = "Predictions are numbers in the units of the target, within its declared bounds."
+_WEIGHTED = (
+    "Scores add up to 1: probabilities of a population in which classes come as often as they weigh. Those of the "
+    "population as it is: each score over its class's weight, all divided by their sum."
+)
 _NOT_SCALED = "Scores add up to 1 and rank the classes; they are not calibrated probabilities."
+
+#: How predictions are read, by the fact that says so.
+_READ = {"target_bounds": _VALUES, "class_weights": _WEIGHTED, "fitted_temperature": _SCALED}
 
 
 def write(
@@ -101,7 +108,7 @@ def write(
         f"{' --out maps.npz' if makes_maps(model) else ''}",
         "```",
         "",
-        _VALUES if "target_bounds" in facts else _SCALED if "fitted_temperature" in facts else _NOT_SCALED,
+        next((text for name, text in _READ.items() if name in facts), _NOT_SCALED),
         "",
     ]
     return header(guarantee.epsilon, guarantee.delta, guarantee.adjacency.value, guarantee.unit, signed_by) + "\n".join(
@@ -277,6 +284,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "validation": lambda stated, _: iter([("validated on", f"{stated['rows']} rows")]),
     "augmentation": _augmentation,
     "target_bounds": lambda stated, _: iter([("target", f"numbers in [{stated[0]:g}, {stated[1]:g}], clipped to it")]),
+    "class_weights": lambda stated, _: iter([("weights of the classes", ", ".join(f"{own:.4g}" for own in stated))]),
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,

@@ -2,7 +2,8 @@
 
 Rows belong to a fixed number of logical shards, row i to shard i % 8. Each shard's clipped sum is computed by itself,
 and these sums are added up as a balanced tree, in double precision. So a sum has the same bits whether its shards lie
-on 1, 2, 4 or 8 processes. To that sum, which all of them have, all add the same noise, from the same keyed stream.
+on 1, 2, 4 or 8 processes. Each process has a slice of the sum, and adds noise to it: every number has its place in one
+keyed stream. Then all processes are handed all slices.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account
 from privlearn.errors import BadInput, PrivlearnError, ProcessLost, first_line
 from privlearn.streams import Streams
-from privlearn.world import World, require_one_process
+from privlearn.world import Share, World, require_one_process
 
 #: Logical shards of the rows; where there are more processes, as many as these.
 SHARDS = 8
@@ -175,7 +176,7 @@ class Ranks(World):
             total.copy_(own.view(total.shape))
 
     def _over_processes(self, own: Tensor) -> Tensor:
-        """The sum over all processes, as a balanced tree: each adds up its slice of the numbers, for all."""
+        """The sum over all processes, as a balanced tree, in this process's slice of the numbers; zeros elsewhere."""
         if self.size == 1:
             return own
         width = -(-len(own) // self.size)
@@ -184,11 +185,16 @@ class Ranks(World):
         received = torch.empty_like(sent)
         with _answered():
             dist.all_to_all_single(received, sent)
-            rows = list(received.view(self.size, width))
-            while len(rows) > 1:
-                rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
-            dist.all_gather(list(sent.view(self.size, width)), rows[0])
+        rows = list(received.view(self.size, width))
+        while len(rows) > 1:
+            rows = [one + other for one, other in zip(rows[::2], rows[1::2], strict=True)]
+        sent.zero_().view(self.size, width)[self.rank] = rows[0]
         return sent[: len(own)].to(own.device)
+
+    def share(self, totals: Sequence[Tensor]) -> Share | None:
+        """The slice of `totals`, laid end to end, that this process adds up."""
+        width = -(-sum(total.numel() for total in totals) // self.size)
+        return Slice(self.rank * width, width, self.size) if self.size > 1 else None
 
     def once(self, action: Callable[[], _Value], what: str = "") -> _Value:
         """What `action` returns or raises in the first process, where alone it runs; in all of them."""
@@ -278,6 +284,48 @@ class Ranks(World):
     def facts(self) -> dict[str, Any]:
         """For the certificate."""
         return {"processes": self.size}
+
+
+@final
+@dataclass(frozen=True)
+class Slice:
+    """Of values that are laid end to end, the numbers that one process adds up, and adds noise to, for all.
+
+    Attributes:
+        start: the first of them.
+        width: how many each process has; the last ones may reach beyond the end.
+        processes: how many there are.
+    """
+
+    start: int
+    width: int
+    processes: int
+
+    def own(self, values: Sequence[Tensor]) -> tuple[list[Tensor], list[tuple[int, int]]]:
+        """The parts of `values` in the slice, as views, with their places; a value that lies outside has an empty one.
+
+        Shapes: of each part (numbers,).
+        """
+        parts, places, before = [], [], 0
+        for value in values:
+            size = value.numel()
+            begin, end = (min(max(at - before, 0), size) for at in (self.start, self.start + self.width))
+            parts.append(value.view(-1)[begin:end])
+            places.append((begin, size))
+            before += size
+        return parts, places
+
+    def complete(self, values: Sequence[Tensor]) -> None:
+        """Hand out this slice, which has its noise, and take the others'."""
+        (dtype, *more) = {value.dtype for value in values}
+        flat = torch.cat([value.view(-1).to(torch.float64 if more else dtype) for value in values])
+        sent = flat if flat.is_cuda else flat.to(_control())
+        every = torch.cat([sent, sent.new_zeros(self.width * self.processes - len(sent))]).view(-1, self.width)
+        with _answered():
+            dist.all_gather(list(every), every[self.start // self.width].clone())
+        whole = every.view(-1)[: len(flat)].to(flat.device)
+        for value, own in zip(values, torch.split(whole, [value.numel() for value in values]), strict=True):
+            value.copy_(own.view(value.shape))
 
 
 _ALIKE = "all have to run the same script with the same arguments. This run ends here"

@@ -121,8 +121,9 @@ class DPSearchCV(MetaEstimatorMixin, PrivateClassifier):  # type: ignore[misc]
         if fixed:
             raise BadInput(f"param_grid has {fixed[0]}, which is the same for all candidates: leave it out")
         own = clone(made).set_params(**given)
-        options = dict(own.options or {})
-        settled, _ = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=own._spec, **_AS_THEY_ARE | options)
+        own.classes_ = self.classes_
+        chosen = _AS_THEY_ARE | own._class_weights() | dict(own.options or {})
+        settled, _ = settle_for(data, epsilon=self.epsilon, delta=self.delta, model=own._spec, **chosen)
         return settled
 
 

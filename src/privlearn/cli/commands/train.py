@@ -36,7 +36,7 @@ from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
 from privlearn.descent import rules
-from privlearn.descent.choices import REGRESSION, TrainRequest
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
 from privlearn.errors import BadInput
@@ -45,6 +45,7 @@ from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
 from privlearn.models import networks
 from privlearn.models.check import require_per_example
+from privlearn.models.heads import head_of
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
@@ -263,7 +264,7 @@ def _descend(settled: Settled, data: Dataset, public: Dataset | None, answer: di
             result = _descend_by_layers(settled, data, opened, progress)
         else:
             result = fit(
-                settled, data, opened.streams(), loss=loss_of(data, settled.request.label_smoothing),
+                settled, data, opened.streams(), loss=loss_of(data, settled.request),
                 ledger=opened.ledger, progress=progress, checkpoint=checkpoint, validation=public,
             )  # fmt: skip
     if settled.plan.filter:
@@ -402,14 +403,14 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
 def _asked(own: Request, data: Dataset) -> TrainRequest:
     """What a candidate's options say, of the task that the data say."""
     chosen = descent_request(own)
-    return chosen if data.target_bounds is None else replace(chosen, task=REGRESSION)
+    return replace(chosen, task=head_of(chosen.task, data).task)
 
 
 def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
         own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request.label_smoothing), ledger=ledger)
+        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
@@ -434,5 +435,5 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
-        loss_of(data, request.label_smoothing)
+        loss_of(data, request)
         require_changeable(request.augmentation, plan, x, y)
