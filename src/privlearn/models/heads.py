@@ -38,7 +38,9 @@ class Head(ABC):
         unsuited: choices of a run that make no sense for it.
         tempered: whether a temperature is usually fitted to the scores.
         long_clip: whether gradients of a table's rows are clipped to about their length, not shorter.
-        outputs: of the network.
+        named: whether folders say the task by its name; else it follows from the number of classes and the bounds.
+        reading: how predictions are read, for a card; empty: as the card says of classes and of numbers.
+        outputs: of the network that is built.
     """
 
     task: ClassVar[str]
@@ -46,6 +48,8 @@ class Head(ABC):
     unsuited: ClassVar[tuple[str, ...]] = ("label_smoothing", "select", "temperature", "class_weights")
     tempered: ClassVar[bool] = False
     long_clip: ClassVar[bool] = True
+    named: ClassVar[bool] = True
+    reading: ClassVar[str] = ""
     outputs: int
 
     @abstractmethod
@@ -56,6 +60,33 @@ class Head(ABC):
     def usual_rate(cls, rate: float, clip_norm: float) -> float:
         """SGD's learning rate, from the one that is usual for classes."""
         return rate
+
+    def require_targets(self, y: NDArray[Any], name: str) -> None:
+        """Refuse targets that are none of this task: a check for the data's curator, before anything is spent.
+
+        Args:
+            y: all of them.
+            name: what to call them.
+
+        Raises:
+            BadInput: just that.
+        """
+
+    def prepared(self, y: Any) -> Any:
+        """The targets as the loss takes them, each by itself."""
+        return y
+
+    def complete(self, network: nn.Module) -> nn.Module:
+        """The network that is trained, of one that was built with `outputs` outputs."""
+        return network
+
+    def published(self, network: nn.Module) -> nn.Module:
+        """The network that is published, of one that was trained: post-processing, by public numbers."""
+        return network
+
+    def stated(self) -> dict[str, Any]:
+        """What certificate and configuration say of it."""
+        return {"task": self.task} if self.named else {}
 
     @abstractmethod
     def loss(self, request: Any) -> Any:
@@ -74,9 +105,10 @@ class ClassHead(Head):
     task, declared = CLASSIFICATION, CLASSES
     unsuited: ClassVar[tuple[str, ...]] = ()
     tempered = True
+    named = False
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.outputs = stated[CLASSES]
+        self.outputs = stated[CLASSES] or 1
 
     def loss(self, request: Any) -> nn.CrossEntropyLoss:
         """Cross-entropy, perhaps of smoothed labels, times the weight of the example's class, the largest being 1.
@@ -101,12 +133,27 @@ class ValueHead(Head):
 
     task, declared = "regression", BOUNDS
     long_clip = False
+    named = False
     outputs = 1
     #: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets' range.
     _rate: ClassVar[float] = 0.3
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.bounds: tuple[float, float] = tuple(stated[BOUNDS])
+        self.low, self.high = stated.get(BOUNDS) or (-1.0, 1.0)  # a model of values may state none
+
+    def prepared(self, y: Any) -> Any:
+        """Clipped to the bounds, and scaled to [-1, 1]."""
+        middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(np.float32)
+
+    def complete(self, network: nn.Module) -> nn.Module:
+        """The network, whose last layer can be rescaled.
+
+        Raises:
+            BadInput: it is not linear.
+        """
+        _last(network)
+        return network
 
     @classmethod
     def usual_rate(cls, rate: float, clip_norm: float) -> float:
