@@ -29,6 +29,7 @@ from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput, ProcessLost
 from privlearn.methods import METHODS
 from privlearn.metrics import evaluate
+from privlearn.models.heads import HEADS
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
@@ -263,6 +264,8 @@ def data_of(request: Request) -> Dataset:
     for note in data.remarks:
         screen.notes.print(note, markup=False)
     require_task(request.task, data)
+    if request.task is not None and HEADS[request.task].named and request.method != DPSGD:
+        raise BadInput(f"--task {request.task} is for --method dpsgd: leave out --method {request.method}")
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
         raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
@@ -306,7 +309,7 @@ def _read_public(request: Request, data: Dataset) -> Dataset:
     return replace(public, low=data.low, high=data.high)
 
 
-def test_metrics(model: nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
+def test_metrics(model: Result | nn.Module, data: Dataset, opened: Opened | None = None) -> Metrics | None:  # noqa: PT028
     """Metrics of the test rows, if there are any: exact, so that these are not protected, or released with noise.
 
     They are released by `opened.paid`, on `opened.ledger`.

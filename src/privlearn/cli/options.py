@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from privlearn.methods import METHODS
+from privlearn.models.heads import HEADS
 from privlearn.runs.post_processing import ROWS
 
 #: The methods that have pages of their own here.
@@ -181,8 +182,8 @@ _SPENT = _group(
 
 _HOW = _group(
     "how it is spent", _BOTH,
-    Option("task", None, "classification, or regression of a number with declared bounds, by dpsgd or boosting "
-           "(default: as the data say)", choices=("classification", "regression")),
+    Option("task", None, "what is learned, by dpsgd or boosting (default: classification, or regression of a number "
+           "with declared bounds; docs/tasks.md)", choices=tuple(HEADS)),
     Option("noise-multiplier", "S", "noise of the first epoch; else solved for", float),
     Option("solve", None, "what meets the target: the noise (default), the epochs (default with "
            "--noise-multiplier), the schedule's k, or the batch size",

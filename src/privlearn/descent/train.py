@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,17 @@ def require_task(task: str | None, data: Dataset) -> None:
     """Refuse a task that the targets do not suit.
 
     Raises:
-        BadInput: an unknown one, or one whose targets are declared otherwise.
+        BadInput: an unknown one, one whose targets are declared otherwise, or targets that are none of it.
     """
     if task is not None:
         one_of("task", task, heads.HEADS)
         heads.require_declared(task, vars(data), data.name)
+    head = heads.head_of(task, data)(vars(data))
+    for part, targets in {"y": data.y, "y_test": data.y_test}.items():
+        if targets is not None and (expected := head.fits(np.asarray(targets))):
+            raise BadInput(
+                f"{part} of {data.name} has targets that do not suit the task {head.task}: expected {expected}"
+            )
 
 
 def _require_known(choices: Iterable[str]) -> None:
@@ -181,21 +188,12 @@ def fit(
     Raises:
         BadInput: as `pv.dpsgd` does.
     """
-    request, classes, bounds = settled.request, data.classes or 1, data.target_bounds
-    head = settled.head(vars(data))
-    if bounds is not None:
-        data = _scaled(data, bounds)
-    size = tuple(np.shape(data.y)[1:])
-
-    def built(shape: tuple[int, ...]) -> nn.Module:
-        made = network(request.model, shape, classes, streams, size)
-        if bounds is not None:
-            _last(made)
-        return made
-
+    request, head, bounds = settled.request, settled.head(vars(data)), data.target_bounds
+    build = partial(network_for, settled, data, streams)
+    data = replace(data, y=head.prepared(data.y), target_bounds=None)
     result = dpsgd(
         settled.plan,
-        built,
+        build,
         loss or head.loss(request),
         data,
         optimizer=optimizer_of(settled),
@@ -211,42 +209,27 @@ def fit(
         validation=validation,
         **request.post_processing,
     )
-    if bounds is not None:
-        low, high = bounds
-        _rescale(result.model, (high - low) / 2, (high + low) / 2)
-        stated = {"target_bounds": [low, high]}
-        result = replace(result, facts=result.facts | stated, architecture=result.architecture | stated)
-    return replace(result, model_spec=request.model, classes=classes)
+    *front, trained = result.model.children()
+    stated = head.stated() | ({} if bounds is None else {"target_bounds": list(bounds)})
+    return replace(
+        result,
+        model=nn.Sequential(*front, head.published(trained)).eval(),
+        facts=result.facts | stated,
+        architecture=result.architecture | stated,
+        model_spec=request.model,
+        classes=head.classes,
+    )
 
 
-def _scaled(data: Dataset, bounds: tuple[float, float]) -> Dataset:
-    """The data with targets clipped to their bounds, and scaled to [-1, 1]."""
-    low, high = bounds
-    middle, half = (low + high) / 2, (high - low) / 2
-    y = np.asarray(data.y, dtype=np.float64).clip(low, high)
-    return replace(data, y=((y - middle) / half).astype(np.float32), target_bounds=None)
-
-
-def _last(model: nn.Module) -> nn.Linear:
-    """The last layer, whose outputs can be rescaled.
+def network_for(settled: Settled, data: Dataset, streams: Streams, shape: tuple[int, ...]) -> nn.Module:
+    """The network that is trained, for rows of this shape.
 
     Raises:
-        BadInput: it is not linear.
+        BadInput: as `network`.
     """
-    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
-    if not isinstance(last, nn.Linear) or last.bias is None:
-        raise BadInput(
-            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
-        )
-    return last
-
-
-def _rescale(model: nn.Module, scale: float, shift: float) -> None:
-    """Multiply the output of a released network and add to it, in its last layer: post-processing."""
-    last = _last(model)
-    with torch.no_grad():
-        last.weight.mul_(scale)
-        last.bias.mul_(scale).add_(shift)
+    head = settled.head(vars(data))
+    size = tuple(np.shape(data.y)[1:]) if data.classes else ()
+    return head.complete(network(settled.request.model, shape, head.outputs, streams, size))
 
 
 def network(spec: str, shape: tuple[int, ...], classes: int, streams: Streams, size: tuple[int, ...] = ()) -> nn.Module:

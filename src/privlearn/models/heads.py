@@ -1,6 +1,7 @@
 """What is learned, a class for each task: the loss of an example, and how outputs of a network are read.
 
-To add a task, add a registered class here, and its metrics to the table in `privlearn.metrics`.
+To add a task, add a registered class here, and its metrics to the table in `privlearn.metrics`. All that is declared
+of targets is public; no method but `fits` looks at more than one example.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from privlearn.errors import BadInput
 
@@ -30,7 +34,7 @@ def registered(kind: _Kind) -> _Kind:
 
 
 class Head(ABC):
-    """A task: what is declared of its targets, its loss, and how outputs are read. All of it is public.
+    """A task: what is declared of its targets, its loss, and how outputs are read.
 
     Attributes:
         task: its name.
@@ -39,8 +43,9 @@ class Head(ABC):
         tempered: whether a temperature is usually fitted to the scores.
         long_clip: whether gradients of a table's rows are clipped to about their length, not shorter.
         named: whether folders say the task by its name; else it follows from the number of classes and the bounds.
-        reading: how predictions are read, for a card; empty: as the card says of classes and of numbers.
-        outputs: of the network that is built.
+        reading: how predictions are read, for the card of a named task.
+        outputs: of the network that is built for it.
+        classes: of the model that is published, as its folder says; 1 if it predicts a number.
     """
 
     task: ClassVar[str]
@@ -51,26 +56,24 @@ class Head(ABC):
     named: ClassVar[bool] = True
     reading: ClassVar[str] = ""
     outputs: int
+    classes: int
 
     @abstractmethod
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        """From what was declared, by name."""
+        """From what was declared, by name: `classes`, `target_bounds`.
+
+        Raises:
+            BadInput: that is no such task.
+        """
 
     @classmethod
     def usual_rate(cls, rate: float, clip_norm: float) -> float:
         """SGD's learning rate, from the one that is usual for classes."""
         return rate
 
-    def require_targets(self, y: NDArray[Any], name: str) -> None:
-        """Refuse targets that are none of this task: a check for the data's curator, before anything is spent.
-
-        Args:
-            y: all of them.
-            name: what to call them.
-
-        Raises:
-            BadInput: just that.
-        """
+    def fits(self, y: NDArray[Any]) -> str:
+        """What targets are expected where these are none of the task; empty if they are: a check for their curator."""
+        return ""
 
     def prepared(self, y: Any) -> Any:
         """The targets as the loss takes them, each by itself."""
@@ -90,7 +93,7 @@ class Head(ABC):
 
     @abstractmethod
     def loss(self, request: Any) -> Any:
-        """One value for each example, of outputs and targets: a convex function of the outputs.
+        """One value for each example, of outputs and targets.
 
         Args:
             request: choices that change it (`descent.choices.TrainRequest`).
@@ -104,11 +107,10 @@ class ClassHead(Head):
 
     task, declared = CLASSIFICATION, CLASSES
     unsuited: ClassVar[tuple[str, ...]] = ()
-    tempered = True
-    named = False
+    tempered, named = True, False
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.outputs = stated[CLASSES] or 1
+        self.outputs = self.classes = stated.get(CLASSES) or 1
 
     def loss(self, request: Any) -> nn.CrossEntropyLoss:
         """Cross-entropy, perhaps of smoothed labels, times the weight of the example's class, the largest being 1.
@@ -132,14 +134,19 @@ class ValueHead(Head):
     """A number between declared bounds, taken to [-1, 1]; half the squared error of one output."""
 
     task, declared = "regression", BOUNDS
-    long_clip = False
-    named = False
-    outputs = 1
+    long_clip, named = False, False
+    outputs = classes = 1
     #: Of the rate for classes, and at most what moves the weights by 1 in a step, half the targets' range.
     _rate: ClassVar[float] = 0.3
 
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        self.low, self.high = stated.get(BOUNDS) or (-1.0, 1.0)  # a model of values may state none
+        bounds: tuple[float, float] = stated[BOUNDS]
+        self.low, self.high = bounds
+
+    @classmethod
+    def usual_rate(cls, rate: float, clip_norm: float) -> float:
+        """Less than for classes: values are met, not only ranked."""
+        return min(cls._rate * rate, 1 / clip_norm)
 
     def prepared(self, y: Any) -> Any:
         """Clipped to the bounds, and scaled to [-1, 1]."""
@@ -147,7 +154,7 @@ class ValueHead(Head):
         return ((np.asarray(y, dtype=np.float64).clip(self.low, self.high) - middle) / half).astype(np.float32)
 
     def complete(self, network: nn.Module) -> nn.Module:
-        """The network, whose last layer can be rescaled.
+        """The network, of which the last layer can be rescaled.
 
         Raises:
             BadInput: it is not linear.
@@ -155,19 +162,81 @@ class ValueHead(Head):
         _last(network)
         return network
 
-    @classmethod
-    def usual_rate(cls, rate: float, clip_norm: float) -> float:
-        """Less than for classes: values are met, not only ranked."""
-        return min(cls._rate * rate, 1 / clip_norm)
+    def published(self, network: nn.Module) -> nn.Module:
+        """The network in the units of the target."""
+        rescale(network, (self.high - self.low) / 2, (self.high + self.low) / 2)
+        return network
 
     def loss(self, request: Any) -> Any:
         """Half the squared error."""
         return squared_error
 
 
+@final
+@registered
+class OrdinalHead(Head):
+    """One of so many classes in their order: a proportional-odds model, and cross-entropy."""
+
+    task, declared = "ordinal", CLASSES
+    outputs = 1
+    reading = (
+        "Scores add up to 1: probabilities of the classes, in their order, by a proportional-odds model. No "
+        "temperature was fitted."
+    )
+
+    def __init__(self, stated: Mapping[str, Any]) -> None:
+        self.classes = stated[CLASSES]
+
+    def fits(self, y: NDArray[Any]) -> str:
+        """Classes, as whole numbers."""
+        whole = y.dtype.kind in "iub" and y.ndim == 1
+        inside = whole and (not len(y) or 0 <= int(y.min()) <= int(y.max()) < self.classes)
+        return "" if inside else f"whole numbers from 0 to {self.classes - 1}, one for each row"
+
+    def complete(self, network: nn.Module) -> nn.Module:
+        """The network, then thresholds: scores of the classes."""
+        from torch import nn
+
+        from privlearn.models.last_layers import CumulativeLogits
+
+        return nn.Sequential(network, CumulativeLogits(self.classes))
+
+    def loss(self, request: Any) -> Any:
+        """Cross-entropy."""
+        import torch
+
+        return torch.nn.CrossEntropyLoss(reduction="none")
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of one output, for each example."""
     return (outputs[:, 0] - targets).square() / 2
+
+
+def rescale(model: nn.Module, scale: float, shift: float) -> None:
+    """Multiply the output of a released network and add to it, in its last layer: post-processing."""
+    import torch
+
+    last = _last(model)
+    with torch.no_grad():
+        last.weight.mul_(scale)
+        last.bias.mul_(scale).add_(shift)
+
+
+def _last(model: nn.Module) -> nn.Linear:
+    """The last layer, whose outputs can be rescaled.
+
+    Raises:
+        BadInput: it is not linear.
+    """
+    from torch import nn
+
+    *_, last = (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+    if not isinstance(last, nn.Linear) or last.bias is None:
+        raise BadInput(
+            f"the network ends in a {type(last).__name__}: expected a last layer Linear(features, 1) with a bias"
+        )
+    return last
 
 
 def head_of(task: str | None, declared: Any) -> type[Head]:
@@ -179,7 +248,26 @@ def head_of(task: str | None, declared: Any) -> type[Head]:
     """
     if task is not None:
         return HEADS[task]
-    return next((own for own in HEADS.values() if getattr(declared, own.declared, None) is not None), ClassHead)
+    return next((own for own in HEADS.values() if getattr(declared, own.declared, None)), ClassHead)
+
+
+def stated_head(config: Mapping[str, Any]) -> Head | None:
+    """The named task of a published model, from its configuration; None: it has none.
+
+    Raises:
+        BadInput: an unknown one, or one that the rest does not suit.
+    """
+    if "task" not in config:
+        return None
+    kind = HEADS.get(config["task"]) if isinstance(config["task"], str) else None
+    if kind is None or not kind.named or config.get(kind.declared) is None:
+        raise BadInput(
+            f"the task of the model is {str(config['task'])[:40]!r}, which is unknown: get an unchanged copy"
+        )
+    head = kind(config)
+    if head.classes != config["classes"]:
+        raise BadInput(f"a model of the task {head.task} has {head.classes} classes: get an unchanged copy")
+    return head
 
 
 def require_declared(task: str | None, stated: Mapping[str, Any], name: str) -> None:
@@ -193,9 +281,9 @@ def require_declared(task: str | None, stated: Mapping[str, Any], name: str) -> 
     Raises:
         BadInput: just that.
     """
-    if task is None or stated.get(HEADS[task].declared) is not None:
+    if task is None or stated.get(HEADS[task].declared):
         return
-    said = next((text for key, (text, _) in _DECLARED.items() if stated.get(key) is not None), "not declared")
+    said = next((text for key, (text, _) in _DECLARED.items() if stated.get(key)), "not declared")
     needed = _DECLARED[HEADS[task].declared][1]
     raise BadInput(f"the task is {task}, and the targets of {name} are {said}: expected {needed}")
 

@@ -26,6 +26,7 @@ from privlearn.data.schema import Schema
 from privlearn.data.tables import framed, is_frame
 from privlearn.errors import BadInput, CertificateMismatch, first_line
 from privlearn.models import networks
+from privlearn.models.heads import stated_head
 from privlearn.publishing import folder
 from privlearn.publishing.folder import ADAPTER_FILES, CONFIG, WEIGHTS
 from privlearn.publishing.keys import read_public
@@ -77,6 +78,7 @@ def parse(content: bytes) -> dict[str, Any]:
     for part in transforms:
         _require_transform(part)
     _require_bounds(data)
+    stated_head(data)
     if "table" in data and Schema.from_json(data["table"], CONFIG).digest != data.get("schema"):
         raise BadInput(f"table in {CONFIG} is not the one of its digest: get an unchanged copy")
     return data
@@ -143,20 +145,23 @@ def rebuild(config: Mapping[str, Any], network: Network, content: bytes, feature
 
 def _network(config: Mapping[str, Any], given: Network) -> nn.Module:
     """The network: built by its name, made for the shape of its rows, or a copy of the one that is given."""
-    shape = tuple(config["network_input_shape"])
+    shape, head = tuple(config["network_input_shape"]), stated_head(config)
+    made: Any
     if isinstance(given, str):
-        return networks.build(given, shape, _classes(config), np.random.default_rng(0))
-    made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
+        outputs = _classes(config) if head is None else head.outputs
+        made = networks.build(given, shape, outputs, np.random.default_rng(0))
+    else:
+        made = copy.deepcopy(given) if isinstance(given, nn.Module) else given(shape)
     if not isinstance(made, nn.Module):
         raise BadInput(f"model made a {type(made).__name__} of the shape {shape}: expected a torch.nn.Module")
-    return made
+    return made if head is None else head.published(head.complete(made))
 
 
 def require_rebuilt(result: Result, spec: str, classes: int | None) -> None:
     """Refuse a spec that builds another network than the one that was trained."""
     if classes is None:
         raise BadInput("model_spec was given without classes: give both, or neither")
-    twin = networks.build(spec, result.architecture["network_input_shape"], classes, np.random.default_rng(0))
+    twin = _network({**result.architecture, "classes": classes}, spec)
     *_, network = result.model.children()
     shapes = [{name: tuple(value.shape) for name, value in net.state_dict().items()} for net in (twin, network)]
     if shapes[0] != shapes[1]:

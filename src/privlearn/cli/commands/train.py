@@ -38,7 +38,16 @@ from privlearn.data import Dataset
 from privlearn.descent import rules
 from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
-from privlearn.descent.train import facts_of, fit, length_of, network, optimizer_at, optimizer_kind, optimizer_of
+from privlearn.descent.train import (
+    facts_of,
+    fit,
+    length_of,
+    network,
+    network_for,
+    optimizer_at,
+    optimizer_kind,
+    optimizer_of,
+)
 from privlearn.errors import BadInput
 from privlearn.mac.coordinates import Coordinates
 from privlearn.mac.dpmac import dpmac
@@ -126,7 +135,7 @@ def _say(job: Job, opened: Opened) -> None:
 def _publish(job: Job, opened: Opened, result: Result, rows: Mapping[str, str]) -> None:
     """Publish, and print the answer: one JSON object, or a table."""
     data, answer, request = job.data, job.answer, opened.request
-    metrics = test_metrics(result.model, data, opened)
+    metrics = test_metrics(result, data, opened)
     facts = {"data": data.name, **({"what is known of it": data.note} if data.note else {})}
     publish(
         result,
@@ -247,8 +256,7 @@ def _say_more(request: Request, settled: Settled, data: Dataset) -> None:
     if request.explain:
         kind = optimizer_kind(settled.optimizer).__name__
         shape = shape_after(plan.front, np.shape(data.x)[1:])
-        size = tuple(np.shape(data.y)[1:])
-        made_up = network(request.model, shape, data.classes or 1, Streams.new(0), size)
+        made_up = network_for(settled, data, Streams.new(0), shape)
         screen.explanation(settled.settings(kind, length_of(made_up.parameters())))
     if exactness := screen.noisy_validations(plan, examples):
         screen.notes.print(exactness)
@@ -431,7 +439,7 @@ def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
         request, plan = settled.request, settled.plan
         shape = shape_after(plan.front, tuple(x.shape[1:]))
         networks.require_known(request.model)
-        made_up = network(request.model, shape, data.classes or 1, Streams.new(0))
+        made_up = network_for(settled, data, Streams.new(0), shape)
         require_per_example(made_up, torch.zeros(1, *shape))
         optimizer_of(settled)(made_up.parameters())
         settled.learning_rate_schedule  # noqa: B018 - what can't be read is refused
