@@ -192,6 +192,7 @@ def test_labels_that_do_not_suit_are_refused(tmp_path: Path, capsys: pytest.Capt
         (["--target", "pain,a"], "in the schema"),
         (["--task", "ordinal"], "are several labels"),
         (["--method", "boosting"], "the task multilabel is for --method dpsgd"),
+        (["--tune", "t.toml"], "labels without --tune"),
         (["--paid-metrics", "1"], "needs test rows with classes"),
         (["--class-weights", "no=1,yes=2"], "is for classes"),
         (["--schedule", "validation:k=0.7,m=5,threshold=0.01,period=10,noise=300"], "Use another schedule"),

@@ -266,8 +266,8 @@ def data_of(request: Request) -> Dataset:
         screen.notes.print(note, markup=False)
     require_task(request.task, data)
     head = head_of(request.task, data)
-    if head.named and request.method != DPSGD:
-        raise BadInput(f"the task {head.task} is for --method dpsgd: leave out --method {request.method}")
+    if head.named and (request.method != DPSGD or (data.labels and request.tune)):
+        raise BadInput(f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other out")
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
         raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
