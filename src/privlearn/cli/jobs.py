@@ -29,7 +29,7 @@ from privlearn.descent.choices import TrainRequest
 from privlearn.descent.train import facts_of, require_task
 from privlearn.errors import BadInput
 from privlearn.metrics import evaluate
-from privlearn.models.heads import HEADS
+from privlearn.models.heads import head_of
 from privlearn.plan import AbstractPlan
 from privlearn.publishing.folder import require_free
 from privlearn.publishing.keys import SigningKey, read_private
@@ -173,12 +173,14 @@ def data_of(request: Request) -> Dataset:
         schema=request.schema,
         test=request.test_data,
         target_bounds=request.target_bounds,
+        targets=request.target,
     )
     for note in data.remarks:
         screen.notes.print(note, markup=False)
     require_task(request.task, data)
-    if request.task is not None and HEADS[request.task].named and request.method != DPSGD:
-        raise BadInput(f"--task {request.task} is for --method dpsgd: leave out --method {request.method}")
+    head = head_of(request.task, data)
+    if head.named and (request.method != DPSGD or (data.labels and request.tune)):
+        raise BadInput(f"the task {head.task} is for --method dpsgd, labels without --tune: leave the other out")
     if data.target_bounds is not None and request.method not in (DPSGD, BOOSTING):
         raise BadInput(f"--method {request.method} is for classes, and the targets are numbers: leave it out")
     if has_maps(data) and (request.method not in (PATE, DPSGD) or request.tune or request.pca):
@@ -191,7 +193,7 @@ def data_of(request: Request) -> Dataset:
 
 def has_maps(data: Dataset) -> bool:
     """Whether targets are maps of classes, not classes."""
-    return data.y is not None and len(np.shape(data.y)) > 1
+    return data.y is not None and len(np.shape(data.y)) > 1 and not data.labels
 
 
 def public_rows(request: Request, data: Dataset) -> Dataset:

@@ -164,6 +164,8 @@ _DATA = _group(
            argument="value_range"),
     Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
            value_range),
+    Option("target", "A,B", "the column to predict, or several labels, in place of what the schema names; for an .npz "
+           "the names of the columns of y, of which each is 0 or 1", column_list, (), argument="targets"),
     part="data",
 )  # fmt: skip
 
@@ -421,7 +423,7 @@ def _training() -> tuple[Option, ...]:
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
         Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
                choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-               "r2")),
+               "r2", "f1", "subset-accuracy")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "

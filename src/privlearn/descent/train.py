@@ -79,10 +79,10 @@ def train(
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
             refuses.
     """
-    if not isinstance(dataset, Dataset) or (dataset.classes is None and dataset.target_bounds is None):
+    if not isinstance(dataset, Dataset) or not (dataset.classes or dataset.target_bounds or dataset.labels):
         raise BadInput(
             "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...); for numbers "
-            "target_bounds=(low, high) in place of classes"
+            "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
@@ -158,6 +158,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     return Facts(
         declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
         data.target_bounds, () if data.schema is None else data.schema.classes,
+        data.labels,
     )  # fmt: skip
 
 
