@@ -104,6 +104,11 @@ def _require_known(request: Request) -> None:
     methods.require_combinable(request)
     if request.tune is not None:
         tune.require_combinable(request)
+    elif request.method == DPSGD and request.jobs is not None:
+        raise BadInput(
+            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, which are trained "
+            "at once: leave it out, or see docs/distributed.md"
+        )
     networks.require_known(request.model)
     if request.method == DPSGD:
         descent_request(request)
@@ -397,7 +402,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -405,17 +410,22 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     )
 
 
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+    losses = {name: loss_of(data, own.request) for name, own in settled.items()}
+    examples = data.examples  # not all of the data, which would go to each process
+
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
+        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
     with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
+        return tuning_run(
+            plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress, jobs=jobs
+        )
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
