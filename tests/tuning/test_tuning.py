@@ -450,3 +450,17 @@ def test_jobs_on_the_command_line(
     assert one == two
     assert main([*words, "--jobs", "2", "--out", str(tmp_path / "none")]) == 2
     assert "--tune" in capsys.readouterr().err
+
+
+def test_candidates_of_numbers_are_chosen_by_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).random((150, 2)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=x.sum(1), x_test=1 - x, y_test=2 - x.sum(1))
+    (tmp_path / "tune.toml").write_text("[[candidate]]\nepochs = 1\n[[candidate]]\nepochs = 2\n")
+    given = ["train", "--data", str(tmp_path / "a.npz"), "--range", "0,1", "--target-bounds", "0,2", "--epsilon", "3"]
+    given += ["--tune", str(tmp_path / "tune.toml"), "--out", str(tmp_path / "model")]
+    for metric, said in (("auc", "Give --metric rmse or mae"), ("log-loss", "Give --metric rmse or mae")):
+        assert main([*given, "--metric", metric]) == 2
+        assert said in capsys.readouterr().err
+    assert main([*given, "--metric", "mae"]) == 0
+    assert "clipped errors" in (tmp_path / "model" / "README.md").read_text()
+    assert pv.verify(tmp_path / "model").ok

@@ -25,8 +25,8 @@ from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping, chosen_candidate
 from privlearn.tuning.tune import tune
 
-#: Candidates learn from rows as they are: what comes before training would have to be chosen once for all of them.
-_AS_THEY_ARE = {"features": "raw", "normalise": "none", "temperature": 0.0}
+#: Candidates learn from rows as they are: public features would have to be chosen once for all of them.
+_AS_THEY_ARE = {"features": "raw"}
 _LONGEST = 60  # characters of a candidate's name
 #: What is searched where nothing is given.
 _USUAL = {"options": [{"epochs": 10}, {"epochs": 30}]}

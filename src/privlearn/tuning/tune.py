@@ -25,7 +25,6 @@ from privlearn._display import shortened
 from privlearn.accounting.events import Composed
 from privlearn.accounting.ledger import Ledger
 from privlearn.accounting.mechanisms import Gaussian
-from privlearn.clipping.evaluation import require_labels, right_predictions, wrong_predictions
 from privlearn.data.dataset import Dataset
 from privlearn.data.torch_rows import rows_of
 from privlearn.errors import AdjacencyMismatch, BadInput, BudgetExceeded, PrivlearnError, SampleReused, UnsupportedEvent
@@ -40,6 +39,7 @@ from privlearn.runs.workers import at_once, processes
 from privlearn.streams import Streams
 from privlearn.tuning.blocks import Blocks
 from privlearn.tuning.stopping import Candidate, RandomStopping
+from privlearn.tuning.sums import require_targets, total_gain, total_losses
 from privlearn.world import require_one_process
 
 #: Trains one candidate by its `plan` on the rows that it is given, on the ledger and the random streams that it is
@@ -82,7 +82,7 @@ def tune(
             train by, its noise and its number of examples settled. A model, module or trained parameter of an earlier
             call is refused. What can't be seen is the callable's own word: copies of earlier weights, an optimizer's
             state, models of calls that failed or that were trained beside the one that is returned.
-        dataset: as for `dpsgd`, with classes as targets; no loaders.
+        dataset: as for `dpsgd`, with classes as targets, or numbers with `target_bounds`; no loaders.
         ledger: what to charge; by default a new one with the plan's budget.
         streams: the random streams; by default new ones, seeded by the operating system.
         progress: called with (candidates trained, candidates in all) for `Blocks`; never for `RandomStopping`.
@@ -112,7 +112,7 @@ def tune(
     session = Session(plan, ledger, streams)
     data = _rows(dataset)
     require_same_examples(plan.candidates[0].plan, data)
-    require_labels(data)
+    require_targets(data, plan.metric)
     trainer = _Trainer(train, jobs, several)
     with session.charging():
         if isinstance(plan, Blocks):
@@ -144,7 +144,7 @@ def _on_blocks(
         results.append(result)
         if progress:
             progress(len(results), len(own))
-    scores = wrong_predictions([result and result.model for result in results], held_out, plan.neighbours)
+    scores = total_losses([result and result.model for result in results], held_out, plan.neighbours, plan.metric)
     selection = plan.selection()
     paid = Ledger.allowing(selection, plan.neighbours, plan.unit)
     chosen = select(scores, epsilon=selection.epsilon, ledger=paid, stream=streams.noise)
@@ -177,10 +177,10 @@ def _by_random_stopping(plan: RandomStopping, trainer: _Trainer, data: Dataset, 
 
 
 def _score(plan: RandomStopping, result: Result, data: Dataset, streams: Streams) -> float:
-    """A released count of the examples that a run's model gets right, on a ledger that takes that one release."""
+    """How good a run's model is by the plan's metric, released on a ledger that takes that one release."""
     assert plan.score_noise is not None
     (everybody,) = sampling.FullBatch().draw(data.examples)
-    counted = right_predictions(result.model, data, everybody, plan.neighbours)
+    counted = total_gain(result.model, data, everybody, plan.neighbours, plan.metric)
     paid = Ledger.allowing(Gaussian(plan.score_noise), plan.neighbours, plan.unit)
     ((noisy,),) = release(counted, noise_multiplier=plan.score_noise, ledger=paid, stream=streams.noise)
     return float(noisy)

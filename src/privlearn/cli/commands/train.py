@@ -36,6 +36,7 @@ from privlearn.cli.request import Request
 from privlearn.cli.tune import Tuning, make_choice
 from privlearn.data import Dataset
 from privlearn.descent import rules
+from privlearn.descent.choices import TrainRequest
 from privlearn.descent.rules import Settled
 from privlearn.descent.train import (
     facts_of,
@@ -53,6 +54,7 @@ from privlearn.mac.dpmac import dpmac
 from privlearn.methods import METHODS
 from privlearn.models import networks
 from privlearn.models.check import require_per_example
+from privlearn.models.heads import head_of
 from privlearn.plan import Plan
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE
@@ -379,12 +381,13 @@ def _chosen_features(result: Result, kept: str) -> tuple[dict[str, Any], dict[st
 def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
     """A private choice among the candidates of a file, of which the chosen one is published."""
     examples = request.examples or data.examples
-    choice = make_choice(request, examples)
+    facts = facts_of(data, request.examples)
+    choice = make_choice(request, facts)
     plan = methods.sharing(request, choice.plan, data)
     first = plan.candidates[0].plan
     require_same_examples(first, data)
     settled = {
-        candidate.name: Settled(descent_request(own), facts_of(data, candidate.plan.examples), candidate.plan)
+        candidate.name: Settled(_asked(own, data), facts, candidate.plan)
         for candidate, own in zip(plan.candidates, choice.requests, strict=True)
     }
     _rehearse(settled.values(), data)
@@ -408,6 +411,12 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         timed=isinstance(plan, Blocks),
         plan=plan,
     )
+
+
+def _asked(own: Request, data: Dataset) -> TrainRequest:
+    """What a candidate's options say, of the task that the data say."""
+    chosen = descent_request(own)
+    return replace(chosen, task=head_of(chosen.task, data).task)
 
 
 def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
