@@ -106,11 +106,6 @@ def _require_known(request: Request) -> None:
     methods.require_combinable(request)
     if request.tune is not None:
         tune.require_combinable(request)
-    elif request.method == DPSGD and request.jobs is not None:
-        raise BadInput(
-            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, which are trained "
-            "at once: leave it out, or see docs/distributed.md"
-        )
     networks.require_known(request.model)
     if request.method == DPSGD:
         descent_request(request)
@@ -420,8 +415,8 @@ def _asked(own: Request, data: Dataset) -> TrainRequest:
 
 
 def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
-    losses = {name: loss_of(data, own.request) for name, own in settled.items()}
-    examples = data.examples  # not all of the data, which would go to each process
+    # What candidates need of the data: all of it would go to each process.
+    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
 
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
@@ -431,10 +426,8 @@ def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: O
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
-    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
-        return tuning_run(
-            plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress, jobs=jobs
-        )
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
