@@ -22,7 +22,7 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import heads, networks
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
@@ -91,7 +91,7 @@ def train(
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger
         ledger.approve(settled.plan, beside)
     return fit(
-        settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
 

@@ -18,14 +18,13 @@ from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, pate, screen, tune
+from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
-    KeptCheckpoint,
     Opened,
     data_of,
     descent_request,
     featured,
-    kept_of,
     loss_of,
     public_rows,
     seed_warning,
@@ -85,7 +84,7 @@ def run(request: Request) -> int:
         return 0
     opened = Opened.by_the_first(request, kept, world)
     try:
-        with _settle(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+        with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, opened)
@@ -115,7 +114,7 @@ def _require_known(request: Request) -> None:
         pate.require_public(request)
 
 
-def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
+def settled_job(request: Request, data: Dataset) -> AbstractContextManager[Job]:
     """What the method makes of options and data; public features are made while it lasts."""
     if request.tune is not None:
         return tuned_job(request, data)
@@ -400,7 +399,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -414,17 +413,20 @@ def _asked(own: Request, data: Dataset) -> TrainRequest:
     return replace(chosen, task=head_of(chosen.task, data).task)
 
 
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+    # What candidates need of the data: all of it would go to each process.
+    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
+
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
+        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
-    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
