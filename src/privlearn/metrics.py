@@ -93,7 +93,7 @@ def evaluate(
     if ledger is not None or streams is not None:
         raise BadInput("ledger or streams was given without paid: exact metrics are charged nowhere; leave them out")
     try:
-        outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 1 else _ROWS_AT_ONCE)
+        outputs = outputs_of(network, x, at_once=_VOLUMES_AT_ONCE if y.dim() > 2 else _ROWS_AT_ONCE)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadInput(f"the model cannot run on these rows: {str(error)[:200]}") from error
     head = _head_of(model)
@@ -157,6 +157,27 @@ def of_ranks(outputs: Tensor, y: Tensor) -> Metrics:
     metrics = of_classes(outputs.double().softmax(1).numpy(), y.long().numpy())
     off = (outputs.argmax(1) - y).abs().double().mean()
     return replace(metrics, figures=MappingProxyType({**metrics.figures, "mae": float(off)}))
+
+
+def of_labels(outputs: Tensor, y: Tensor) -> Metrics:
+    """Metrics of several labels, from their scores and 0 or 1 for each.
+
+    The AUC is the mean over those labels that hold in some rows and not in others, F1 is of all cells together, the log
+    loss is the mean of all cells, and subset accuracy is the share of rows of which every label is right.
+    """
+    from sklearn.metrics import f1_score, roc_auc_score
+
+    scores, truth = outputs.double().numpy(), y.long().numpy()
+    if truth.shape != scores.shape or not np.isin(truth, (0, 1)).all():
+        raise BadInput(f"the targets have shape {truth.shape}: expected 0 or 1, of shape {scores.shape}")
+    predicted = (scores > 0).astype(np.int64)
+    both = [label for label in range(truth.shape[1]) if 0 < truth[:, label].sum() < len(truth)]
+    figures = {"subset_accuracy": float((predicted == truth).all(1).mean())}
+    if both:
+        figures["auc"] = float(np.mean([roc_auc_score(truth[:, own], scores[:, own]) for own in both]))
+    figures["f1"] = float(f1_score(truth, predicted, average="micro", zero_division=0.0))
+    figures["log_loss"] = float(np.logaddexp(0, np.where(truth == 1, -scores, scores)).mean())
+    return Metrics(MappingProxyType(figures), len(truth))
 
 
 def calibration_error(confidences: Floats, right: NDArray[np.bool_]) -> float:
@@ -275,7 +296,7 @@ def of_maps(predicted: Tensor, y: Tensor, classes: int) -> Metrics:
 
 
 #: The metrics of tasks that have their own, from outputs and targets.
-_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {"ordinal": of_ranks}
+_OF_TASKS: dict[str, Callable[[Tensor, Tensor], Metrics]] = {"ordinal": of_ranks, "multilabel": of_labels}
 
 
 def _rows(data: Any, targets: Any) -> tuple[Tensor, Tensor]:

@@ -159,6 +159,18 @@ class Streams(Described):
         noise.from_system = seed is None
         return cls(sampling, noise, initialisation, views, seeded=seed is not None)
 
+    @classmethod
+    def of_key(cls, key: bytes, *, discrete: bool = False) -> Streams:
+        """The streams whose four keys are the parts of one of 64 bytes, which has to be as secret as the data.
+
+        They do not count as seeded: the key has to come from the operating system's random numbers.
+        """
+        keys = [key[start : start + 16] for start in range(0, 64, 16)]
+        sampling, initialisation, views = (RandomStream(keys[purpose], True) for purpose in (0, 2, 3))
+        noise = NoiseStream(keys[1], discrete=discrete)
+        noise.from_system = True
+        return cls(sampling, noise, initialisation, views, seeded=False)
+
     def state(self) -> dict[str, Any]:
         """Keys and positions, as plain values: a secret, like the noise itself.
 

@@ -34,9 +34,14 @@ def _ranks(made_up: np.random.Generator, scores: Array) -> Array:
     return np.digitize(scores + made_up.logistic(size=len(scores)), [-2.5, -0.5, 1.0, 2.5])
 
 
+def _several(made_up: np.random.Generator, scores: Array) -> Array:
+    return np.stack([scores + made_up.logistic(size=len(scores)) > at for at in (0.0, 2.0, -1.0)], 1).astype(np.int64)
+
+
 #: For each task what targets follow from scores, and what is declared of them.
 TASKS: dict[str, tuple[Callable[[np.random.Generator, Array], Array], dict[str, Any]]] = {
     "ordinal": (_ranks, {"classes": 5}),
+    "multilabel": (_several, {"labels": ("pain", "fever", "cough")}),
 }
 
 
@@ -61,6 +66,9 @@ def trained(task: str, model: str = "linear") -> Result:
 
 def _loss_of_a_constant(task: str, y: Array, y_test: Array) -> tuple[str, float]:
     """The figure that a task is judged by, and what it is if the best constant is predicted."""
+    if task == "multilabel":
+        each = np.where(y_test == 1, y.mean(0), 1 - y.mean(0))
+        return "log_loss", float(-np.log(each).mean())
     shares = np.bincount(y, minlength=5) / len(y)
     return "log_loss", float(-np.log(shares)[y_test].mean())
 
@@ -150,3 +158,25 @@ def check_thresholds_stay_in_order() -> None:
             if scale == 1.0:
                 at_most = (thresholds - numbers.double()).sigmoid()
                 torch.testing.assert_close(scores.exp().cumsum(1)[:, :-1], at_most)
+
+
+@check
+def check_targets_are_prepared_one_by_one() -> None:
+    """What an example's loss is given of its target depends on no other target."""
+    for task, (_, declared) in TASKS.items():
+        head, (_, y) = HEADS[task](declared), rows(task, 30, 3)
+        together = np.asarray(head.prepared(y))
+        assert np.array_equal(together, np.concatenate([np.asarray(head.prepared(y[[row]])) for row in range(30)]))
+
+
+@check
+def check_labels_are_predicted_one_by_one() -> None:
+    """A label's probability and prediction follow from its own score: several, or none, may hold."""
+    result, data = trained("multilabel"), dataset("multilabel")
+    with tempfile.TemporaryDirectory() as folder:
+        published = pv.load_model(pv.publish(result, Path(folder) / "model"))
+    scores = result.model(torch.from_numpy(data.x_test)).detach()
+    predicted, probabilities = published.predict(data.x_test), published.predict_proba(data.x_test)
+    torch.testing.assert_close(probabilities, 1 / (1 + (-scores).exp()))
+    assert torch.equal(predicted == 1, probabilities > 0.5)
+    assert {0, 1, 2, 3} == set(predicted.sum(1).tolist())

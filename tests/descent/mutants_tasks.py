@@ -27,6 +27,13 @@ MUTANTS = [
            CLIPPED),
     Mutant("a loaded model has no thresholds", model._network, "head.published(head.complete(made))", "made",
            PUBLISHED),
+    Mutant("each label of an example is clipped for itself", heads.sum_of_labels, ".sum(1)", ".sum()", CLIPPED),
+    Mutant("probabilities of labels add up to 1", heads.LabelsHead.probabilities, "outputs.sigmoid()",
+           "outputs.softmax(1)", "check_labels_are_predicted_one_by_one"),
+    Mutant("only the likeliest label is predicted", heads.LabelsHead.predicted, "outputs > 0",
+           "outputs == outputs.max(1, keepdim=True)[0]", "check_labels_are_predicted_one_by_one"),
+    Mutant("labels are counted in the rows", heads.LabelsHead.prepared, "np.asarray(y, dtype=np.float32)",
+           "np.asarray(y - y.mean(0), dtype=np.float32)", "check_targets_are_prepared_one_by_one"),
     Mutant("folders do not say the task", heads.Head.stated, "if self.named", "if not self.named", PUBLISHED),
 ]  # fmt: skip
 

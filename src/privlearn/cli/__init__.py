@@ -15,7 +15,8 @@ from privlearn.cli.request import parse
 from privlearn.errors import PrivlearnError
 
 #: Where a command is, if not in `run` of the module of its name.
-_ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation")}
+_ELSEWHERE = {"key": ("verify", "make_key"), "selfcheck": ("audit", "check_installation"),
+              "commit": ("replay", "make_commitment")}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,8 @@ COMMANDS = {
     "budget": "what a plan costs, or the noise that meets a target; needs no data",
     "verify": "recompute the guarantee, the hashes and the signature of a published model",
     "predict": "use a published model; writes CSV",
+    "commit": "bind a run to its rows before it begins, so that an auditor can check it afterwards",
+    "replay": "check a recorded run: take parts of it again, chosen at random, on the data",
     "audit": "attack a release: what its noise proves about epsilon, beside what is claimed",
     "ledger": "what was spent on what, by whom, and what remains of a budget",
     "key": "make a pair of keys to sign with; encrypted if PRIVLEARN_KEY_PASSPHRASE holds a passphrase",
@@ -148,7 +150,7 @@ def _group(group: str | None, commands: tuple[str, ...], *rows: Option, part: An
 
 
 _DATA = _group(
-    "data", TRAIN,
+    "data", (*TRAIN, "commit"),
     Option("data", "NAME_OR_PATH", "a named data set, an .npz with x and y, a .csv or .parquet file with "
            "--schema, or a folder of .npy files, whose rows stay on disk (`privlearn data pack`)", needed=True),
     Option("data-dir", "DIR", "where named data sets lie (default: PRIVLEARN_DATA, or where `privlearn data fetch` "
@@ -162,6 +164,8 @@ _DATA = _group(
            argument="value_range"),
     Option("target-bounds", "LO,HI", "declared range of targets that are numbers, for an .npz, in place of --classes",
            value_range),
+    Option("target", "A,B", "the column to predict, or several labels, in place of what the schema names; for an .npz "
+           "the names of the columns of y, of which each is 0 or 1", column_list, (), argument="targets"),
     part="data",
 )  # fmt: skip
 
@@ -286,6 +290,22 @@ _OTHERS = (
     ),
     Option("file", "FILE", "for the private key, which must not be there yet; the public one: FILE.pub",
            commands=("key",), flag=False),
+    Option("out", "DIR", "the folder to write: the commitment, to be shown, and its secret", commands=("commit",),
+           needed=True),
+    *_group(
+        None, ("replay",),
+        Option("folder", "DIR", "the folder of the transcript, with its secret and states", flag=False),
+        Option("data", "NAME_OR_PATH", "the rows, where they lie elsewhere than in the run"),
+        Option("data-dir", "DIR", "where named data sets lie"),
+        Option("schema", "F.toml", "the schema, where it lies elsewhere than in the run"),
+        Option("test-data", "PATH", "the test rows, where they lie elsewhere than in the run", argument="test"),
+        Option("steps", "N", "how many steps to take again, at least (default: 200)", int, 200),
+        Option("choice", "TEXT", "decides which: a text that was not known when the transcript was fixed (default: "
+               "random numbers of the operating system)"),
+        Option("tolerance", "T", "let numbers differ by this share, on another kind of processor (default: 0, equal "
+               "bits)", float, 0.0),
+        Option("published", "DIR", "the published folder, to be compared with the transcript"),
+    ),
     *_group(
         None, ("reproduce",),
         Option("name", "NAME", "which one; see --list", flag=False, optional=True),
@@ -346,6 +366,15 @@ def _without_data() -> tuple[Option, ...]:
     )  # fmt: skip
 
 
+_RECORDED = (
+    Option("transcript", "DIR", "record the run where `privlearn commit` wrote, for `privlearn replay`; as secret "
+           "as the data"),
+    Option("challenge", "HEX", "with --transcript: what the auditor answered to the commitment"),
+    Option("transcript-steps", "K", "with --transcript: steps between two states that are kept (default: 50)", int,
+           50),
+)  # fmt: skip
+
+
 def _training() -> tuple[Option, ...]:
     """The options of training, with those of the tables of methods and of post-processing, as they are now."""
     return _group(
@@ -394,7 +423,7 @@ def _training() -> tuple[Option, ...]:
         Option("discrete", None, "noise on a grid, free of floating-point traces", bool, False),
         Option("metric", None, "the test figure that is shown first (default: accuracy, of numbers rmse)",
                choices=("accuracy", "log-loss", "auc", "calibration-error", "balanced-accuracy", "rmse", "mae",
-               "r2")),
+               "r2", "f1", "subset-accuracy")),
         Option("paid-metrics", "E", "release the test figures with noise, for epsilon E at --delta beside that of the "
                "training: the certificate is for both, and protects test rows, too", float),
         Option("metrics-share", "S", "the same within --epsilon: training and figures together cost that, and the "
@@ -402,6 +431,7 @@ def _training() -> tuple[Option, ...]:
         Option("ledger", "FILE", "charge a ledger that outlives this run; see `privlearn ledger`"),
         Option("resume", None, "go on with an interrupted run, as if nothing had happened", bool, False),
         Option("checkpoint-every", "SECONDS", "(default: 60)", float, 60.0),
+        *_RECORDED,
         Option("sign", "KEY", "sign the certificate with this private key; see `privlearn key`"),
         Option("out", "DIR", "the folder to publish into", needed=True),
         part=None,

@@ -42,6 +42,7 @@ class Facts:
         feature_names: of the numbers in a row, where the data name them.
         target_bounds: the declared bounds of targets that are numbers; None: they are classes.
         class_names: what the classes are called, in their order; empty if they have no names.
+        labels: what labels are called of which several hold at once; empty: there are none.
     """
 
     examples: int
@@ -54,6 +55,7 @@ class Facts:
     feature_names: tuple[str, ...] = ()
     target_bounds: tuple[float, float] | None = None
     class_names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def features(self) -> str | None:

@@ -22,7 +22,7 @@ from privlearn.descent.dpsgd import dpsgd
 from privlearn.descent.rules import Settled, settle, usual_features
 from privlearn.errors import BadInput
 from privlearn.models import heads, networks
-from privlearn.runs.checkpoint import Checkpoint
+from privlearn.runs.checkpoint import Checkpoint, streams_for
 from privlearn.runs.given import require_no_features
 from privlearn.runs.post_processing import ROWS
 from privlearn.runs.result import Result
@@ -79,10 +79,10 @@ def train(
         BadInput: no classes, an unknown choice, moments of rows of which no bound is known, or anything that `pv.dpsgd`
             refuses.
     """
-    if not isinstance(dataset, Dataset) or (dataset.classes is None and dataset.target_bounds is None):
+    if not isinstance(dataset, Dataset) or not (dataset.classes or dataset.target_bounds or dataset.labels):
         raise BadInput(
             "train needs classes: give pv.load(name), or pv.Dataset(x, y, classes=K, low=..., high=...); for numbers "
-            "target_bounds=(low, high) in place of classes"
+            "target_bounds=(low, high) in place of classes, and for labels of which several hold labels=(name, ...)"
         )
     require_task(choices.get("task"), dataset)
     settled, dataset = settle_for(dataset, epsilon=epsilon, delta=delta, model=model, examples=examples, **choices)
@@ -91,7 +91,7 @@ def train(
         ledger = Ledger(settled.plan.budget) if ledger is None else ledger
         ledger.approve(settled.plan, beside)
     return fit(
-        settled, dataset, streams or Streams.new(), ledger=ledger, progress=progress, checkpoint=checkpoint,
+        settled, dataset, streams or streams_for(checkpoint), ledger=ledger, progress=progress, checkpoint=checkpoint,
         validation=validation,
     )  # fmt: skip
 
@@ -158,6 +158,7 @@ def facts_of(data: Dataset, declared: int | None, front: tuple[PublicTransform, 
     return Facts(
         declared or data.examples, shape, data.classes, data.low, front, numbers, data.high, data.feature_names,
         data.target_bounds, () if data.schema is None else data.schema.classes,
+        data.labels,
     )  # fmt: skip
 
 

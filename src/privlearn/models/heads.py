@@ -18,10 +18,11 @@ from privlearn.errors import BadInput
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: What may be declared of targets: the number of classes, or bounds of a number.
-CLASSES, BOUNDS = "classes", "target_bounds"
+#: What may be declared of targets: the number of classes, bounds of a number, or the names of several labels.
+CLASSES, BOUNDS, LABELS = "classes", "target_bounds", "labels"
 #: The task of classes.
 CLASSIFICATION = "classification"
+_MOST_LABELS = 10_000
 _Kind = TypeVar("_Kind", bound="type[Head]")
 #: The tasks, by name; the first for each kind of declared targets is what is learned where none is named.
 HEADS: dict[str, type[Head]] = {}
@@ -60,7 +61,7 @@ class Head(ABC):
 
     @abstractmethod
     def __init__(self, stated: Mapping[str, Any]) -> None:
-        """From what was declared, by name: `classes`, `target_bounds`.
+        """From what was declared, by name: `classes`, `target_bounds`, `labels`.
 
         Raises:
             BadInput: that is no such task.
@@ -78,6 +79,14 @@ class Head(ABC):
     def prepared(self, y: Any) -> Any:
         """The targets as the loss takes them, each by itself."""
         return y
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """The predictions, of what the published network gives: for scores of classes the highest one's."""
+        return outputs.argmax(1)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Probabilities of classes, or of labels, of the same shape."""
+        return outputs.softmax(1)
 
     def complete(self, network: nn.Module) -> nn.Module:
         """The network that is trained, of one that was built with `outputs` outputs."""
@@ -208,6 +217,59 @@ class OrdinalHead(Head):
         return torch.nn.CrossEntropyLoss(reduction="none")
 
 
+@final
+@registered
+class LabelsHead(Head):
+    """Several labels, each of which holds or does not: a score for each, and the sum of their logistic losses."""
+
+    task, declared = "multilabel", LABELS
+    reading = (
+        "Each label has a score from 0 to 1: the probability that it holds, whatever the others are. No temperature "
+        "was fitted."
+    )
+
+    def __init__(self, stated: Mapping[str, Any]) -> None:
+        labels = stated[LABELS]
+        plain = isinstance(labels, list | tuple) and all(isinstance(name, str) and name for name in labels)
+        if not plain or not 2 <= len(labels) == len(set(labels)) <= _MOST_LABELS:
+            raise BadInput(f"labels is {str(labels)[:60]}: expected different names, two or more")
+        self.labels: tuple[str, ...] = tuple(labels)
+        self.outputs = self.classes = len(labels)
+
+    def fits(self, y: NDArray[Any]) -> str:
+        """Zeros and ones."""
+        numbers = y.dtype.kind in "fiub" and y.shape[1:] == (self.classes,)
+        inside = numbers and bool(np.isin(y, (0, 1)).all())
+        return "" if inside else f"0 or 1 for each row and each of the {self.classes} labels"
+
+    def prepared(self, y: Any) -> Any:
+        """As numbers."""
+        return np.asarray(y, dtype=np.float32)
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """0 or 1 for each label, shape (rows, labels)."""
+        return (outputs > 0).long()
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """That each label holds."""
+        return outputs.sigmoid()
+
+    def stated(self) -> dict[str, Any]:
+        """With the names of the labels."""
+        return {**super().stated(), LABELS: list(self.labels)}
+
+    def loss(self, request: Any) -> Any:
+        """The sum over the labels: an example has one loss, and so one gradient that is clipped."""
+        return sum_of_labels
+
+
+def sum_of_labels(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the labels' logistic losses, for each example."""
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    return binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
+
+
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared error of one output, for each example."""
     return (outputs[:, 0] - targets).square() / 2
@@ -291,5 +353,6 @@ def require_declared(task: str | None, stated: Mapping[str, Any], name: str) -> 
 #: What targets are that are so declared, and how they are.
 _DECLARED = {
     CLASSES: ("classes", "classes=K, or in the schema classes of the target"),
+    LABELS: ("several labels", "labels=(name, name, ...), or in the schema several columns as target"),
     BOUNDS: ("numbers", "their bounds, target_bounds=(low, high), or in the schema low and high of the target"),
 }

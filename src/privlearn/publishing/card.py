@@ -293,6 +293,7 @@ _FACTS: dict[str, Callable[[Any, dict[str, Any]], Iterator[tuple[str, str]]]] = 
     "label_smoothing": lambda stated, _: iter([("label smoothing", f"{stated:g}")]),
     "fitted_temperature": lambda stated, _: iter([("scores were divided by", f"{stated:.4g}, the temperature")]),
     "coordinates": _coordinates,
+    "transcript": lambda stated, _: iter([("transcript", f"kept for an auditor, digest {stated['digest'][:16]}")]),
 }
 
 

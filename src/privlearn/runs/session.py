@@ -2,15 +2,13 @@
 
 Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A
 checkpoint is the state of all parts at one step. A session that is resumed charges again what was released before, and
-draws the same
-noise for the rest: it ends bit for bit where it would have ended.
+draws the same noise for the rest: it ends bit for bit where it would have ended.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -18,6 +16,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
+from privlearn._storage import canonical
 from privlearn.accounting.events import Event
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
@@ -25,7 +24,7 @@ from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
+from privlearn.runs.checkpoint import Checkpoint, Saved, flattened, require_same_run, whole
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
@@ -127,7 +126,8 @@ class TrainingSession(Session):
     ) -> None:  # fmt: skip
         self.file = file = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         self.saved = world.once(file.read, "the checkpoint") if file else None
-        super().__init__(plan, ledger, streams, charged=charged, world=world)
+        bound = file.streams() if file and not world.rank else None
+        super().__init__(plan, ledger, streams or bound, charged=charged, world=world)
         if self.saved:
             self.streams = Streams.at(self.saved.plain["streams"])
         self.origin: dict[str, Any] = self.saved.plain["origin"] if self.saved else self._drawn_before()
@@ -226,12 +226,14 @@ class TrainingSession(Session):
     def generators(self) -> Iterator[None]:
         """A block in which PyTorch's own generators are the run's; then they are where they were.
 
-        What an optimizer or functions of the caller's draw in the block follows from a seed of the initialisation
-        stream. Dropout and augmentations do not draw from them (`clipping.randomness`).
+        What an optimizer or functions of the caller's draw in the block follows from where the initialisation stream
+        began, also in a run that is resumed before its first step. Dropout and augmentations do not draw from them
+        (`clipping.randomness`).
         """
         held = _generators()
         if self._generators is None:
-            torch.manual_seed(int(self.streams.initialisation.integers(2**63)))
+            began = hashlib.sha256(canonical(self.origin["initialisation"])).digest()
+            torch.manual_seed(int.from_bytes(began[:8], "big"))
         else:
             _set_generators(self._generators)
         try:
@@ -325,6 +327,12 @@ class TrainingSession(Session):
             self.keep(step)
             yield step, sample
 
+    def record(self, sample: Sample, released: Sequence[Tensor]) -> None:
+        """A step was taken."""
+        if self.file and self.keeps:
+            self.file.record(sample.indices.tolist(), released)
+        self.taken += 1
+
     @property
     def state(self) -> str:
         """How far the run is, in words."""
@@ -340,8 +348,9 @@ class TrainingSession(Session):
             )
 
     def facts_of_leaving(self) -> dict[str, Any]:
-        """Of a run that was left before its end: the steps that it took."""
+        """Of a run that was left before its end: the steps that it took. Of one with a transcript: its digest."""
         unclaimed = {"unclaimed": self.unclaimed} if self.unclaimed else {}
+        unclaimed |= self.file.facts() if self.file and self.keeps else {}
         return unclaimed if self.complete else {"steps": self.taken, "left_early": True, **unclaimed}
 
     def stop(self, epochs: Generator[Any]) -> None:
@@ -393,19 +402,21 @@ class TrainingSession(Session):
             "step": step,
             "streams": now | drawn,
             "origin": self.origin,
-            "parts": {name: _flat(part.state_dict(), name, tensors) for name, part in self.parts.items()},
-            "fitted": [[t.config(), _flat(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)],
-            "generators": _flat(self._generators, "generators", tensors),
+            "parts": {name: flattened(part.state_dict(), name, tensors) for name, part in self.parts.items()},
+            "fitted": [
+                [t.config(), flattened(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
+            ],
+            "generators": flattened(self._generators, "generators", tensors),
         }
         self.file.write(Saved(tensors, plain))
 
     def _restore(self, saved: Saved) -> None:
         for name, part in self.parts.items():
-            part.load_state_dict(_whole(saved.plain["parts"][name], saved.tensors))
-        self._released = [(config, _whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
+            part.load_state_dict(whole(saved.plain["parts"][name], saved.tensors))
+        self._released = [(config, whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
-        self._generators = _whole(saved.plain["generators"], saved.tensors)
+        self._generators = whole(saved.plain["generators"], saved.tensors)
 
 
 def _generators() -> list[Tensor]:
@@ -416,35 +427,3 @@ def _set_generators(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
         torch.cuda.set_rng_state_all(states[1:])
-
-
-def _flat(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
-
-    Raises:
-        BadInput: something else.
-    """
-    if isinstance(value, Tensor):
-        tensors[name] = value
-        return {"tensor": name}
-    if isinstance(value, Mapping):
-        return {"items": [[key, _flat(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
-    if isinstance(value, list | tuple):
-        return [_flat(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
-            "checkpoint, or with another optimizer"
-        ) from error
-    return value
-
-
-def _whole(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `_flat`; tuples come back as lists."""
-    if isinstance(value, dict):
-        if "tensor" in value:
-            return tensors[value["tensor"]]
-        return {key: _whole(part, tensors) for key, part in value["items"]}
-    return [_whole(part, tensors) for part in value] if isinstance(value, list) else value

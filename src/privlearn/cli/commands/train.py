@@ -18,14 +18,13 @@ from privlearn import schedules
 from privlearn.accounting.guarantee import Adjacency, readable
 from privlearn.accounting.ledger import Ledger
 from privlearn.cli import methods, pate, screen, tune
+from privlearn.cli.checkpoints import KeptCheckpoint, kept_of
 from privlearn.cli.jobs import (
     Job,
-    KeptCheckpoint,
     Opened,
     data_of,
     descent_request,
     featured,
-    kept_of,
     loss_of,
     public_rows,
     seed_warning,
@@ -85,7 +84,7 @@ def run(request: Request) -> int:
         return 0
     opened = Opened.by_the_first(request, kept, world)
     try:
-        with _settle(request, world.in_turn(lambda: data_of(request), "the data")) as job:
+        with settled_job(request, world.in_turn(lambda: data_of(request), "the data")) as job:
             first = opened
             opened = world.in_turn(lambda: first.approved(job), "the metrics")
             _say(job, opened)
@@ -115,7 +114,7 @@ def _require_known(request: Request) -> None:
         pate.require_public(request)
 
 
-def _settle(request: Request, data: Dataset) -> AbstractContextManager[Job]:
+def settled_job(request: Request, data: Dataset) -> AbstractContextManager[Job]:
     """What the method makes of options and data; public features are made while it lasts."""
     if request.tune is not None:
         return tuned_job(request, data)
