@@ -80,7 +80,7 @@ METHODS = {
             | _BOUNDS
             | {"public", "clip", "tune", "normalise", "explain", "views", "augment", "label_smoothing", "precision"}
             | {"class_weights", "class_frequencies"}
-            | {"select", "select_share", "temperature"},
+            | {"select", "select_share", "temperature", "jobs"},
             after_steps=True,
         ),
         Method("dpmac", (Plan,), _DESCENT | {"z_steps", "z_rate"}),

@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant("moments by the file's length", *FACTS, ALIKE + "usual_moments"),
     Mutant("explained by the file's length", *FACTS, ALIKE + "explained"),
     Mutant("candidates by the file's length", train.tuned_job, *REAL, ALIKE + "blocks"),
-    Mutant("candidates' rates by the file's length", train._tune, "plan.examples or data.examples", "data.examples",
+    Mutant("candidates' rates by the file's length", train._tune, "plan.examples or examples", "examples",
            ALIKE + "random_stopping"),
     Mutant("blocks by the real number", tune._tuning, "plan.examples or data.examples", "data.examples",
            ALIKE + "blocks"),

@@ -458,10 +458,10 @@ def on_a_frozen_base(
 @check
 def check_losing_models_are_not_kept() -> None:
     """What is remembered to recognise models holds none of them, nor their weights, in memory."""
-    trainer = tune_module._Trainer(train, streams_module.Streams.new(0))
+    trainer = tune_module._Trainer(train)
     (candidate, *_) = both_ways()[-1].candidates
     for _ in range(3):
-        result = trainer.attempt(candidate, data())
+        result = trainer.attempt(candidate, data(), streams_module.Streams.new(0))
         assert result is not None
         held = weakref.ref(result.model), weakref.ref(next(result.model.parameters()).untyped_storage())
         del result
@@ -943,3 +943,24 @@ def check_tuned_certificates_are_recomputed() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "model"
                 must_raise(BadInput, lambda: publish.publish(replace(result, facts=other), out, delta=1e-5))  # noqa: B023
+
+
+@check
+def check_parts_of_streams_have_keys_of_their_own() -> None:
+    """No two parts draw the same numbers, nor what the whole draws; noise follows from the noise's key alone."""
+
+    def draws(streams: streams_module.Streams) -> list[bytes]:
+        others = (streams.sampling, streams.initialisation, streams.views)
+        return [streams.noise.words(2).tobytes(), *(own.bytes(16) for own in others)]
+
+    whole, again = streams_module.Streams.new(3), streams_module.Streams.new(3)
+    parts = [whole.part(), whole.part()]
+    drawn = [number for each in (*parts, whole) for number in draws(each)]
+    assert len(set(drawn)) == len(drawn)
+    assert drawn[:4] == draws(again.part())
+    other = streams_module.Streams(again.sampling, stream(4), again.initialisation, again.views, seeded=True)
+    second = draws(other.part())
+    assert second[1:] == drawn[5:8]
+    assert second[0] != drawn[4]
+    assert not streams_module.Streams.new().part().seeded
+    assert parts[0].seeded

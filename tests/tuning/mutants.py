@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privlearn import plan, sampling
+from privlearn import plan, sampling, streams
 from privlearn.accounting import accountant, ledger, mechanisms, trees
 from privlearn.cli.commands import train as command
 from privlearn.data import dataset
@@ -11,6 +11,7 @@ from privlearn.tuning import blocks, stopping, sums, tune
 from tests.support.mutant import Mutant, suite_of
 
 HELD = "check_candidates_are_held_to_their_plan"
+PARTS = "check_parts_of_streams_have_keys_of_their_own"
 MUTANTS = [
     Mutant("two-sided scores drawn as if they moved one way", selection.select,
            "(2 if scores.one_way else 1)", "2", "check_selection_draws_by_its_probabilities"),
@@ -123,9 +124,13 @@ MUTANTS = [
     Mutant("the time of a random number of runs is told", command.tuned_job, "timed=isinstance(plan, Blocks)",
            "timed=True", "check_losers_leave_no_trace"),
     Mutant("progress tells how many runs there were", tune._by_random_stopping,
-           "result = trainer", 'print("run 1/2"); result = trainer', "check_losers_leave_no_trace"),
+           "which, own = drawn", 'print("run 1/2"); which, own = drawn', "check_losers_leave_no_trace"),
     Mutant("the sizes of blocks are seen", tune._on_blocks, "progress(len(results), len(own))",
-           "progress(len(results), len(rows.x))", "check_neighbouring_tuned_runs_look_the_same"),
+           "progress(len(results), len(own[0].x))", "check_neighbouring_tuned_runs_look_the_same"),
+    Mutant("candidates have the same noise", streams.NoiseStream.part, "self._bits(_BLOCK).tobytes()", "self.key",
+           PARTS),
+    Mutant("a part's noise follows from the batches", streams.Streams.part, "self.noise.part()",
+           "NoiseStream(self.sampling.bytes(_BLOCK))", PARTS),
     Mutant("any candidate may be said to have been chosen", plan.Plan.follows,
            "else stated == most", "else True", "check_tuned_certificates_are_recomputed"),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"privlearn: {message if request is None else in_options(message, request.command)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("privlearn: interrupted", file=sys.stderr)
+        print("privlearn: interrupted; what a ledger was charged stays charged", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()

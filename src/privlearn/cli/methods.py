@@ -56,6 +56,11 @@ def require_combinable(request: Request) -> None:
             "and the person is protected at the same price. Leave it out"
         )
     request.require_suited()
+    if request.method == DPSGD and request.tune is None and "jobs" in request and request.jobs is not None:
+        raise BadInput(
+            f"--jobs {request.jobs} is for candidates of --tune and for teachers of --method pate, which are trained "
+            "at once: leave it out, or see docs/distributed.md"
+        )
     if request.method in _COMBINABLE:
         _COMBINABLE[request.method](request)
 

@@ -412,8 +412,8 @@ def _training() -> tuple[Option, ...]:
                int),
         Option("z-rate", "L", "for dpmac: their learning rate (default: 0.003)", float), *_VOTES,
         Option("teacher", "SPEC", "for pate: spreading (default), logistic, forest, linear, mlp:100, cnn"),
-        Option("jobs", "N", "for pate: processes that train teachers at once, -1 for all processors; answers are the "
-               "same (default: 1)", int),
+        Option("jobs", "N", "for pate and --tune: teachers or candidates that are trained at once, in as many "
+               "processes, -1 for all processors; the result is the same (default: 1)", int),
         *_fields(),
         Option("microbatch", "N|auto", "examples computed at once; the result is the same (default: auto, what fits "
                "into memory)", microbatch),

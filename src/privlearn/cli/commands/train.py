@@ -399,7 +399,7 @@ def tuned_job(request: Request, data: Dataset) -> Iterator[Job]:
         f"({answer['adjacency']})",
         (*screen.warnings(first, request.delta, examples), *seed_warning(request)),
         None,
-        lambda opened: _tune(plan, settled, data, opened),
+        lambda opened: _tune(plan, settled, data, opened, 1 if request.jobs is None else request.jobs),
         rows,
         # With random stopping the time would tell how many runs there were.
         timed=isinstance(plan, Blocks),
@@ -413,17 +413,20 @@ def _asked(own: Request, data: Dataset) -> TrainRequest:
     return replace(chosen, task=head_of(chosen.task, data).task)
 
 
-def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened) -> Result:
+def _tune(plan: Tuning, settled: Mapping[str, Settled], data: Dataset, opened: Opened, jobs: int) -> Result:
+    # What candidates need of the data: all of it would go to each process.
+    examples, losses = data.examples, {name: loss_of(data, own.request) for name, own in settled.items()}
+
     def trained(candidate: Candidate, rows: Dataset, ledger: Ledger, streams: Streams) -> Result:
         own, plan = settled[candidate.name], candidate.plan
-        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or data.examples))
-        return fit(own, rows, streams, loss=loss_of(data, own.request), ledger=ledger)
+        own = replace(own, plan=plan, facts=replace(own.facts, examples=plan.examples or examples))
+        return fit(own, rows, streams, loss=losses[candidate.name], ledger=ledger)
 
     on_blocks = isinstance(plan, Blocks)
     if not on_blocks:
         screen.notes.print("training; how often is decided at random and not printed")
-    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as progress:
-        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=progress)
+    with screen.progress_bar("training candidates") if on_blocks else nullcontext() as bar:
+        return tuning_run(plan, trained, data, ledger=opened.ledger, streams=opened.streams(), progress=bar, jobs=jobs)
 
 
 def _rehearse(every: Iterable[Settled], data: Dataset) -> None:
