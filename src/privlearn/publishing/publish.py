@@ -102,11 +102,10 @@ def publish(
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)
-    for given in (test_metrics, data):
-        if isinstance(given, PrivateDiagnostics):
-            raise BadInput(
-                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
-            )
+    if isinstance(test_metrics, PrivateDiagnostics) or isinstance(data, PrivateDiagnostics):
+        raise BadInput(
+            "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
+        )
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if classes is not None:
