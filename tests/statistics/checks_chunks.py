@@ -14,8 +14,8 @@ import torch
 import privlearn as pv
 from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Ledger
-from privlearn.data import Chunks
 from privlearn.errors import BadInput
+from privlearn.statistics import Chunks
 from tests.support.checks import check, must_raise
 
 ROWS, FEATURES = 2600, 4

@@ -119,7 +119,7 @@ class Moments(PrivateTransform):
     ) -> Standardise:
         """Release the moments of `x`, shape (rows, ...), and return the transform that standardises by them.
 
-        `x` is a tensor, a (memory-mapped) array, or `privlearn.data.Chunks`; rows are taken a few at a time. `labels`
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time. `labels`
         are not looked at. A row that is not finite counts as none. Variances have a floor at the noise in
         them, so a feature that hardly varies is not blown up.
 

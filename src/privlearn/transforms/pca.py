@@ -94,7 +94,7 @@ class PrivatePCA(PrivateTransform):
     ) -> Project:
         """Release the directions of `x`, shape (rows, ...), and return the projection onto them.
 
-        `x` is a tensor, a (memory-mapped) array, or `privlearn.data.Chunks`; rows are taken a few at a time.
+        `x` is a tensor, a (memory-mapped) array, or `pv.statistics.Chunks`; rows are taken a few at a time.
         `examples` holds the rows of each example, shape (examples, rows of each), where that is more than one: what
         each adds is then the mean over its rows. `labels` are not looked at.
 
