@@ -73,10 +73,13 @@ def at_step(number: int, change: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def without_noise(clipped: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
-    quiet = Streams.new(0).noise
-    with mock.patch("privlearn.mechanisms.noise.add_gaussian", lambda values, std, own: own.words(8)):
-        return release(clipped, noise_multiplier=noise_multiplier, ledger=ledger, stream=quiet)
+def without_noise(clipped: Any, **options: Any) -> Any:
+    """The noise is drawn, and taken off again."""
+    sums = [value.clone() for value in clipped.values]
+    (released,) = release(clipped, **options)
+    for value, own in zip(released, sums, strict=True):
+        value.copy_(own)
+    return [released]
 
 
 def with_noise_passed_over(clipped: Any, *, noise_multiplier: float, ledger: Any, stream: Any) -> Any:
@@ -283,7 +286,10 @@ def check_a_tolerance_lets_rounding_pass_and_no_more() -> None:
     """As on another processor: every sum off by a part in 10^6, and one step's noise missing."""
 
     def rounded(clipped: Any, **options: Any) -> Any:
-        return [[total * (1 + 1e-6) for total in part] for part in release(clipped, **options)]
+        released = release(clipped, **options)
+        for part in released:
+            torch._foreach_mul_(list(part), 1 + 1e-6)
+        return released
 
     exact = mock.patch.object(dpsgd, "release", release)
     with mock.patch.object(dpsgd, "release", rounded), recorded() as folder, exact:
@@ -292,4 +298,13 @@ def check_a_tolerance_lets_rounding_pass_and_no_more() -> None:
         assert found.ok, found.problems
         assert not found.bits
     with at_step(9, without_noise), recorded() as folder:
-        assert not replayed(folder, tolerance=1e-3).ok
+        found = replayed(folder, tolerance=1e-3)
+        assert any("another network" in problem for problem in found.problems), found.problems
+    with recorded() as folder, mock.patch("torch.get_num_threads", return_value=7):
+        said = str(must_raise(BadInput, lambda: replayed(folder)))
+        assert "number of threads was" in said
+        assert "is 7" in said
+        assert replayed(folder, tolerance=1e-3).ok
+    for wrong in ({"tolerance": -1.0}, {"published": folder / "nowhere"}, {"steps": -1}):
+        must_raise(BadInput, lambda wrong=wrong: replay(folder, train, rows(), **wrong))  # type: ignore[arg-type, misc]
+    must_raise(BadInput, lambda: replay(folder, 3, rows()))  # type: ignore[arg-type]

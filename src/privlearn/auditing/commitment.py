@@ -35,7 +35,7 @@ def commit(data: Dataset, folder: str | Path) -> str:
     Raises:
         BadInput: something was committed to there; or rows that are not arrays.
     """
-    path = Path(folder)
+    path, data = Path(folder), Dataset.of(data)
     if (path / COMMITMENT).exists() or (path / LINES).exists():
         raise BadInput(f"{folder} holds a commitment already, good for one run: choose another folder")
     secret = new_secret()

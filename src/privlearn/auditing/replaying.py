@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privlearn._checks import count
+from privlearn._checks import between, count
 from privlearn._display import Described, Summary
 from privlearn.auditing.commitment import Tree
 from privlearn.data.dataset import Dataset
 from privlearn.errors import BadInput
 from privlearn.publishing import certificate
 from privlearn.publishing.folder import CERTIFICATE, WEIGHTS
-from privlearn.runs.checkpoint import Checkpoint, Saved
+from privlearn.runs.checkpoint import Checkpoint, Saved, facts_of_this_process
 from privlearn.runs.result import Result
 from privlearn.runs.transcript import LINES, Recording
 from privlearn.streams import Streams
@@ -122,8 +122,12 @@ def replay(
     Raises:
         BadInput: no transcript, or a damaged one; or a training that is another one at first sight.
     """
+    between("tolerance", tolerance, 0.0, 1.0)
+    if not callable(train):
+        raise BadInput(f"train is a {type(train).__name__}: expected a function of a checkpoint that trains with it")
+    stated = None if published is None else _stated(Path(published))
     recording = Recording(Path(folder))
-    problems = [] if data is None else list(_other_rows(data, recording))
+    problems = [] if data is None else list(_other_rows(Dataset.of(data), recording))
     taken = recording.taken
     lengths = [0, *(after - before for before, after in pairwise(taken))]  # of each part
     long = [number for number, length in enumerate(lengths) if length]
@@ -137,8 +141,8 @@ def replay(
         bits &= part.bits
         if progress:
             progress(done + 1, len(parts))
-    if published is not None:
-        problems += _unlike(Path(published), recording, train, tolerance)
+    if stated is not None:
+        problems += _unlike(stated, recording, train, tolerance)
     replayed = sum(lengths[number] for number in parts)
     return Replay(taken[-1], replayed, len(long), len(chosen), tuple(problems), bits, published is not None)
 
@@ -172,14 +176,18 @@ class _Ended(Exception):
 class _Recorded(Checkpoint):
     """A checkpoint that a recorded run begins from, and that keeps nothing."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, tolerance: float) -> None:
         super().__init__(recording.folder / LINES)
-        self._recording = recording
+        self._recording, self._tolerance = recording, tolerance
 
     def _state(self, number: int) -> Saved:
-        """A state without the run's place in a ledger: replays charge ledgers of their own."""
+        """A state without the run's place in a ledger: replays charge ledgers of their own.
+
+        With a tolerance another installation, or another number of threads, may have computed it.
+        """
         saved = self._recording.state(number)
-        return Saved(saved.tensors, {**saved.plain, "run": None})
+        here = facts_of_this_process() if self._tolerance else {}
+        return Saved(saved.tensors, {**saved.plain, "run": None, "facts": {**saved.plain["facts"], **here}})
 
     @property
     def due(self) -> bool:
@@ -223,8 +231,8 @@ class _Part(_Recorded):
     """
 
     def __init__(self, recording: Recording, number: int, tolerance: float) -> None:
-        super().__init__(recording)
-        self._number, self._tolerance = number, tolerance
+        super().__init__(recording, tolerance)
+        self._number = number
         self._taken = self._begun = recording.taken[number - 1] if number else 0
         self.problems: list[str] = []
         self.bits = True
@@ -235,6 +243,9 @@ class _Part(_Recorded):
             train(self)
         except _Ended:
             return
+        except BadInput as error:
+            text = str(error).partition(". Go on with")[0]
+            raise BadInput(f"this is not the training that was recorded, or it can't be run here: {text}") from error
         raise BadInput("train did not use the checkpoint that it was given: pass it on, checkpoint=checkpoint")
 
     def _says(self, problem: str) -> None:
@@ -305,20 +316,34 @@ class _End(_Recorded):
         return self._state(len(self._recording.states) - 1)
 
 
-def _unlike(
-    published: Path, recording: Recording, train: Callable[[Checkpoint], Result], tolerance: float
-) -> Iterator[str]:
-    """What of the published folder does not follow from the transcript."""
+def _stated(published: Path) -> tuple[Any, bool, dict[str, Tensor]]:
+    """What a published folder states: its transcript, whether the run was left early, and the weights.
+
+    Raises:
+        BadInput: it can't be read.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    stated, left_early = certificate.transcript_of((published / CERTIFICATE).read_bytes())
+    try:
+        stated = certificate.transcript_of((published / CERTIFICATE).read_bytes())
+        return *stated, load((published / WEIGHTS).read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise BadInput(f"{published} is no published model: {error}. Expected the folder that publish wrote") from error
+
+
+def _unlike(
+    published: tuple[Any, bool, dict[str, Tensor]], recording: Recording, train: Callable[[Checkpoint], Result],
+    tolerance: float,
+) -> Iterator[str]:  # fmt: skip
+    """What of the published folder does not follow from the transcript."""
+    stated, left_early, weights = published
     own = {"commitment": recording.secret.commitment, "challenge": recording.challenge, "digest": recording.digest}
     if stated != own:
         yield "the certificate does not state this transcript"
     if left_early:
         return  # nothing was kept of the steps after the last state
-    weights = load((published / WEIGHTS).read_bytes())
-    again = train(_End(recording)).model.state_dict()
+    again = train(_End(recording, tolerance)).model.state_dict()
     if set(weights) != set(again) or not all(_close(again[name], own, tolerance) for name, own in weights.items()):
         yield "the published weights are not those of the last state"
 

@@ -265,6 +265,13 @@ def facts(
         "device": next(network.parameters()).device.type,  # processes have one each
         "data": _digest(*data, *([] if persons is None else [persons])),
         "validation rows": _digest(*(validation or ())),
+        **facts_of_this_process(),
+    }
+
+
+def facts_of_this_process() -> dict[str, str]:
+    """What the last bits of sums depend on, besides the processor."""
+    return {
         "versions": f"privlearn {version('privlearn')}, torch {torch.__version__}",
         "number of threads": str(torch.get_num_threads()),
     }
