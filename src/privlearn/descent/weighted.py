@@ -46,4 +46,4 @@ def weighted(data: Dataset, weights: Any, loss: Any) -> tuple[Dataset, WeightedL
     """
     y = torch.as_tensor(np.asarray(data.y))
     both = torch.stack([y.float(), torch.as_tensor(np.asarray(weights)).float()], 1)
-    return replace(data, y=both, classes=None), WeightedLoss(loss, whole=not y.is_floating_point())
+    return replace(data, y=both, classes=None), WeightedLoss(loss, whole=data.classes is not None)
