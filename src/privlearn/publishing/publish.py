@@ -102,11 +102,7 @@ def publish(
     key = read_private(sign) if isinstance(sign, str | Path) else sign
     for warning in key.warnings if key and key is not sign else ():
         warnings.warn(warning, stacklevel=2)
-    for given in (test_metrics, data):
-        if isinstance(given, PrivateDiagnostics):
-            raise BadInput(
-                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
-            )
+    _require_no_diagnostics(test_metrics, data)
     model_spec = result.model_spec if model_spec is None else model_spec
     classes = result.classes if classes is None else classes
     if classes is not None:
@@ -150,6 +146,15 @@ def _require_claimable(result: Result) -> None:
     if "unclaimed" in result.facts:
         raise BadInput(f"nothing can be claimed for this model: {result.facts['unclaimed']}")
     result.require_unchanged()
+
+
+def _require_no_diagnostics(*parts: object) -> None:
+    """Refuse figures of a run that are for its curator's eyes."""
+    for given in parts:
+        if isinstance(given, PrivateDiagnostics):
+            raise BadInput(
+                "private diagnostics were passed to publish: they are not covered by the guarantee; leave them out"
+            )
 
 
 class AuditReport(Protocol):
