@@ -144,6 +144,8 @@ def ridge(
     middle, half = (plan.low + plan.high) / 2, (plan.high - plan.low) / 2
     shares = [math.sqrt(part / math.fsum(plan.split)) for part in plan.split]
     with opened(plan, RidgePlan, dataset, ledger, streams) as rows:
+        if weights is not None and tuple(torch.as_tensor(weights).shape) != (len(rows.x),):
+            raise BadInput(f"weights have another shape than ({len(rows.x)},): expected one for each row")
         (sample,) = FullBatch().draw(len(rows.x))
         targets = (torch.as_tensor(rows.y).double() - middle) / half
         bounded = ridge_sums(
