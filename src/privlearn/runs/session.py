@@ -2,8 +2,7 @@
 
 Everything that training changes is a *part* with a name, a `state_dict` and a `load_state_dict`, as in PyTorch. A
 checkpoint is the state of all parts at one step. A session that is resumed charges again what was released before, and
-draws the same
-noise for the rest: it ends bit for bit where it would have ended.
+draws the same noise for the rest: it ends bit for bit where it would have ended.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from privlearn.accounting.guarantee import Adjacency
 from privlearn.accounting.ledger import Account, Ledger
 from privlearn.accounting.mechanisms import Gaussian, NonPrivate
 from privlearn.clipping.kernels import Kernels, kernels
+from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
 from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
@@ -316,7 +316,8 @@ class TrainingSession(Session):
     def compare(self, parameters: Sequence[Tensor], *, now: bool = False) -> None:
         """Where several processes train: end all if one has other parameters; every `COMPARED` steps, or `now`."""
         if self.world.sharded and (now or self.taken % COMPARED == 0):
-            bits = (own.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for own in parameters)
+            whole = [own.detach().cpu().contiguous().view(-1) for own in parameters if not is_shard(own)]
+            bits = (own.view(torch.uint8).numpy().tobytes() for own in whole)
             self.world.require_alike(f"the parameters after {self.taken} steps", b"".join(bits))
 
     def batches(self, epoch: int, noise_multiplier: float, present: int) -> Iterator[tuple[int, Sample]]:
