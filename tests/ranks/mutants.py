@@ -97,7 +97,7 @@ MUTANTS = [
     # What is kept and published
     Mutant("each process writes the checkpoint", session.TrainingSession.keeps, "self.world.rank == 0",
            "True", RESUMED),
-    Mutant("each process publishes", publish._once, 'world.once(write, "the publication")', "write()",
+    Mutant("each process publishes", publish._once, 'result.world.once(write, "the publication")', "write()",
            "check_one_process_publishes"),
     Mutant("sums are not put together", gradients.ClippedGradients._add_up, "[*sums, clipped])",
            "[own.clone() for own in (*sums, clipped)])", ALONE),

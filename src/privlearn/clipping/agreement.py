@@ -1,8 +1,6 @@
 """Which way computes the gradients of a model: the fastest that agrees with the loop over single examples.
 
-When two computations on made-up rows agree, and whether a loss is computed example by example.
-
-What a batch holds in memory, and how much it may.
+When two computations agree, whether a loss is computed example by example, and what a batch may hold in memory.
 """
 
 from __future__ import annotations

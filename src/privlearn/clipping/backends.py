@@ -111,9 +111,7 @@ class Problem:
 
 
 def layouts_of_draws(
-    problem: Problem,
-    batches: Sequence[Leaves],
-    run: Callable[..., object] | None = None,
+    problem: Problem, batches: Sequence[Leaves], run: Callable[..., object] | None = None
 ) -> list[Layout]:
     """Where the examples are in what each call that draws random numbers draws, when `run` computes two batches.
 

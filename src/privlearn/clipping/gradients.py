@@ -234,9 +234,8 @@ class ClippedGradients:
         if not wide and sums is not own:  # the type of what noise is added to follows from public numbers alone
             sums = [block.copy_(total) for block, total in zip(own, sums, strict=True)]
         values = (*sums, clipped.to(sums[0].dtype)) if isinstance(self.clip, Quantile) else tuple(sums)
-        norm = self.clip.norm(self.clip_norm, len(self._layers))
-        share = self._share([*own, clipped])
-        return Bounded(values, self.adjacency.sum_sensitivity(norm), self.adjacency, sample, share=share)
+        sensitivity = self.adjacency.sum_sensitivity(self.clip.norm(self.clip_norm, len(self._layers)))
+        return Bounded(values, sensitivity, self.adjacency, sample, share=self._share([*own, clipped]))
 
     def _add_up(
         self, sample: Sample, rows: Rows, sums: Sequence[Tensor], into: Sequence[Tensor], clipped: Tensor

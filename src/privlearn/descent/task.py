@@ -22,7 +22,8 @@ from privlearn._checks import one_of
 from privlearn._display import Described, Summary
 from privlearn.clipping.gradients import ClippedGradients
 from privlearn.clipping.losses import BatchShape, Loss, Losses, same_loss
-from privlearn.clipping.sharded.rounds import clipped_gradients, is_sharded
+from privlearn.clipping.sharded.gradients_in_rounds import clipped_gradients
+from privlearn.clipping.sharded.groups import is_sharded, require_plain
 from privlearn.data.dataset import Dataset, require_groups, rows_of_persons
 from privlearn.data.dataset_rows import DatasetRows
 from privlearn.data.rows import Leaves, Rows, TensorRows, TransformedRows, Whole, ahead
@@ -183,10 +184,7 @@ class Task:
         precision = one_of("precision", self.compute.get("precision", "float32"), ["float32", "bf16"])
         assert self.loss is not None
         return clipped_gradients(
-            self.network,
-            self.loss,
-            gradient_clip(self.plan),
-            self.plan.neighbours,
+            self.network, self.loss, gradient_clip(self.plan), self.plan.neighbours,
             microbatch=self.compute.get("microbatch"),
             expected=self.divisor,
             augmentation=self.compute.get("augmentation"),
@@ -196,7 +194,7 @@ class Task:
             fast_kernels=session.fast_kernels,
             observe=self.watch.see,
             world=session.world,
-        )
+        )  # fmt: skip
 
     def _empty(self) -> Rows:
         """No rows of the shapes and types that the network gets."""
@@ -212,7 +210,7 @@ class Task:
         shape = BatchShape.of(self.rows, self.loss)
         single = [leaf.new_zeros(1, *leaf.shape[1:]).to(where) for leaf in like]
         if is_sharded(self.network):  # no copy of it can be made; `prepare` looks at its losses
-            pass
+            require_plain(reacts=self.plan.reacts, temperature=self.plan.temperature, **self.compute)
         elif shape.whole or shape.inputs > 1 or len(like) != 2:
             require_per_example(Losses(self.network, self.loss, shape), *single, what="the loss", made_up=shape.made_up)
         else:

@@ -28,6 +28,7 @@ from privlearn._checks import positive
 from privlearn._storage import draft_of, loads, write_durably
 from privlearn.clipping.losses import Loss
 from privlearn.errors import BadInput
+from privlearn.runs.shards import delete_shards
 
 _MAGIC = b"privlearn checkpoint 1\n"
 _DIGEST = 64  # hexadecimal digits
@@ -157,6 +158,7 @@ class Checkpoint:
         try:
             for path in (draft_of(self.path), self.path, self._notes, self._lock):
                 path.unlink(missing_ok=True)
+            delete_shards(self.path)
         except OSError as error:
             raise BadInput(
                 f"{self.path} cannot be deleted: {error.strerror}. Delete it yourself: anyone who reads it can take "
@@ -240,3 +242,35 @@ def _digest(*tensors: Tensor) -> str:
         digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def laid_flat(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
+
+    Raises:
+        BadInput: something else.
+    """
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, laid_flat(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return [laid_flat(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
+            "checkpoint, or with another optimizer"
+        ) from error
+    return value
+
+
+def put_together(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Undo `laid_flat`; tuples come back as lists."""
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        return {key: put_together(part, tensors) for key, part in value["items"]}
+    return [put_together(part, tensors) for part in value] if isinstance(value, list) else value

@@ -8,8 +8,7 @@ draws the same noise for the rest: it ends bit for bit where it would have ended
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -25,7 +24,8 @@ from privlearn.clipping.kernels import Kernels, kernels
 from privlearn.clipping.sharded.groups import is_shard
 from privlearn.errors import BadInput
 from privlearn.plan import AbstractPlan, Plan
-from privlearn.runs.checkpoint import Checkpoint, Saved, require_same_run
+from privlearn.runs.checkpoint import Checkpoint, Saved, laid_flat, put_together, require_same_run
+from privlearn.runs.shards import delete_shards, load_shards, save_shards
 from privlearn.sampling import Sample
 from privlearn.streams import NoiseStream, Streams
 from privlearn.transforms.modules import RowTransform
@@ -186,7 +186,10 @@ class TrainingSession(Session):
                 self.world.in_turn(lambda: self.ledger.begin(event, plan.neighbours, plan.unit), "the run's beginning")
                 if self.keeps and self.file:
                     self.file.forget_notes()
-                self.world.once(lambda: self._save(0), "the first checkpoint")
+                if self._shared:
+                    self._save(0)
+                else:
+                    self.world.once(lambda: self._save(0), "the first checkpoint")
             except BaseException:
                 self.abandon()
                 raise
@@ -196,6 +199,11 @@ class TrainingSession(Session):
             run = self.saved.plain["run"] if self.world.rank == 0 else None
             self.world.in_turn(lambda: self.ledger.resume(run, event, plan.neighbours, plan.unit), "the run's resuming")
             self._restore(self.saved)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether every process writes a part of the checkpoint, that of the model which it keeps."""
+        return any(map(is_shard, self.parts["network"].state_dict().values())) if "network" in self.parts else False
 
     @property
     def keeps(self) -> bool:
@@ -291,7 +299,10 @@ class TrainingSession(Session):
 
     def keep(self, step: int, *, now: bool = False) -> None:
         """Write a checkpoint if it is time, or `now`: all before this batch of the epoch was released, it was not."""
-        if self.file and (now or self.file.due):
+        file = self.file
+        if file is None:
+            return
+        if now or (self.world.once(lambda: file.due, "the time of a checkpoint") if self._shared else file.due):
             self._save(step)
 
     def note(self, settings: str) -> None:
@@ -381,7 +392,7 @@ class TrainingSession(Session):
         self._save(0)
 
     def _save(self, step: int) -> None:
-        if self.file is None or not self.keeps:
+        if self.file is None or not (self.keeps or self._shared):
             return
         tensors: dict[str, Tensor] = {}
         now = self.streams.state()
@@ -394,19 +405,28 @@ class TrainingSession(Session):
             "step": step,
             "streams": now | drawn,
             "origin": self.origin,
-            "parts": {name: _flat(part.state_dict(), name, tensors) for name, part in self.parts.items()},
-            "fitted": [[t.config(), _flat(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)],
-            "generators": _flat(self._generators, "generators", tensors),
+            "parts": {name: laid_flat(part.state_dict(), name, tensors) for name, part in self.parts.items()},
+            "fitted": [
+                [t.config(), laid_flat(t.state_dict(), f"fitted.{n}", tensors)] for n, t in enumerate(self._fitted)
+            ],
+            "generators": laid_flat(self._generators, "generators", tensors),
         }
-        self.file.write(Saved(tensors, plain))
+        shards = save_shards(self.file.path, tensors, self.world) if self._shared else None
+        if self.keeps:
+            whole = {name: tensor for name, tensor in tensors.items() if not is_shard(tensor)}
+            self.file.write(Saved(whole, plain | ({"shards": shards} if shards else {})))
+            delete_shards(self.file.path, keep=shards["folder"] if shards else "")
 
     def _restore(self, saved: Saved) -> None:
+        assert self.file is not None
+        like = self.parts["network"].state_dict().values()
+        tensors = {**saved.tensors, **load_shards(self.file.path, saved.plain.get("shards"), iter(like))}
         for name, part in self.parts.items():
-            part.load_state_dict(_whole(saved.plain["parts"][name], saved.tensors))
-        self._released = [(config, _whole(state, saved.tensors)) for config, state in saved.plain["fitted"]]
+            part.load_state_dict(put_together(saved.plain["parts"][name], tensors))
+        self._released = [(config, put_together(state, saved.tensors)) for config, state in saved.plain["fitted"]]
         self.first = (saved.plain["epoch"], saved.plain["step"])
         self.unclaimed = saved.plain.get("unclaimed", "")
-        self._generators = _whole(saved.plain["generators"], saved.tensors)
+        self._generators = put_together(saved.plain["generators"], saved.tensors)
 
 
 def _generators() -> list[Tensor]:
@@ -417,35 +437,3 @@ def _set_generators(states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     if len(states) > 1:
         torch.cuda.set_rng_state_all(states[1:])
-
-
-def _flat(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Plain JSON values, with tensors put aside under names: state dicts without pickling.
-
-    Raises:
-        BadInput: something else.
-    """
-    if isinstance(value, Tensor):
-        tensors[name] = value
-        return {"tensor": name}
-    if isinstance(value, Mapping):
-        return {"items": [[key, _flat(part, f"{name}.{key}", tensors)] for key, part in value.items()]}
-    if isinstance(value, list | tuple):
-        return [_flat(part, f"{name}.{n}", tensors) for n, part in enumerate(value)]
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"the {name.partition('.')[0]} keeps values that can't be saved without pickling: {error}. Train without a "
-            "checkpoint, or with another optimizer"
-        ) from error
-    return value
-
-
-def _whole(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `_flat`; tuples come back as lists."""
-    if isinstance(value, dict):
-        if "tensor" in value:
-            return tensors[value["tensor"]]
-        return {key: _whole(part, tensors) for key, part in value["items"]}
-    return [_whole(part, tensors) for part in value] if isinstance(value, list) else value

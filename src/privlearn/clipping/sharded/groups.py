@@ -34,7 +34,7 @@ class OtherFailed(PrivlearnError):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Piece:
     """One trained parameter, and the part of it that this process keeps: whole rows, one after the other.
 
@@ -66,7 +66,7 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Shards:
-    """Sums of shards: every number of a parameter has its place in the noise, whoever keeps it.
+    """Sums of shards: every number of a parameter has its place in the noise, in whichever process it is.
 
     Attributes:
         places: of each value, where it begins in its whole, and the whole's size.
@@ -247,6 +247,22 @@ def is_sharded(model: nn.Module) -> bool:
 def is_shard(tensor: Tensor) -> bool:
     """Whether a tensor is one of which each process keeps a part (a DTensor)."""
     return hasattr(tensor, "placements")
+
+
+def require_plain(**asked: Any) -> None:
+    """Raise `BadInput` if a run asks for what is not done with a model under FSDP2.
+
+    Args:
+        asked: by name.
+    """
+    names = {
+        "reacts": "a schedule that follows validations",
+        "temperature": "a temperature of the scores",
+        "average": "an average of the weights",
+    }
+    for name, what in names.items():
+        if asked.get(name):
+            raise BadInput(f"the run has {what}, and the model is under fully_shard: leave it out, or train it whole")
 
 
 def require_usable(model: nn.Module, world: World) -> None:

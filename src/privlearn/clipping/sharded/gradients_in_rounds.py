@@ -49,8 +49,8 @@ def _guarded(method: _Method) -> _Method:
 
 
 @final
-@dataclass(frozen=True)
-class Part:
+@dataclass(frozen=True, repr=False)
+class Waiting:
     """Examples that are to be computed at once.
 
     Attributes:
@@ -122,7 +122,7 @@ class ShardedGradients(ClippedGradients):
     ) -> None:
         parts = [*self._world.parts(sample.indices, [torch.zeros(1, dtype=torch.float64)])]
         waiting = deque(
-            Part(data, torch.from_numpy(own)) for examples in parts for data, own in self._chunks(rows, examples)
+            Waiting(data, torch.from_numpy(own)) for examples in parts for data, own in self._chunks(rows, examples)
         )
         kind = torch.float64 if self._in_double else torch.float32
         while self._world.any(bool(waiting)):
@@ -141,7 +141,7 @@ class ShardedGradients(ClippedGradients):
             for piece, own in zip(group, self._groups.scattered(group, totals, self.clip_norm), strict=True):
                 sums[self._number[piece.name]].add_(own)
 
-    def _weighted(self, waiting: deque[Part], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
+    def _weighted(self, waiting: deque[Waiting], clipped: Tensor) -> tuple[dict[str, Any], Tensor]:
         """One round: gradients of the examples that wait first, and their weights by layer; none if they add nothing.
 
         What is to be computed again waits again.
@@ -184,19 +184,19 @@ class ShardedGradients(ClippedGradients):
             return nothing
         return gradients, self._weights(losses, squares, counts, clipped)
 
-    def _fetched(self, part: Part | None) -> Leaves | None:
+    def _fetched(self, part: Waiting | None) -> Leaves | None:
         """The rows of a part; None if there is none, or they can't be fetched."""
         try:
             return None if part is None else self._taken(part.data, part.rows if part.at is None else part.at)
         except Exception:
             return None
 
-    def _split(self, part: Part, waiting: deque[Part]) -> None:
+    def _split(self, part: Waiting, waiting: deque[Waiting]) -> None:
         """One of these examples can't be computed: halves find it; it adds nothing."""
         if len(part.rows) > 1:
-            waiting.extend(Part(part.data, half) for half in part.rows.tensor_split(2))
+            waiting.extend(Waiting(part.data, half) for half in part.rows.tensor_split(2))
 
-    def _stand_in(self, part: Part, counts: Tensor, waiting: deque[Part]) -> None:
+    def _stand_in(self, part: Waiting, counts: Tensor, waiting: deque[Waiting]) -> None:
         """Another example stands in for each that is not finite, in its place."""
         if part.tries + 1 == STAND_INS:
             return self._split(part, waiting)
@@ -243,28 +243,32 @@ class ShardedGradients(ClippedGradients):
     def _agrees(self, problem: Problem, rows: Leaves, batches: Sequence[Leaves]) -> bool:
         """Whether losses, norms and a weighted sum are those of single examples by FSDP2's own backward passes."""
         examples = len(rows[0]) // problem.copies
-        truth = [self._single(problem, rows, number) for number in range(examples)]
-        squares = torch.stack([torch.stack([own.double().square().sum() for own in grads]) for _, grads in truth], 1)
-        squares, expected = self._world.total(squares), torch.stack([loss for loss, _ in truth])
-        usable = squares.isfinite().all(0) & expected.isfinite()
-        if not usable.all():
-            few = tuple(leaf[usable.repeat_interleave(problem.copies)] for leaf in rows)
-            return bool(usable.any()) and self._agrees(problem, few, batches)
         problem.random.take(np.arange(examples, dtype=np.uint64))
         way = PerOperation(problem, self._kernels, [layouts(problem, self._kernels, batches)])
         gradients, losses = way(*(leaf.clone() for leaf in rows))
-        total, rounding = squares.sum(0).clamp(min=1e-300), torch.finfo(torch.float32).eps ** 0.5
-        none = torch.zeros_like(total)
-        ours = torch.stack([gradients[name].squares if name in gradients else none for name in self.parameters])
-        same = close(losses, expected, rounding_of(expected))
-        same &= not ((ours - squares).abs() > TOLERANCE * squares + rounding * total).any()
+        none = torch.zeros(examples, dtype=torch.float64, device=self._device)
+        squares = torch.stack([gradients[name].squares if name in gradients else none for name in self.parameters])
+        usable = squares.isfinite().all(0) & losses.isfinite()
+        if not usable.all():
+            few = tuple(leaf[usable.repeat_interleave(problem.copies)] for leaf in rows)
+            return bool(usable.any()) and self._agrees(problem, few, batches)
         # One sum of all examples, each made to count about as much as any other. All processes add the same.
-        weights = torch.linspace(1, 2, examples, device=total.device) / total.sqrt()
-        sums = [torch.zeros_like(own) for own in truth[0][1]]
-        self._reduce(gradients, (self.clip_norm * weights).float().expand(len(self._layers), -1), sums)
-        for own, *theirs in zip(sums, *(grads for _, grads in truth), strict=True):
-            wanted = torch.tensordot(weights.float(), torch.stack(theirs), 1)
-            same &= close(own / (self._world.size * self.clip_norm), wanted, 10 * rounding)
+        total = squares.sum(0).clamp(min=1e-300)
+        weights = (torch.linspace(1, 2, examples, device=self._device) / total.sqrt()).float()
+        sums, wanted = ([torch.zeros_like(kept) for kept in self._here(self._held)] for _ in range(2))
+        self._reduce(gradients, (self.clip_norm * weights).expand(len(self._layers), -1), sums)
+        truth = []
+        for number in range(examples):
+            loss, grads = self._single(problem, rows, number)
+            truth.append((loss, self._world.total(torch.stack([own.double().square().sum() for own in grads]))))
+            for own, grad in zip(wanted, grads, strict=True):
+                own.add_(grad * weights[number])
+        expected, theirs = (torch.stack(own, -1) for own in zip(*truth, strict=True))
+        rounding = torch.finfo(torch.float32).eps ** 0.5
+        same = close(losses, expected, rounding_of(expected))
+        same &= bool(((squares - theirs).abs() <= TOLERANCE * theirs + rounding * total).all())
+        for own, other in zip(sums, wanted, strict=True):
+            same &= close(own / (self._world.size * self.clip_norm), other, 10 * rounding)
         return not self._world.any(not same)
 
     def _single(self, problem: Problem, rows: Leaves, number: int) -> tuple[Tensor, list[Tensor]]:
@@ -284,5 +288,11 @@ class ShardedGradients(ClippedGradients):
 
 
 def clipped_gradients(model: nn.Module, *given: Any, **options: Any) -> ClippedGradients:
-    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that."""
+    """`ClippedGradients` of a model, whole or under FSDP2, with the arguments of that.
+
+    Raises:
+        BadInput: the model is under the FSDP of before.
+    """
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise BadInput("the model is in FullyShardedDataParallel: give the module in it to fully_shard, and train that")
     return (ShardedGradients if is_sharded(model) else ClippedGradients)(model, *given, **options)
